@@ -1,79 +1,39 @@
 """The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from data.english_blocks import english_items
-from data.links import LinkItem, link_items
-from data.next_pronoun import KINDS, Passage, find_passages
 
-from data.corpus import Corpus, load_stories, training_counts, validation_documents
+from data.corpus import Corpus, load_stories, validation_documents
 from data.loader import StorySplit
+from data.pairs import Items, check_blocks, link_pairs
+from data.passages import find_passages, passage_items, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
+from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
-from probe.items import QUESTIONS, questions_with_items
-from probe.margins import Sites, decision, exchange_terms
-from probe.natural import MIN_PREFIXES, PrefixItems, make_prefix_items, measure_contrasts, prefixes_in, sections
-from probe.next_pronoun import QUESTION_NAMES
-from probe.passage_items import PassageItem, make_passage_items
+from probe.edits import Sites, all_heads
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of, questions_with_items
 from probe.results import Head
-from probe.scores import best_head, check_blocks, measure_heads, score_heads
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
-from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
+from probe.statistics import chance_level
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
 from training.loop import is_due
-from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint, ShiftPoint
+from training.metrics import HeadPoint
 from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the bar
-MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
-MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
-N_DEV_FRAMES = 9  # sizes of the dev blocks in English
-N_DEV_PAIRS = 7
-_NATURAL = "natural_"  # before the name of a question on natural text, in metrics.jsonl
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionScores:
-    """Scores of every head for one question at one step."""
-
-    name: str  # the question
-    accuracy: np.ndarray  # [L, H]
-    pronoun_contrast: np.ndarray  # [L, H]
-    point: QuestionPoint  # for metrics.jsonl; its layer and head are those of the best head
-    answer: AnswerLoss | None  # None for a question without payoff
-
-    @property
-    def layer(self) -> int:
-        return self.point.layer
-
-    @property
-    def head(self) -> int:
-        return self.point.head
-
-    def values(self) -> dict[str, Any]:
-        """Return the scores as metrics.jsonl stores them."""
-        values = {self.name: _recorded(self.point)}
-        if self.answer is not None:
-            values[f"{self.name}_answer"] = _recorded(self.answer)
-        return values
-
-    def summary(self) -> str:
-        """Return the best head and its accuracy in one phrase."""
-        accuracy = f"{self.point.accuracy:.2f} (bar {self.point.chance_level:.2f})"
-        return f"{self.name} {Head(self.layer, self.head)} accuracy {accuracy}"
-
+MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
+MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs
 
 Examples = Sequence[tuple[Example, TokenizedText]]
-# Draws TensorBoard images by tag from the scores and, per example, its words and the attention [L, H, W, W].
-Draw = Callable[[Sequence[QuestionScores], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
+# Draws TensorBoard images by tag from the points and, per example, its words and the attention [L, H, W, W].
+Draw = Callable[[dict[str, HeadPoint], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,38 +43,32 @@ class _TrainingProbe:
     run: RunSettings
     bos_id: int
     draw: Draw | None  # called at the steps with an evaluation
-    blocks: dict[str, list[LinkItem]]  # items of the stories or in English, by question
+    items: dict[str, Items]  # by question
     stories: StorySplit | None = None  # the loss by token class is measured on their first ones
-    examples: Examples = ()  # whose attention is drawn
-    prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # prefixes in natural text, by question
-    passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
+    examples: Examples = field(default_factory=tuple)  # whose attention is drawn
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
         view = TransformerView(model)
+        points = {}
         try:
             values = self._losses(model)
             types = head_types(view, self.bos_id, seed=0)
-            points = self._natural_points(view)
-            questions = measure_questions(view, self.blocks, self.run.tokens_per_batch)
+            for name, items in self.items.items():
+                measure = measure_attention if QUESTIONS[name].outcome == "attention" else measure_edges
+                points[name] = measure(view, items, self.run.tokens_per_batch)
         except FloatingPointError:
             return None
-
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
-        summary = []
-        for name, point in points.items():
-            values[name] = _recorded(point)
-            summary.append(_phrase(name, point))
-        for question in questions:
-            values |= question.values()
-            summary.append(question.summary())
+        values |= {name: point.recorded() for name, point in points.items()}
+        summary = [_phrase(name, point) for name, point in points.items()]
 
         # Attention between the words of the examples, for TensorBoard.
         images = {}
-        if self.draw and questions and is_due(step, self.run.eval_every_steps, self.run.max_steps):
+        if self.draw and points and is_due(step, self.run.eval_every_steps, self.run.max_steps):
             attention = word_attention(view, [text for _, text in self.examples])
             shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
-            images = self.draw(questions, shown)
+            images = self.draw(points, shown)
         return ProbeRecord(values, images, summary)
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
@@ -128,16 +82,6 @@ class _TrainingProbe:
             raise FloatingPointError("the validation loss is not finite")
         by_class = {"probe_loss": loss.loss_by_class, "probe_gap": loss.gap_by_class}
         return {name: values for name, values in by_class.items() if values is not None}
-
-    def _natural_points(self, model: ObservableModel) -> dict[str, DecisionPoint | ShiftPoint]:
-        """Return the measures on natural text by their name in metrics.jsonl."""
-        points: dict[str, DecisionPoint | ShiftPoint] = {}
-        if self.passages:
-            name = QUESTION_NAMES["gender"]
-            points[name] = _measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
-        for question, items in self.prefixes.items():
-            points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
-        return points
 
 
 def choose_examples(
@@ -156,69 +100,29 @@ def choose_examples(
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
     """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
 
-    It reads run.probe_sequences stories, or half as many prefixes. `draw` makes images at the steps with an evaluation.
+    It reads run.probe_sequences stories, or half as many passages. `draw` makes images at the steps with an evaluation.
     """
-    if not settings.model.is_causal or not settings.run.probe_sequences:
+    n_sequences = settings.run.probe_sequences
+    if not settings.model.is_causal or not n_sequences:
         return None
-    if isinstance(corpus.validation, StorySplit):
-        probe = _story_probe(corpus, corpus.validation, settings, draw)
-    else:
-        probe = _text_probe(corpus, settings, draw)
-    return probe if probe.blocks or probe.prefixes or probe.passages else None
-
-
-def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> _TrainingProbe:
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
-    items = link_items(load_stories(corpus, "dev"), tokenizer, bos_id)
+    make = partial(_TrainingProbe, run=settings.run, bos_id=bos_id, draw=draw)
+    if not isinstance(corpus.validation, StorySplit):
+        items = _passages(corpus, settings.model.context_length, n_sequences // 4)
+        return make(items=items) if items else None
+
+    # The stories, with worked examples
+    pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, name_of)
     tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
-    return _TrainingProbe(
-        run=settings.run,
-        bos_id=bos_id,
-        draw=draw,
-        blocks=choose_items(items, settings.run.probe_sequences),
-        stories=stories,
-        examples=choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length),
-    )
+    examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
+    items = choose_items(pairs, n_sequences)
+    return make(items=items, stories=corpus.validation, examples=examples) if items else None
 
 
-def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> _TrainingProbe:
-    n_sequences = settings.run.probe_sequences
-    documents = _searched_documents(corpus)
-    bos_id = end_id(corpus.tokenizer)
-    reader = (corpus.tokenizer, bos_id, settings.model.context_length)
-
-    # Prefixes of each question that has enough of them.
-    all_prefixes = {}
-    for question, prefixes in prefixes_in(documents).items():
-        items = make_prefix_items(prefixes, *reader, 0, n_sequences // 2)
-        if len(items.prefixes) >= MIN_PREFIXES:
-            all_prefixes[question] = items
-
-    # Passages before the next pronoun, if there are enough with one and with two entities.
-    candidates: list[Passage] = []
-    for name, text in sections(documents, only_long=True):
-        candidates += find_passages(name, text, "gender")
-    passages = {}
-    for kind in KINDS:
-        passages[kind] = make_passage_items(candidates, kind, *reader, 0, n_sequences // 4).items
-    if min(map(len, passages.values())) < MIN_PASSAGES:
-        passages = {}
-
-    # Dev blocks in English. The test blocks are left to eval.py.
-    blocks = {}
-    with suppress(ValueError):  # for example, too few known words; eval.py prints the reason
-        counts = training_counts(corpus)
-        english = english_items(counts, *reader, n_frames=2 * N_DEV_FRAMES, n_pairs=N_DEV_PAIRS, seed=0, splits=["dev"])
-        blocks = choose_items(english["dev"], n_sequences)
-    return _TrainingProbe(
-        run=settings.run, bos_id=bos_id, draw=draw, blocks=blocks, prefixes=all_prefixes, passages=passages
-    )
-
-
-def _searched_documents(corpus: Corpus) -> list[str]:
-    """Return the first MAX_CHARACTERS of the validation text, by document."""
-    # The last document may be cut.
+def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
+    """Return up to `limit` passages with one entity and with two, of each watched question that has enough."""
+    # The first MAX_CHARACTERS of the validation text; the last document may be cut.
     documents = []
     n_left = MAX_CHARACTERS
     for document in validation_documents(corpus):
@@ -226,137 +130,104 @@ def _searched_documents(corpus: Corpus) -> list[str]:
         n_left -= len(searched)
         if searched:
             documents.append(searched)
-    return documents
+
+    found = {}
+    for kind, question in PASSAGE_QUESTIONS.items():
+        if not question.is_watched:
+            continue
+        passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
+        reader = (corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
+        of_kinds = [passage_items(passages, question.name, *reader, 0, limit, has_two=two) for two in (False, True)]
+        if min(map(len, of_kinds)) >= MIN_PASSAGES:
+            found[question.name] = of_kinds[0] + of_kinds[1]
+    return found
 
 
-def _recorded(point: QuestionPoint | AnswerLoss | ShiftPoint | DecisionPoint) -> dict[str, Any]:
-    """Return a point as metrics.jsonl stores it, without unmeasured values."""
-    return {name: value for name, value in asdict(point).items() if value is not None}
+def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
+    """Return `n_sequences` texts in whole blocks, evenly spread over each watched question, by its name."""
+    # Every question gets as many blocks.
+    known = items.take(i for i, pair in enumerate(items.pairs) if pair.part == SAME_WORDS)
+    watched = questions_with_items([question for question in STORY_QUESTIONS if question.is_watched], known)
+    n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
+    chosen: dict[str, Items] = {}
+    for question in watched:
+        # Every n-th block, n chosen so that they spread over all.
+        matching = known.of(question.name, SAME_WORDS)
+        check_blocks(matching)
+        distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
+        starts = range(0, len(matching), 2 * distance)[:n_blocks]
+        chosen[question.name] = matching.take(i for start in starts for i in (start, start + 1))
+    return chosen
 
 
-def _phrase(name: str, point: DecisionPoint | ShiftPoint) -> str:
-    """Return a measure on natural text as the line of an evaluation prints it."""
-    place = Head(point.layer, point.head)
-    if isinstance(point, DecisionPoint):
-        return f"next pronoun {place} share {point.share:.2f}"
-    question = name.removeprefix(_NATURAL)
-    return f"{question} {place} contrast {point.pronoun_contrast:.2f} (t {point.t:.1f})"
+def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
+    """Return the attention of every head and the model's answers; the head named is the best one.
+
+    Raises FloatingPointError if a contrast is not finite.
+    """
+    # The heads: means over the blocks, [L, H].
+    scores = HeadScores.of_model(model, items, tokens_per_batch).scores()
+    best = best_head(scores)
+    contrast = scores.contrast.mean(axis=0)
+    if np.isnan(contrast).any():
+        raise FloatingPointError("a contrast is not finite")
+    clusterings = items.clusterings(len(scores.accuracy))
+    values = {
+        "accuracy": float(scores.accuracy.mean(axis=0)[best]),
+        "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
+        "contrast": float(contrast[best]),
+        "bar": chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+    }
+
+    # The model's answers; without a payoff the means are nan.
+    margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
+    loss = float(losses.mean())
+    if not np.isnan(loss):
+        oracles = oracle_losses(items.cells)
+        values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": loss}
+        values |= {f"{name}_loss": value for name, value in oracles.items()}
+        share = resolved_share(loss, oracles)
+        values |= {} if share is None else {"resolved_share": share}
+    grids = {"accuracy": _table(scores.accuracy.mean(axis=0)), "contrast": _table(contrast)}
+    return HeadPoint(*best, grids, values)
+
+
+def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
+    """Return the share of the answer that each head's swap moves, not held out; the head named has the largest.
+
+    Raises FloatingPointError if a margin is not finite.
+    """
+    # One unedited pass over the passages with one and with two entities.
+    has_two = np.array([pair.has_two for pair in items.pairs])
+    one, two = (Sites(model, items.take(np.flatnonzero(chosen)), tokens_per_batch) for chosen in (~has_two, has_two))
+    heads = all_heads(model)
+    moved, total = two.margins([[head] for head in heads], ["swap"]).swaps(signed_by_model=True)
+    if not np.isfinite(total).all() or not np.isfinite(moved).all():
+        raise FloatingPointError("a margin is not finite")
+
+    # Without a decision to exchange there are no shares.
+    mean = total.mean()
+    shares = moved.mean(axis=0) / mean if mean > 0 else np.zeros(len(heads))
+    values = {
+        "swap": float(shares.max()),
+        "margin": float(mean / 2),
+        "follows": float(np.heaviside(one.clean.mean(axis=1), 0.5).mean()),
+    }
+    grids = {"swap": _table(shares.reshape(model.n_layer, model.n_head))}
+    return HeadPoint(*heads[int(shares.argmax())], grids, values)
+
+
+def _phrase(name: str, point: HeadPoint) -> str:
+    """Return the best head and its first measure in one phrase."""
+    measure = next(iter(point.grids))
+    bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
+    return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
 
 
 def _table(values: np.ndarray) -> list[list[float]]:
     """Return values [L, H] as metrics.jsonl stores them."""
     table: list[list[float]] = values.astype(float).round(4).tolist()
     return table
-
-
-def _measure_shift(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> ShiftPoint:
-    """Return the contrast of every head at the pronoun, and the head of the largest |t|."""
-    try:
-        contrast = measure_contrasts(model, items, tokens_per_batch).contrast[:, 0]  # [N, L, H]
-    except ValueError:  # a head differs before the pronoun; eval.py reports it, training continues
-        raise FloatingPointError("the readings differ before the pronoun") from None
-    if not np.isfinite(contrast).all():
-        raise FloatingPointError("a contrast is not finite")
-
-    # The best head has the largest |t|: a large mean may come from few prefixes.
-    t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
-    layer, head = largest(np.abs(t))
-    mean = contrast.mean(axis=0)  # [L, H]
-    return ShiftPoint(layer, head, float(mean[layer, head]), float(t[layer, head]), _table(mean))
-
-
-def _measure_next_pronoun(
-    model: ObservableModel, items: dict[str, list[PassageItem]], tokens_per_batch: int
-) -> DecisionPoint:
-    """Return the share of the next pronoun's decision that each head exchanges, not held out.
-
-    `items` are passages with one and with two entities. The head named is that of the largest share; `follows_twin` is
-    the share of passages with one entity in which the model's margin follows it. Raises FloatingPointError if a margin
-    is not finite.
-    """
-    # One unedited pass over the passages of each kind.
-    two = Sites(model, items["two"], tokens_per_batch)
-    one = Sites(model, items["one"], tokens_per_batch)
-
-    heads = [Head(*place) for place in np.ndindex(model.n_layer, model.n_head)]
-    # Shares of the margin's change that the exchange of one head makes. [N, heads] and [N]
-    numerator, denominator = exchange_terms(two.measure([[head] for head in heads], ["exchanged"]))
-    total = denominator.mean()  # twice the mean margin
-    if not np.isfinite(total) or not np.isfinite(numerator).all():
-        raise FloatingPointError("a margin is not finite")
-
-    # Without a decision to exchange there are no shares.
-    shares = numerator.mean(axis=0) / total if total > 0 else np.zeros(len(heads))
-    best = heads[int(shares.argmax())]
-    return DecisionPoint(
-        layer=best.layer,
-        head=best.head,
-        share=float(shares.max()),
-        margin=float(total / 2),
-        follows_twin=float(np.heaviside(decision(items["one"], one.clean), 0.5).mean()),
-        share_heads=_table(shares.reshape(model.n_layer, model.n_head)),
-    )
-
-
-def choose_items(items: Sequence[LinkItem], n_sequences: int) -> dict[str, list[LinkItem]]:
-    """Return `n_sequences` iid items in whole blocks, evenly spread over each watched question, by its name."""
-    # Every question gets as many blocks.
-    iid = [item for item in items if item.holdout == "iid"]
-    watched = questions_with_items([question for question in QUESTIONS if question.watched], iid)
-    n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
-    chosen: dict[str, list[LinkItem]] = {}
-    for question in watched:
-        # Every n-th block, n chosen so that they spread over all.
-        matching = [item for item in iid if question.matches(item)]
-        check_blocks(matching)
-        distance = max(1, len(matching) // 4 // n_blocks)  # in blocks
-        chosen[question.name] = []
-        for start in range(0, len(matching), 4 * distance)[:n_blocks]:
-            chosen[question.name] += matching[start : start + 4]
-    return chosen
-
-
-def measure_questions(
-    model: ObservableModel, items: dict[str, list[LinkItem]], tokens_per_batch: int
-) -> list[QuestionScores]:
-    """Return the scores of every question of `choose_items`; the global random state does not change.
-
-    Raises FloatingPointError if a contrast is not finite.
-    """
-    return [_measure_question(model, name, chosen, tokens_per_batch) for name, chosen in items.items()]
-
-
-def _measure_question(
-    model: ObservableModel, name: str, items: Sequence[LinkItem], tokens_per_batch: int
-) -> QuestionScores:
-    # The heads. Means over the blocks, [L, H].
-    scores = score_heads(measure_heads(model, items, tokens_per_batch))
-    clusters = story_clusters(items[::4])
-    clusterings = [clusters[clustering] for clustering in CLUSTERINGS]
-    best = best_head(scores)
-    accuracy = scores.accuracy.mean(axis=0)
-    contrast = scores.pronoun_contrast.mean(axis=0)
-    if np.isnan(contrast).any():
-        raise FloatingPointError("a contrast is not finite")
-
-    # The model's answers; without a payoff the means are nan.
-    margins, losses = measure_payoffs(model, items, tokens_per_batch)
-    loss = float(losses.mean())
-    oracles = oracle_losses(items)
-    has_payoff = not np.isnan(loss)
-    point = QuestionPoint(
-        layer=best[0],
-        head=best[1],
-        accuracy=float(accuracy[best]),
-        block_accuracy=float(scores.block_accuracy.mean(axis=0)[best]),
-        pronoun_contrast=float(contrast[best]),
-        chance_level=chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
-        answer_accuracy=float(np.heaviside(margins, 0.5).mean()) if has_payoff else None,
-        resolved_share=resolved_share(loss, oracles),
-        accuracy_heads=_table(accuracy),
-        pronoun_contrast_heads=_table(contrast),
-    )
-    return QuestionScores(name, accuracy, contrast, point, AnswerLoss(loss, **oracles) if has_payoff else None)
 
 
 def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:

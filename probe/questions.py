@@ -44,7 +44,7 @@ class Question:
 
     name: str  # the same in probe.json, metrics.jsonl, TensorBoard and the report
     description: str
-    link: str  # what a head links
+    link: str  # what a head links, by attention, or copies, by edges
     outcome: Literal["attention", "edge"]  # what chooses the head, and what is tested
     bars: tuple[Bar, ...]
     levels: dict[str, str]  # meaning of each level of evidence
@@ -101,20 +101,21 @@ _EDGE_BARS = (
     Bar("share exchanged of 0.2 or more", "E3", "swap", "value", "at least", 0.2, "{swap}"),
     Bar("the choice is more than recency", "E4", "author_where_nearest_wrong", "low", "above", 0.5),
 )  # fmt: skip
-_LINK_LEVELS = {
+LINK_LEVELS = {
     "E0": "an attention pattern only",
     "E1": "beats every simple rule",
     "E2": "follows the pronoun on held-out items",
     "E3": "the model's answer depends on this attention edge",
     "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
 }
-_EDGE_LEVELS = {
+EDGE_LEVELS = {
     "E0": "the model's pronoun does not follow the entities",
     "E1": "the model's pronoun follows the entities",
     "E2": "cutting the head's edges moves the pronoun, on held-out documents",
-    "E3": "this head's link decides the pronoun",
+    "E3": "what this head copies decides the pronoun",
     "E4": "the choice is more than recency, and other seeds have such a head",
 }
+LEVELS = {"attention": LINK_LEVELS, "edge": EDGE_LEVELS}  # by outcome
 _PRONOUN = "a pronoun to its antecedent"
 _CUE = "the word that decides a pronoun to the pronoun's antecedent"
 _SUGGESTIVE_EDGE = tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2"))
@@ -129,7 +130,7 @@ def _link(
         link=link,
         outcome="attention",
         bars=_LINK_BARS,
-        levels=_LINK_LEVELS,
+        levels=LINK_LEVELS,
         suggestive=("pronoun_flip",),
         least_criteria=2,
         source=(family, site, levels),
@@ -137,18 +138,19 @@ def _link(
     )
 
 
-def _edge(name: str, pronouns: str, one: str, both: str, noun: str) -> Question:
+def _edge(name: str, pronouns: str, one: str, both: str, noun: str, copied: str, *, is_watched: bool) -> Question:
     return Question(
         name=f"next_pronoun_{name}",
         description=f"{pronouns}: {name}",
-        link="the place of the next pronoun to whom it names",
+        link=f"{copied} it attends to into the next pronoun ({pronouns})",
         outcome="edge",
         bars=_EDGE_BARS,
-        levels=_EDGE_LEVELS,
+        levels=EDGE_LEVELS,
         suggestive=_SUGGESTIVE_EDGE,
         least_criteria=0,
         words=(pronouns, one, both),
         noun=noun,
+        is_watched=is_watched,
     )
 
 
@@ -160,8 +162,16 @@ STORY_QUESTIONS = (
     _link("later_cue", '"because it was tired": at the word "tired"', "later_cue", "cue", ("later_cue",), _CUE),
 )
 PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
-    "gender": _edge("gender", '"she" or "he"', "one person", "a woman and a man", "person"),
-    "number": _edge("number", '"it" or "they"', "one thing", "one and several things", "thing"),
+    "gender": _edge("gender", '"she" or "he"', "one person", "a woman and a man", "person", "the gender of the people"),
+    "number": _edge(
+        "number",
+        '"it" or "they"',
+        "one thing",
+        "one and several things",
+        "thing",
+        "the number of the things",
+        is_watched=False,
+    ),
 }
 QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values())}
 

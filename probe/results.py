@@ -150,7 +150,7 @@ class Finding:
 
     question: str
     description: str
-    link: str  # what a head links: "a pronoun to its antecedent"
+    link: str  # what a head links or copies: "a pronoun to its antecedent"
     outcome: str  # what the head was chosen and tested by: "attention" or "edge"
     unit: str  # "head", the chosen one, or "set", if heads share the work: what the verdict is about
     head: Tested

@@ -1,12 +1,13 @@
 """Pictures of the probe during training for TensorBoard, without matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from probe.emergence import QuestionScores
+from probe.results import MEASURES
 from probe.sentences import EXAMPLE_BLOCK, Example
+from training.metrics import HeadPoint
 
 BLUE = (0, 114, 178)
 WHITE = (255, 255, 255)
@@ -15,6 +16,7 @@ GREY = (120, 120, 120)
 BLACK = (32, 32, 32)
 ROW = 26  # pixels: height of a row
 GAP = 2  # pixels between two coloured boxes
+SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # white and full colour of head maps
 Colour = tuple[int, int, int]
 
 
@@ -80,25 +82,25 @@ def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 
 
 def draw_snapshot(
-    readings: Sequence[QuestionScores], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
+    points: Mapping[str, HeadPoint], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Return maps of all heads for each question, and the example block for the first question's best head, by tag.
 
     `examples` are worked examples with their words and the attention between them, [L, H, W, W].
     """
     images = {}
-    for reading in readings:
-        contrast = head_map(reading.pronoun_contrast, "pronoun contrast", centre=0.0, end=2.0)
-        images[f"{reading.name}/accuracy of heads"] = head_map(reading.accuracy, "accuracy")
-        images[f"{reading.name}/pronoun contrast of heads"] = contrast
+    for name, point in points.items():
+        for measure, grid in point.grids.items():
+            label = MEASURES[measure].label
+            images[f"{name}/{label} of heads"] = head_map(np.array(grid), label, *SCALES[measure])
 
     # The row of the query in the best head, for each sentence of the block
-    best = readings[0]
+    question, best = next(iter(points.items()))
     block = []
     for example, words, weights in examples:
         if example in EXAMPLE_BLOCK:
             block.append((example, words, weights[best.layer, best.head, list(words).index(example.query)]))
     if block:
-        caption = f"{best.name}: attention of L{best.layer}H{best.head} from the last word"
+        caption = f"{question}: attention of L{best.layer}H{best.head} from the last word"
         images |= {"example block/best head": example_block(block, caption)}
     return images

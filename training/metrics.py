@@ -36,52 +36,18 @@ class ValidationRecord:
     other: dict[str, Any] = flattened()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionPoint:
-    """One question of the stories or the English blocks at one step; the head named is the best one."""
+@dataclass(frozen=True, slots=True)
+class HeadPoint:
+    """One question at one step: the best head and its values, and a measure of every head by name."""
 
     layer: int
     head: int
-    accuracy: float
-    block_accuracy: float
-    pronoun_contrast: float
-    chance_level: float
-    answer_accuracy: float | None = may_be_absent()
-    resolved_share: float | None = may_be_absent()
-    accuracy_heads: Grid
-    pronoun_contrast_heads: Grid
+    grids: dict[str, Grid]
+    values: dict[str, float] = flattened()
 
-
-@dataclass(frozen=True, slots=True)
-class ShiftPoint:
-    """One question on natural text at one step: contrasts at the pronoun, and the head of the largest |t|."""
-
-    layer: int
-    head: int
-    pronoun_contrast: float
-    t: float
-    pronoun_contrast_heads: Grid
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionPoint:
-    """The next pronoun at one step: share of the decision that each head exchanges."""
-
-    layer: int
-    head: int
-    share: float
-    margin: float
-    follows_twin: float
-    share_heads: Grid
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerLoss:
-    """Losses of the model and, if known, of both oracles at the payoffs, in nats."""
-
-    model: float
-    blind: float | None = may_be_absent()
-    bayes: float | None = may_be_absent()
+    def recorded(self) -> dict[str, Any]:
+        """Return the point as metrics.jsonl stores it."""
+        return {"layer": self.layer, "head": self.head, "grids": self.grids, **self.values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +55,7 @@ class ProbePoint:
     """The probe at one step, by question."""
 
     step: int
-    questions: dict[str, QuestionPoint]
-    answers: dict[str, AnswerLoss]
-    natural: dict[str, ShiftPoint]
-    next_pronoun: dict[str, DecisionPoint]
+    questions: dict[str, HeadPoint]
     head_types: dict[str, float] = field(default_factory=dict)  # the largest score of a head
 
 
@@ -127,17 +90,10 @@ def load_metrics(run: str | Path) -> Metrics:
 
 
 def _probe_point(record: dict[str, Any], where: str) -> ProbePoint:
-    """Return a record of the probe; its keys are names of questions, with a prefix or an ending for their kind."""
+    """Return a record of the probe; a question's value has grids."""
     types = from_json(dict[str, float], record.pop("head_types", {}), where)
-    point = ProbePoint(record.pop("step"), {}, {}, {}, {}, types)
+    questions = {}
     for name, value in record.items():
-        place = f"{where}: {name}"
-        if name.endswith("_answer"):
-            point.answers[name.removesuffix("_answer")] = from_json(AnswerLoss, value, place)
-        elif name.startswith("natural_"):
-            point.natural[name.removeprefix("natural_")] = from_json(ShiftPoint, value, place)
-        elif name.startswith("next_pronoun_"):
-            point.next_pronoun[name] = from_json(DecisionPoint, value, place)
-        elif isinstance(value, dict) and "accuracy_heads" in value:
-            point.questions[name] = from_json(QuestionPoint, value, place)
-    return point
+        if isinstance(value, dict) and "grids" in value:
+            questions[name] = from_json(HeadPoint, value, f"{where}: {name}")
+    return ProbePoint(record["step"], questions, types)

@@ -1,0 +1,134 @@
+"""What may be said about a finding: the claim as text, made from its values alone, and what it does not show."""
+
+from typing import Any
+
+from probe.questions import LEVELS, QUESTIONS
+from probe.results import Estimate, Finding, TestedModel
+from probe.statistics import MIN_SEEDS
+from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+
+_VERBS = {"attention": ("links", "link"), "edge": ("copies", "copy")}  # by outcome: of one head, of several
+_HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
+_UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # if the training data are unknown
+_COPYING = "that the head finds the person whom the author means: one that copies from anybody passes the same bars"
+
+
+def claim_of(finding: Finding, model: TestedModel) -> str:
+    """Return the claim of a judged finding in a few sentences."""
+    scores = _of_attention(finding, model) if finding.outcome == "attention" else _of_edges(finding)
+    level = f"Evidence level {finding.level}: {LEVELS[finding.outcome][finding.level]}."
+    missing = []
+    for outcome in ("not met", "not measured"):
+        names = [each.name.replace("_", " ") for each in finding.judged.criteria if each.outcome == outcome]
+        if names:
+            missing.append(f"Criteria {outcome}: {', '.join(names)}.")
+    return " ".join([f"{_opening(finding)}.", *scores, level, *missing])
+
+
+def asked(finding: Finding) -> str:
+    """Return what the heads were tested for, as a heading asks: "links a pronoun to its antecedent"."""
+    return f"{_VERBS[finding.outcome][0]} {finding.link}"
+
+
+def card_of(finding: Finding, model: TestedModel) -> dict[str, Any]:
+    """Return the object of claims.json: the claim, the values behind it, and its limits."""
+    judged = finding.judged
+    return {
+        "claim": claim_of(finding, model),
+        "question": finding.question,
+        "heads": judged.heads,
+        "verdict": judged.verdict,
+        "level": judged.level,
+        "criteria": judged.criteria,
+        "reasons": judged.reasons,
+        "values": judged.values,
+        "rules": finding.rules,
+        "untrained": finding.untrained,
+        "n": finding.n,
+        "clusters": finding.clusters,
+        "model": model,
+        "does_not_show": limits_of(finding, model),
+    }
+
+
+def limits_of(finding: Finding, model: TestedModel) -> list[str]:
+    """Return what a reader might infer from a claim and should not."""
+    limits = ["that the model understands the text", "that another run has such a head at the same index"]
+    if finding.outcome == "edge":
+        limits.append(_COPYING)
+    if finding.level in ("E0", "E1", "E2"):
+        limits.append("that the model's answer depends on this head: attention alone is not a cause")
+    if model.is_external:
+        limits.append("that the words or frames were new to the model: its training data are unknown")
+    limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
+    if model.fact("token_shift"):
+        limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
+    accuracy = finding.judged.values.get("accuracy")
+    if accuracy and accuracy.low == accuracy.high:
+        limits.append("how rare errors are: there was none, so resampling shows none")
+    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in finding.clusters.items())
+    return [*limits, f"anything beyond its test items: {counts}"]
+
+
+def _opening(finding: Finding) -> str:
+    """Return what is claimed of which heads, by the verdict."""
+    heads = " and ".join(map(str, finding.judged.heads))
+    verb, verb_of_several = _VERBS[finding.outcome]
+    if finding.verdict == NOT_ESTABLISHED:
+        return f"No attention head is shown to {verb_of_several} {finding.link}; the best candidate is {heads}"
+    if finding.verdict == SUGGESTIVE:
+        return f"Attention head {heads} may {verb_of_several} {finding.link}"
+    if finding.verdict != SUPPORTED:
+        _, noun = _words(finding)
+        return f"The model does not know the next word: it ignores the {noun}s before it"
+    if finding.unit == "set":
+        return f"Attention heads {heads} together {verb_of_several} {finding.link.replace('it attends', 'they attend')}"
+    return f"Attention head {heads} {verb} {finding.link}"
+
+
+def _of_attention(finding: Finding, model: TestedModel) -> list[str]:
+    """Return the accuracy of the heads, with those of the best rule and of untrained models."""
+    heads = " and ".join(map(str, finding.judged.heads))
+    subject = f"{heads} attends" if finding.unit == "head" else f"The weights of {heads} together go"
+    is_of_stories = model.trained_on == "stories" and finding.file is None
+    items = _HEADLINE_ITEMS if is_of_stories else _UNSELECTED_ITEMS
+    best = max(finding.rules, key=lambda name: finding.rules[name])
+    text = (
+        f"{subject} to the antecedent more than to the other mention in {_percent(finding.judged.values['accuracy'])} "
+        f"of {finding.n} items {items}; the best rule ({best}) is right in {100 * finding.rules[best]:.1f} %"
+    )
+    if "accuracy" in finding.untrained:
+        text += f", the best heads of untrained models in {100 * finding.untrained['accuracy'].value:.1f} %"
+    return [f"{text}."]
+
+
+def _of_edges(finding: Finding) -> list[str]:
+    """Return what the model answers, and what the heads decide of it."""
+    _, noun = _words(finding)
+    judged = finding.judged
+    swap = judged.values["swap"]
+    clusters = finding.clusters
+    exchanged = f"{swap.value:.2f} [{swap.low:.2f}, {swap.high:.2f}]"
+    return [
+        f"The model follows the {noun} in {_percent(judged.values['follows'])} of {clusters['one']} passages that "
+        "mention one.",
+        f"In {clusters['two']} passages with one of each class, exchanging the attention weights on the two moves a "
+        f"share of {exchanged} of the decision to the other side and changes the more probable pronoun in "
+        f"{judged.value('flips'):.0%}; corrected p {judged.value('p'):.4f}.",
+        f"The {noun} that the model picks is the author's in {judged.value('author'):.0%} of them; the last one "
+        f"mentioned is the author's in {finding.rules['nearest']:.0%}.",
+    ]
+
+
+def _words(finding: Finding) -> tuple[str, str]:
+    """Return the two next words of a question by edges, and the noun of an entity."""
+    question = QUESTIONS[finding.question]
+    return question.words[0], question.noun
+
+
+def _percent(estimate: Estimate) -> str:
+    """Return "98.8 % [96.1, 100.0]", without the interval if it is not known."""
+    text = f"{100 * estimate.value:.1f} %"
+    if estimate.low is None or estimate.high is None or estimate.low != estimate.low:
+        return text
+    return f"{text} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"

@@ -14,6 +14,9 @@ from statistics import median
 
 import torch
 from omegaconf import MISSING
+from probe.after_pronoun import after_pronoun
+from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
+from probe.natural import make_prefix_items
 
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import load_data, open_run
@@ -29,10 +32,7 @@ from data.tokenizer import encode_text
 from data.typed_json import may_be_absent
 from data.words import ENGLISH_WORD
 from model.observe import HeadEdit
-from probe.after_pronoun import after_pronoun
 from probe.config import ProbeConfig
-from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
-from probe.natural import make_prefix_items
 from probe.next_pronoun import NextPronounResult, confirm_decision, study_next_pronoun
 from probe.opened_model import OpenedRun
 from probe.results import Choice, Estimate, Head

@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from omegaconf import MISSING
+from probe.gold import load_passages
+from probe.natural import sections
 
 from antecedent_lab.english_text import TextKind, files_of_path
 from benchmarks.measure import listed, row_table, start_benchmark, write_page
 from data.next_pronoun import Passage, find_all
 from data.text import read_documents
 from data.words import words_of
-from probe.gold import load_passages
-from probe.natural import sections
 
 
 @dataclass

@@ -1,28 +1,20 @@
-"""Natural contrast items: prefixes of any English text that end in a pronoun; no annotation is needed.
+"""English text with its sentences, its pronouns and the mentions of the entities that the lexicon knows.
 
-A prefix mentions exactly one entity of each of two classes: feminine and masculine, or one thing and
-several things. It is read twice, with the pronoun of either class as its last word ("she", "he").
-Everything else is equal, so position, recency and preferences for words cancel, and a head that
-ignores the pronoun has a contrast of exactly 0.
-
-The lexicon (data/english.py) says which class an entity has. It does not say whom the author meant,
-so the items ask whether a head's attention shifts with the pronoun, not whether it is right.
+The lexicon (data/english.py) says which of two classes an entity has: feminine or masculine, one thing or several. It
+does not say whom the author meant.
 """
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS, TITLES
-from data.links import Link, LinkedText, Span
+from data.links import Span
 from data.words import ENGLISH_WORD
 
 CLASSES = {"gender": ("feminine", "masculine"), "number": ("singular", "plural")}
-SITES = ("before_pronoun", "pronoun", "after_pronoun")  # the words at which attention is read
-MAX_WORDS = 64  # in a prefix, with punctuation marks
-_MAX_REST = 200  # characters after the pronoun
+MAX_WORDS = 64  # before a pronoun, with punctuation marks
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset("\"'\u201d\u2019)")
 # The forms of either class by the word in the text; "her", "it" and "they" need the next word.
@@ -61,21 +53,6 @@ class Mention:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """The text before a pronoun, from the start of a sentence."""
-
-    doc: str
-    question: str  # gender or number
-    text: str  # up to the pronoun, without it
-    forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
-    meant: int  # the class of the pronoun in the text
-    rest: str  # the text after the pronoun
-    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # those of each class, in characters of `text`
-    entities: tuple[str, str]
-    is_first: bool  # no pronoun of either class between the first mention and this one
-
-
 def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] | None:
     """Return the forms of both classes for a pronoun of the text; None for other words and unclear forms.
 
@@ -95,12 +72,6 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
     if forms and word == lower.capitalize():
         return forms[0].capitalize(), forms[1].capitalize()
     return forms if word == lower else None
-
-
-def known_class(words: Sequence[str]) -> str:
-    """Return the gender of a mention if the lexicon knows it from exactly one of its words or titles, otherwise ""."""
-    classes = {mention.category for mention in _find_mentions(words)} & set(CLASSES["gender"])
-    return classes.pop() if len(classes) == 1 else ""
 
 
 # Documents
@@ -153,62 +124,6 @@ class ParsedText:
         end = self.matches[i].end()
         before = self.text[self.matches[begin].start() : self.matches[i].start()]
         return before, self.text[end : end + n_after]
-
-
-def find_prefixes(doc: str, text: str, question: str) -> Iterator[Prefix]:
-    """Yield the prefixes of a document, at most one per sentence.
-
-    A prefix is the longest run of whole sentences, followed by the pronoun's sentence, of at most
-    MAX_WORDS words that mentions exactly one entity of each class.
-    """
-    parsed = ParsedText(text, question)
-    last_sentence = -1  # end of the last prefix
-    for sentence, i, forms in parsed.pronouns():
-        window = None if sentence == last_sentence else _window_of_two(parsed, i)
-        if window is None:
-            continue
-        begin, groups = window
-        before, rest = parsed.split_at(i, begin, _MAX_REST)
-        if not ENGLISH_WORD.search(rest):
-            continue
-
-        # The words between the first mention and the pronoun.
-        first_mention = min(groups[0][0].first, groups[1][0].first)
-        between = {word.lower() for word in parsed.words[first_mention:i]}
-        yield Prefix(
-            doc=doc,
-            question=question,
-            text=before,
-            forms=forms,
-            meant=forms.index(parsed.words[i]),
-            rest=rest,
-            mentions=(parsed.spans(groups[0], begin), parsed.spans(groups[1], begin)),
-            entities=(groups[0][0].entity, groups[1][0].entity),
-            is_first=not PRONOUNS[question] & between,
-        )
-        last_sentence = sentence
-
-
-def _window_of_two(parsed: ParsedText, i: int) -> tuple[int, tuple[list[Mention], list[Mention]]] | None:
-    """Return the first word of the longest window before word i with one entity of each class, and its mentions."""
-    for begin, mentions in parsed.windows(i):
-        groups = parsed.by_class(mentions)
-        first = {mention.entity for mention in groups[0]}
-        second = {mention.entity for mention in groups[1]}
-        if len(first) == len(second) == 1 and first != second:
-            return begin, groups
-    return None
-
-
-def census(documents: Iterable[tuple[str, str]], question: str) -> Counter[str]:
-    """Return how many pronouns and how many mentions of either class the documents contain, by "pronouns" or class."""
-    counts = Counter(dict.fromkeys(("pronouns", *CLASSES[question]), 0))
-    for _, text in documents:
-        words = ENGLISH_WORD.findall(text)
-        n_pronouns = sum(word.lower() in PRONOUNS[question] for word in words)
-        counts.update({"pronouns": n_pronouns})
-        counts.update(mention.category for mention in mentions_of(words, question))
-    return counts
 
 
 # Mentions and sentences
@@ -270,42 +185,3 @@ def _sentence_starts(words: Sequence[str]) -> list[int]:
             if start > starts[-1] and start < len(words):
                 starts.append(start)
     return starts
-
-
-# Items
-
-
-def contrast_texts(prefixes: Iterable[Prefix]) -> list[LinkedText]:
-    """Return two texts per prefix: with the pronoun of the first class, and of the second.
-
-    Each has a link at the word before the pronoun, at the pronoun and, if there is one, at the word
-    after it.
-    """
-    texts = []
-    for prefix in prefixes:
-        start = len(prefix.text)
-        *_, before = ENGLISH_WORD.finditer(prefix.text)
-        for meant, form in enumerate(prefix.forms):
-            text = prefix.text + form + prefix.rest
-            pronoun = (start, start + len(form))
-            # The word before the pronoun, the pronoun, and the word after it.
-            queries = [before.span(), pronoun]
-            if after := ENGLISH_WORD.search(text, pronoun[1]):
-                queries.append(after.span())
-            links = []
-            for site, query in zip(SITES, queries, strict=False):
-                link = Link(
-                    level=prefix.question,
-                    site=site,
-                    pronoun=pronoun,
-                    query=query,
-                    antecedents=prefix.mentions[meant],
-                    distractors=prefix.mentions[1 - meant],
-                )
-                links.append(link)
-
-            # Prefixes are clustered by document, as stories are by frame.
-            pair = " ".join(entity.replace(" ", "_") for entity in prefix.entities)
-            order = int(prefix.mentions[1][0] < prefix.mentions[0][0])
-            texts.append(LinkedText(text, tuple(links), "natural", "", prefix.doc, pair, order, meant))
-    return texts

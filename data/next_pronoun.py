@@ -10,6 +10,7 @@ The lexicon (data/english.py) knows the classes. Nothing is annotated: the autho
 who is meant.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +20,11 @@ import numpy as np
 
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
 from data.links import Span
-from data.natural import CLASSES, MAX_WORDS, PRONOUNS, Mention, ParsedText, Prefix, mentions_of, pronoun_forms
+from data.natural import CLASSES, MAX_WORDS, PRONOUNS, Mention, ParsedText, mentions_of, pronoun_forms
 from data.words import ENGLISH_WORD
 
 KINDS = ("one", "two")  # entities in a passage
+SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
 _MAX_REST = 60  # characters after the pronoun that a passage keeps, for display
 # Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not
@@ -93,6 +95,24 @@ class Twin:
             if end <= span[0]:
                 shift += length - (end - start)
         return span[0] + shift, span[1] + shift
+
+
+def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, text) of each document; a longer one is cut into sections of about SECTION_CHARACTERS."""
+    parts: list[tuple[str, str]] = []
+    for number, text in enumerate(documents):
+        if len(text) <= SECTION_CHARACTERS:
+            parts.append((f"d{number}", text))
+            continue
+        section = ""
+        for part in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
+            section += part
+            if len(section) >= SECTION_CHARACTERS:
+                parts.append((f"d{number}s{len(parts)}", section))
+                section = ""
+        if section.strip():
+            parts.append((f"d{number}s{len(parts)}", section))
+    return parts
 
 
 def find_all(documents: Sequence[tuple[str, str]]) -> dict[str, list[Passage]]:
@@ -166,26 +186,6 @@ def _best_window(
         return None
     _, begin, mentions = min(ranked, key=lambda window: window[:2])
     return begin, mentions
-
-
-def passage_of_gold(prefix: Prefix) -> Passage:
-    """Return a row with annotated antecedents (`probe.gold`) as a passage with two entities."""
-    # The mentions with their class, in the order of the text.
-    ordered = sorted((span, side) for side in (0, 1) for span in prefix.mentions[side])
-    return Passage(
-        doc=prefix.doc,
-        question=prefix.question,
-        text=prefix.text,
-        forms=prefix.forms,
-        meant=prefix.meant,
-        mentions=prefix.mentions,
-        entities=(prefix.entities[0] or "?", prefix.entities[1] or "?"),
-        pronouns=(),
-        nearest=ordered[-1][1],
-        first=ordered[0][1],
-        subject=ordered[0][1],
-        rest=prefix.rest,
-    )
 
 
 # Twins

@@ -1,43 +1,37 @@
 """The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_stories, training_counts, validation_documents
-from data.english_blocks import english_items
+from data.corpus import Corpus, load_stories, validation_documents
 from data.links import LinkItem, link_items
 from data.loader import StorySplit
-from data.next_pronoun import KINDS, Passage, find_passages
+from data.next_pronoun import KINDS, Passage, find_passages, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
 from probe.items import QUESTIONS, questions_with_items
 from probe.margins import Sites, decision, exchange_terms
-from probe.natural import MIN_PREFIXES, PrefixItems, make_prefix_items, measure_contrasts, prefixes_in, sections
 from probe.next_pronoun import QUESTION_NAMES
 from probe.passage_items import PassageItem, make_passage_items
 from probe.results import Head
 from probe.scores import best_head, check_blocks, measure_heads, score_heads
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
-from probe.statistics import CLUSTERINGS, chance_level, largest, max_t_test, story_clusters
+from probe.statistics import CLUSTERINGS, chance_level, story_clusters
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
 from training.loop import is_due
-from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint, ShiftPoint
+from training.metrics import AnswerLoss, DecisionPoint, QuestionPoint
 from training.settings import RunSettings, TrainSettings
 
 N_SIGN_FLIPS = 400  # behind the chance level
-MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for prefixes
+MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # passages of each kind that the curve of the next pronoun needs
-N_DEV_FRAMES = 9  # sizes of the dev blocks in English
-N_DEV_PAIRS = 7
-_NATURAL = "natural_"  # before the name of a question on natural text, in metrics.jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +77,9 @@ class _TrainingProbe:
     run: RunSettings
     bos_id: int
     draw: Draw | None  # called at the steps with an evaluation
-    blocks: dict[str, list[LinkItem]]  # items of the stories or in English, by question
+    blocks: dict[str, list[LinkItem]] = field(default_factory=dict)  # items of the stories, by question
     stories: StorySplit | None = None  # the loss by token class is measured on their first ones
     examples: Examples = ()  # whose attention is drawn
-    prefixes: dict[str, PrefixItems] = field(default_factory=dict)  # prefixes in natural text, by question
     passages: dict[str, list[PassageItem]] = field(default_factory=dict)  # with one and two entities
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
@@ -95,16 +88,17 @@ class _TrainingProbe:
         try:
             values = self._losses(model)
             types = head_types(view, self.bos_id, seed=0)
-            points = self._natural_points(view)
+            decision_point = self._decision(view)
             questions = measure_questions(view, self.blocks, self.run.tokens_per_batch)
         except FloatingPointError:
             return None
 
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         summary = []
-        for name, point in points.items():
-            values[name] = _recorded(point)
-            summary.append(_phrase(name, point))
+        if decision_point is not None:
+            values[QUESTION_NAMES["gender"]] = _recorded(decision_point)
+            place = Head(decision_point.layer, decision_point.head)
+            summary.append(f"next pronoun {place} share {decision_point.share:.2f}")
         for question in questions:
             values |= question.values()
             summary.append(question.summary())
@@ -129,15 +123,11 @@ class _TrainingProbe:
         by_class = {"probe_loss": loss.loss_by_class, "probe_gap": loss.gap_by_class}
         return {name: values for name, values in by_class.items() if values is not None}
 
-    def _natural_points(self, model: ObservableModel) -> dict[str, DecisionPoint | ShiftPoint]:
-        """Return the measures on natural text by their name in metrics.jsonl."""
-        points: dict[str, DecisionPoint | ShiftPoint] = {}
-        if self.passages:
-            name = QUESTION_NAMES["gender"]
-            points[name] = _measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
-        for question, items in self.prefixes.items():
-            points[f"{_NATURAL}{question}"] = _measure_shift(model, items, 4 * self.run.tokens_per_batch)
-        return points
+    def _decision(self, model: ObservableModel) -> DecisionPoint | None:
+        """Return the measure of the next pronoun; None without passages."""
+        if not self.passages:
+            return None
+        return _measure_next_pronoun(model, self.passages, self.run.tokens_per_batch)
 
 
 def choose_examples(
@@ -156,7 +146,7 @@ def choose_examples(
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
     """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
 
-    It reads run.probe_sequences stories, or half as many prefixes. `draw` makes images at the steps with an evaluation.
+    It reads run.probe_sequences stories, or half as many passages. `draw` makes images at the steps with an evaluation.
     """
     if not settings.model.is_causal or not settings.run.probe_sequences:
         return None
@@ -164,7 +154,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
         probe = _story_probe(corpus, corpus.validation, settings, draw)
     else:
         probe = _text_probe(corpus, settings, draw)
-    return probe if probe.blocks or probe.prefixes or probe.passages else None
+    return probe if probe.blocks or probe.passages else None
 
 
 def _story_probe(corpus: Corpus, stories: StorySplit, settings: TrainSettings, draw: Draw | None) -> _TrainingProbe:
@@ -188,16 +178,9 @@ def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> _
     bos_id = end_id(corpus.tokenizer)
     reader = (corpus.tokenizer, bos_id, settings.model.context_length)
 
-    # Prefixes of each question that has enough of them.
-    all_prefixes = {}
-    for question, prefixes in prefixes_in(documents).items():
-        items = make_prefix_items(prefixes, *reader, 0, n_sequences // 2)
-        if len(items.prefixes) >= MIN_PREFIXES:
-            all_prefixes[question] = items
-
-    # Passages before the next pronoun, if there are enough with one and with two entities.
+    # Passages, if there are enough with one and with two entities.
     candidates: list[Passage] = []
-    for name, text in sections(documents, only_long=True):
+    for name, text in sections(documents):
         candidates += find_passages(name, text, "gender")
     passages = {}
     for kind in KINDS:
@@ -205,15 +188,7 @@ def _text_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None) -> _
     if min(map(len, passages.values())) < MIN_PASSAGES:
         passages = {}
 
-    # Dev blocks in English. The test blocks are left to eval.py.
-    blocks = {}
-    with suppress(ValueError):  # for example, too few known words; eval.py prints the reason
-        counts = training_counts(corpus)
-        english = english_items(counts, *reader, n_frames=2 * N_DEV_FRAMES, n_pairs=N_DEV_PAIRS, seed=0, splits=["dev"])
-        blocks = choose_items(english["dev"], n_sequences)
-    return _TrainingProbe(
-        run=settings.run, bos_id=bos_id, draw=draw, blocks=blocks, prefixes=all_prefixes, passages=passages
-    )
+    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, passages=passages)
 
 
 def _searched_documents(corpus: Corpus) -> list[str]:
@@ -229,40 +204,15 @@ def _searched_documents(corpus: Corpus) -> list[str]:
     return documents
 
 
-def _recorded(point: QuestionPoint | AnswerLoss | ShiftPoint | DecisionPoint) -> dict[str, Any]:
+def _recorded(point: QuestionPoint | AnswerLoss | DecisionPoint) -> dict[str, Any]:
     """Return a point as metrics.jsonl stores it, without unmeasured values."""
     return {name: value for name, value in asdict(point).items() if value is not None}
-
-
-def _phrase(name: str, point: DecisionPoint | ShiftPoint) -> str:
-    """Return a measure on natural text as the line of an evaluation prints it."""
-    place = Head(point.layer, point.head)
-    if isinstance(point, DecisionPoint):
-        return f"next pronoun {place} share {point.share:.2f}"
-    question = name.removeprefix(_NATURAL)
-    return f"{question} {place} contrast {point.pronoun_contrast:.2f} (t {point.t:.1f})"
 
 
 def _table(values: np.ndarray) -> list[list[float]]:
     """Return values [L, H] as metrics.jsonl stores them."""
     table: list[list[float]] = values.astype(float).round(4).tolist()
     return table
-
-
-def _measure_shift(model: ObservableModel, items: PrefixItems, tokens_per_batch: int) -> ShiftPoint:
-    """Return the contrast of every head at the pronoun, and the head of the largest |t|."""
-    try:
-        contrast = measure_contrasts(model, items, tokens_per_batch).contrast[:, 0]  # [N, L, H]
-    except ValueError:  # a head differs before the pronoun; eval.py reports it, training continues
-        raise FloatingPointError("the readings differ before the pronoun") from None
-    if not np.isfinite(contrast).all():
-        raise FloatingPointError("a contrast is not finite")
-
-    # The best head has the largest |t|: a large mean may come from few prefixes.
-    t = max_t_test(contrast, items.clusterings, 0.0, N_SIGN_FLIPS, 0, two_sided=True).t
-    layer, head = largest(np.abs(t))
-    mean = contrast.mean(axis=0)  # [L, H]
-    return ShiftPoint(layer, head, float(mean[layer, head]), float(t[layer, head]), _table(mean))
 
 
 def _measure_next_pronoun(

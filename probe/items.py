@@ -54,7 +54,6 @@ QUESTIONS = (
     Question("plural", "plural", "pronoun", ("plural",), '"they" for two people together, or "it"'),
     Question("later_cue", "later_cue", "cue", ("later_cue",), '"because it was tired": at the word "tired"'),
     Question("ambiguous", "ambiguous", "cue", ("ambiguous",), '"it purred": at the verb that decides'),
-    Question("english", "english", "before_pronoun", ("gender",), '"Lily met Tom. Tom was sad because": "she" or "he"'),
     Question("later_cue_repeat", "later_cue", "before_repeat", ("later_cue",), "before the second mention", False),
     Question(
         "several_pronouns_repeat", "several_pronouns", "before_repeat", _AGREEMENT, "before the second mention", False

@@ -23,7 +23,6 @@ from probe.causal import causal_study
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.head_sets import joint_specificity, smallest_set
-from probe.importance import importance_study
 from probe.items import EMPTY, HEADLINE, QUESTIONS, UNDECIDED, Question, questions_with_items
 from probe.results import (
     AttentionResult,
@@ -36,7 +35,6 @@ from probe.results import (
     HeadTable,
     HeadType,
     HoldoutResult,
-    ImportanceResult,
     MedianBlock,
     MentionMass,
     QuestionResult,
@@ -66,7 +64,7 @@ from probe.statistics import (
     story_designs,
 )
 from probe.study import Sample
-from probe.verdict import NOT_ESTABLISHED, SUPPORTED, Evidence, judged, judged_set
+from probe.verdict import SUPPORTED, Evidence, judged, judged_set
 from probe.weights import entropies, head_types, score_asymmetry, weights_study
 
 _SHOWN_SCORES = ("accuracy", "block_accuracy", "pronoun_contrast")
@@ -145,7 +143,6 @@ class LinkStudy:
     attention: AttentionResult
     behaviour: list[BehaviourResult]
     selected: list[QuestionResult]
-    importance: list[ImportanceResult]
     dev: HeadScores
     test: HeadScores
 
@@ -175,20 +172,11 @@ def study_links(
     context = make_context(model, untrained, questions, dev, test, config, progress)
     violations = check_contract(model, context.test.items)
 
-    # One question after the other, and how importance is measured for each head that may be claimed.
+    # One question after the other.
     selected: list[QuestionResult] = []
-    importance: list[ImportanceResult] = []
     for number, question in enumerate(questions):
         progress(question.name, number / len(questions))
-        result = study_link(question, context)
-        selected.append(result)
-        if (
-            question.watched
-            and result.causal is not None
-            and result.unit == "head"
-            and result.verdict != NOT_ESTABLISHED
-        ):
-            importance.append(_importance(question, context, result.place))
+        selected.append(study_link(question, context))
 
     # What does not depend on a question.
     texts = _texts_of_one_length(context.test.items)
@@ -201,7 +189,6 @@ def study_links(
         ),
         behaviour=behaviour_study(model, test, config),
         selected=selected,
-        importance=importance,
         dev=context.dev,
         test=context.test,
     )
@@ -523,14 +510,6 @@ def _same_words(
         np.sort(4 * blocks[:, None] + np.arange(4), axis=None) for blocks in (by_pair[::2], by_pair[1::2])
     )
     return ([items[i] for i in choosing], rows.take(choosing)), ([items[i] for i in scoring], rows.take(scoring))
-
-
-def _importance(question: Question, context: _LinkContext, place: Head) -> ImportanceResult:
-    """Return how attention weight, value norm and causal effect agree over the headline's links."""
-    items, _ = context.test.select(question, HEADLINE)
-    return importance_study(
-        context.model, items, place.layer, place.head, question=question.name, holdout=HEADLINE, **context.sizes
-    )
 
 
 def without_bystanders(items: Sequence[LinkItem]) -> list[LinkItem]:

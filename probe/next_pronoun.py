@@ -577,13 +577,8 @@ def confirm_decision(
     passages: Sequence[Passage],
     heads: Sequence[Head],
     config: ProbeConfig,
-    *,
-    needs_twin: bool = True,
 ) -> Confirmation | str:
-    """Test a head or a set on all passages with two entities; a sentence with the counts if there are too few.
-
-    Annotated rows have no twin: there the margin is that of the passage alone.
-    """
+    """Test a head or a set on all passages with two entities; a sentence with the counts if there are too few."""
     # Enough passages?
     items = make_passage_items(
         passages,
@@ -593,7 +588,6 @@ def confirm_decision(
         max_tokens=model.context_length,
         seed=config.seed,
         limit=_limits(model)["two"],
-        needs_twin=needs_twin,
     )
     n_documents = len({item.passage.doc for item in items.items})
     n_entities = items.n_entities(0), items.n_entities(1)

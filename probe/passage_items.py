@@ -68,7 +68,6 @@ def make_passage_items(
     seed: int,
     limit: int,
     *,
-    needs_twin: bool = True,
     has_earlier: bool = False,
     max_share: float = MAX_SHARE,
 ) -> PassageItems:
@@ -90,13 +89,11 @@ def make_passage_items(
         passage = usable[i]
 
         # The twin, and a content word to compare the mentions with.
-        twin = None
-        if needs_twin:
-            replacements = counterparts.of(passage)
-            twin = None if replacements is None else make_twin(passage, replacements)
-            if twin is None:
-                found.left_out["no counterpart of the other class"] += 1
-                continue
+        replacements = counterparts.of(passage)
+        twin = None if replacements is None else make_twin(passage, replacements)
+        if twin is None:
+            found.left_out["no counterpart of the other class"] += 1
+            continue
         content = content_words(passage)
         word = content[int(rng.integers(len(content)))] if content else None
 

@@ -5,7 +5,6 @@ interval (`probe.statistics`); a grid is by layer and head, [L][H]. A value that
 within an estimate.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 from probe.items import HEADLINE, OwnWords
 
-SCHEMA_VERSION = 12  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 13  # the version of probe.json; raise it with every change of a field
 Interval = tuple[float, float]
 Grid = list[list[float]]  # a value of every head, [L][H]
 
@@ -353,54 +352,6 @@ class QuestionResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Rank correlations between weight, value norm and causal effect of links."""
-
-    n_links: int
-    weight_value_norm: float | None
-    weight_value_norm_interval: Interval | None
-    weight_effect: float | None
-    weight_effect_interval: Interval | None
-    value_norm_effect: float | None
-    value_norm_effect_interval: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMeans:
-    """Mean measures of a head's links."""
-
-    weight: float
-    value_norm: float
-    effect: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMeansOfHead:
-    """Mean measures of a head's links to antecedents and to distractors."""
-
-    layer: int
-    head: int
-    antecedent: LinkMeans
-    distractor: LinkMeans
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportanceResult:
-    """How three measures of a link's importance agree (`probe.importance`)."""
-
-    question: str
-    holdout: str
-    layer: int
-    head: int
-    n_items: int
-    clusters: Clusters
-    layers: list[int]
-    all_heads: Agreement
-    chosen_head: Agreement
-    heads: list[LinkMeansOfHead]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BehaviourResult:
     """The model's answers at the payoffs of one group of items (`probe.behaviour`)."""
 
@@ -449,138 +400,6 @@ class AttentionResult:
 
     entropy: Grid
     score_asymmetry: Grid | None
-
-
-# Natural text: does a head's attention shift with the pronoun?
-
-
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """Some of the tested prefixes, and the mean contrast there."""
-
-    n: int
-    contrast: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeCut:
-    """Loss of the text's own next tokens after an edge is cut, in nats per token (`probe.natural`)."""
-
-    n: int
-    rise: float
-    matched_rise: float
-    mass: float
-    matched_mass: float
-    difference: float
-    rise_interval: Interval
-    difference_interval: Interval
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftResult:
-    """The candidate head for one target, "matching entity" or "other entity"."""
-
-    site: str
-    layer: int
-    head: int
-    contrast: float
-    contrast_interval: Interval
-    value_contrast: float
-    value_contrast_interval: Interval
-    pair_right: float
-    pair_right_interval: Interval
-    right: float
-    right_interval: Interval
-    t: float
-    p_corrected: float
-    untrained_t: float
-    strata: dict[str, Stratum]
-    similar: list[SimilarHead]
-    causal: EdgeCut | None
-    verdict: str
-    criteria: dict[str, bool]
-
-    @property
-    def place(self) -> Head:
-        return Head(self.layer, self.head)
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftTable:
-    """t and corrected p of every head at every site, [S][L][H]."""
-
-    t: list[Grid]
-    p: list[Grid]
-
-
-@dataclass(frozen=True, slots=True)
-class NeededItems:
-    """How often a part of the prefixes chooses the same head, and its median p."""
-
-    n: int
-    same: float
-    p: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmedShift:
-    """A head that was chosen on another text, tested on this one."""
-
-    site: str
-    layer: int
-    head: int
-    n: int
-    contrast: float
-    contrast_interval: Interval
-    t: float
-    p: float
-    untrained_t: float
-
-    @property
-    def place(self) -> Head:
-        return Head(self.layer, self.head)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixExample:
-    """A tested prefix near the median contrast."""
-
-    text: str
-    forms: tuple[str, str]
-    mentions: tuple[list[tuple[int, int]], list[tuple[int, int]]]  # characters [start, end) of each class
-    after: str
-    contrast: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NaturalQuestion:
-    """One question on natural text."""
-
-    n_prefixes: int
-    n_tested: int
-    n_documents: int
-    left_out: dict[str, int]
-    smallest_p: float
-    untrained_t: list[float]
-    heads: ShiftTable
-    chosen: dict[str, ShiftResult]  # by target
-    items_needed: list[NeededItems]
-    confirmed: dict[str, ConfirmedShift]  # by target
-    examples: dict[str, list[PrefixExample]]  # by target
-
-
-@dataclass(frozen=True, slots=True)
-class NaturalResult:
-    """All questions on natural text, and a sentence for each that could not be tested."""
-
-    questions: dict[str, NaturalQuestion]
-    missing: list[str]
-
-    def chosen(self) -> Iterator[tuple[str, str, ShiftResult]]:
-        """Yield question, target and result of every candidate head."""
-        for question, result in self.questions.items():
-            for target, shift in result.chosen.items():
-                yield question, target, shift
 
 
 # The next pronoun: which head decides between "she" and "he"?
@@ -639,17 +458,6 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterPronoun:
-    """One head at the pronoun itself, on all prefixes; it was chosen for another question, so p needs no correction."""
-
-    n: int
-    contrast: Estimate  # as in `probe.natural`; positive: attends to the pronoun's class, negative: to the other entity
-    p: float
-    raises_pronoun: Estimate | None  # nats per unit of attention: the pronoun of the entity that it attends to
-    raises_name: Estimate | None  # the same for the entity's own first token; negative: copy suppression
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NextPronounResult:
     """The answer to one question: which head decides the next pronoun."""
 
@@ -686,7 +494,6 @@ class NextPronounResult:
     candidates: list[tuple[Head, float, float, float]]  # head, edge effect, t, p on the tested half
     left_out: dict[str, dict[str, int]]
     examples: list[PassageExample]
-    after: AfterPronoun | None = None  # what the head does right after the pronoun
 
     @property
     def place(self) -> Head:
@@ -795,14 +602,13 @@ class ProbeResults:
     attention: AttentionResult | None = may_be_absent()
     behaviour: list[BehaviourResult] = field(default_factory=list)
     selected: list[QuestionResult] = field(default_factory=list)
-    importance: list[ImportanceResult] = field(default_factory=list)
     showcase: dict[str, list[ShowcaseExample]] = field(default_factory=dict)
     data: TestedData
     next_pronoun: list[NextPronounResult] = field(default_factory=list)  # the first of `selected` in the file
-    natural: NaturalResult | None = may_be_absent()
+    missing: list[str] = field(default_factory=list)  # why a question about the next pronoun was not tested
 
     def question(self, name: str) -> QuestionResult | None:
-        """Return the result of a question of the stories or the English blocks, None if it was not tested."""
+        """Return the result of a question of the stories or of the user's own, None if it was not tested."""
         return next((result for result in self.selected if result.question == name), None)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """How heads are studied, whatever the question: chosen on some items, tested once on others.
 
-    items        from the stories, from passages or from annotated rows, in two parts that share no document or word
+    items        from the stories, or from passages, in two parts that share no document or word
     numbers      one for each item and head, measured in one pass (`Sample`)
     choose       a head, on the first part
     test         it once on the second part, corrected for the search over all heads
     compare      with heads of untrained models
     judge        by criteria that were fixed in advance (`probe.verdict`)
 
-`probe.natural` (attention that shifts with the pronoun) and `probe.next_pronoun` (effects on the model's decision) do
-these steps by `choose_and_test`. `probe.links` (attention to the antecedent) needs two tests and its own choice, by
-accuracy, and lets each untrained model choose a head too; it tests by `Sample`.
+`probe.next_pronoun` (effects on the model's decision) does these steps by `choose_and_test`. `probe.links` (attention to
+the antecedent) needs two tests and its own choice, by accuracy, and lets each untrained model choose a head too; it
+tests by `Sample`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from probe.config import ProbeConfig
 from probe.results import Estimate
 from probe.statistics import Design, MaxT, max_t_test, mean_interval, ratio_interval
 
-Place = tuple[int, ...]  # where a head stands in `Sample.values`: (layer, head), (site, layer, head) or (candidate,)
+Place = tuple[int, ...]  # where a head stands in `Sample.values`: (layer, head) or (candidate,)
 _FLIPS_FOR_T = 100  # t does not depend on the number of sign flips
 
 

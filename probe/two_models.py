@@ -21,7 +21,6 @@ from data.links import LinkItem
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.head_sets import joint_swaps, screened_heads
-from probe.importance import spread_blocks
 from probe.interventions import PASS_ERROR, pair_up
 from probe.margins import decision
 from probe.next_pronoun import ALL_HEADS, Half, Meter, Progress, choose_candidates
@@ -164,6 +163,13 @@ def compare_passages(
         answers.append(_Measured(np.concatenate(margins)[:, None], sample.clusterings, sample.designs))
         effects.append(_Measured(sample.values, sample.clusterings, sample.designs))
     return [*_changes("answer", [None], answers, config), *_changes("effect", heads, effects, config)]
+
+
+def spread_blocks(items: Sequence[LinkItem], n_blocks: int) -> list[LinkItem]:
+    """Return `n_blocks` whole blocks of four items, evenly spread, or all if there are fewer."""
+    n_available = len(items) // 4
+    blocks = np.linspace(0, n_available - 1, min(n_blocks, n_available)).round().astype(int)
+    return [items[4 * block + cell] for block in blocks for cell in range(4)]
 
 
 def _all_heads(model: ObservableModel) -> list[Head]:

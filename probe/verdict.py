@@ -1,4 +1,4 @@
-"""What may be claimed of a head: the criteria of the three kinds of questions, and the verdicts that follow from them.
+"""What may be claimed of a head: the criteria of both kinds of questions, and the verdicts that follow from them.
 
 The bars were fixed before anything was measured against them. They are our conventions where no source is named. The
 rule for sets of heads was added after seeds 121 to 140, in which two heads shared the work in several failures.
@@ -6,7 +6,6 @@ rule for sets of heads was added after seeds 121 to 140, in which two heads shar
     question             supported               suggestive
     link (stories)       all five criteria       the first and at least one other
                          (a head, or a set of heads that share the work)
-    attention shift      all three criteria      the first, alone or with one other
     next pronoun         all of E1, E2 and E3    all of E1 and E2
 """
 
@@ -19,7 +18,6 @@ import numpy as np
 from probe.results import (
     Clusters,
     Criterion,
-    EdgeCut,
     Estimate,
     Grid,
     HeadSet,
@@ -27,7 +25,6 @@ from probe.results import (
     Interval,
     LevelCriterion,
     QuestionResult,
-    ShiftResult,
 )
 from probe.statistics import MIN_SEEDS
 
@@ -367,29 +364,6 @@ def corrected_p(heads: HeadTable) -> Grid:
     """Return the corrected p of every head: the larger of its two tests, because a link must pass both."""
     p: Grid = np.maximum(heads.p_pair_accuracy, heads.p_pronoun_contrast).tolist()
     return p
-
-
-# Shifts of attention with the pronoun
-
-
-def judged_shift(result: ShiftResult, sign: int) -> ShiftResult:
-    """Return a result with its criteria and its verdict; `sign` is that of the contrast that its target needs."""
-    is_significant = sign * result.t > 0 and result.p_corrected < MAX_P
-    criteria = {
-        f"corrected p below {MAX_P}": is_significant,
-        "|t| above that of every untrained model": abs(result.t) > result.untrained_t,
-        "cutting the edge changes the continuation's loss": _has_effect(result.causal),
-    }
-    verdict = _word(all(criteria.values()), is_significant)
-    return replace(result, criteria=criteria, verdict=verdict)
-
-
-def _has_effect(cut: EdgeCut | None) -> bool:
-    """Return whether a cut changes the loss, and changes it more in that direction than the matched cut does."""
-    if cut is None:
-        return False
-    intervals = (cut.rise_interval, cut.difference_interval)
-    return all(low > 0 for low, _ in intervals) or all(high < 0 for _, high in intervals)
 
 
 # Decisions about the next pronoun

@@ -34,7 +34,7 @@ document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
 if (question()) Object.assign(state, { layer: question().layer, head: question().head });
 else state.score = "weight";
-const linked = sentences.get(location.hash.slice(1)) ?? sentences.get(content.opening); // report.html#yours-1
+const linked = sentences.get(location.hash.slice(1)); // report.html#yours-1
 drawLive();
 selectSentence(linked ?? [...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks.english import EnglishResults
+from benchmarks.natural import NaturalErrors
 
 from benchmarks.calibration import CalibrationResults
-from benchmarks.english import EnglishResults
 from benchmarks.lab import LabResults, _variant_row
 from benchmarks.link_head import LinkHeadResults, _seed_head
 from benchmarks.measure import (
@@ -25,7 +26,6 @@ from benchmarks.measure import (
     short_paths,
     value_cell,
 )
-from benchmarks.natural import NaturalErrors
 from benchmarks.next_pronoun import NextPronounPage
 from benchmarks.next_pronoun_controls import ControlResults
 from benchmarks.own_questions import OwnQuestionResults

@@ -38,7 +38,7 @@ class ValidationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPoint:
-    """One question of the stories or the English blocks at one step; the head named is the best one."""
+    """One question of the stories at one step; the head named is the best one."""
 
     layer: int
     head: int
@@ -49,17 +49,6 @@ class QuestionPoint:
     answer_accuracy: float | None = may_be_absent()
     resolved_share: float | None = may_be_absent()
     accuracy_heads: Grid
-    pronoun_contrast_heads: Grid
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftPoint:
-    """One question on natural text at one step: contrasts at the pronoun, and the head of the largest |t|."""
-
-    layer: int
-    head: int
-    pronoun_contrast: float
-    t: float
     pronoun_contrast_heads: Grid
 
 
@@ -91,7 +80,6 @@ class ProbePoint:
     step: int
     questions: dict[str, QuestionPoint]
     answers: dict[str, AnswerLoss]
-    natural: dict[str, ShiftPoint]
     next_pronoun: dict[str, DecisionPoint]
     head_types: dict[str, float] = field(default_factory=dict)  # the largest score of a head
 
@@ -129,13 +117,11 @@ def load_metrics(run: str | Path) -> Metrics:
 def _probe_point(record: dict[str, Any], where: str) -> ProbePoint:
     """Return a record of the probe; its keys are names of questions, with a prefix or an ending for their kind."""
     types = from_json(dict[str, float], record.pop("head_types", {}), where)
-    point = ProbePoint(record.pop("step"), {}, {}, {}, {}, types)
+    point = ProbePoint(record.pop("step"), {}, {}, {}, types)
     for name, value in record.items():
         place = f"{where}: {name}"
         if name.endswith("_answer"):
             point.answers[name.removesuffix("_answer")] = from_json(AnswerLoss, value, place)
-        elif name.startswith("natural_"):
-            point.natural[name.removeprefix("natural_")] = from_json(ShiftPoint, value, place)
         elif name.startswith("next_pronoun_"):
             point.next_pronoun[name] = from_json(DecisionPoint, value, place)
         elif isinstance(value, dict) and "accuracy_heads" in value:

@@ -29,7 +29,7 @@ class EvalSettings:
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     open: bool = setting("show the page in a browser")
     figures: bool = setting("of a sweep: also draw a PNG; needs matplotlib")
-    verbose: bool = setting("print every hold-out, baseline and importance measure")
+    verbose: bool = setting("print every hold-out and baseline")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     cache_dir: str = setting("folder for tokenized corpora")

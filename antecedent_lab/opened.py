@@ -65,7 +65,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         raise UserError(f"{run}: the weights are not finite because training diverged; train again")
 
     def untrained(seed: int) -> TransformerView:
-        # The layers of a new model write nothing, so on a text both readings of a prefix would be the same.
+        # The layers of a new model write nothing; on a text they would have no effect.
         fresh = Transformer(settings.model, transformer.vocab_size, seed=_UNTRAINED_SEED + seed)
         if settings.data.source != "stories":
             draw_outputs(fresh, _UNTRAINED_SEED + seed)

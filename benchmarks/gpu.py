@@ -30,20 +30,16 @@ from benchmarks.measure import (
     ROOT,
     Machine,
     listed,
-    place_name,
     read_probe,
     short_paths,
     start_benchmark,
     this_machine,
-    value_cell,
 )
 from benchmarks.speed import write_nanogpt_data
 from data.errors import UserError
 from data.loader import Split
 from data.text_tables import markdown_table
 from model.transformer import Transformer, n_parameters
-from probe.items import HEADLINE
-from probe.results import Estimate, NaturalResult
 from training.device import ComputeDevice, choose_device
 from training.files import write_atomically
 from training.metrics import load_metrics
@@ -322,20 +318,10 @@ def _verdicts(run: Path) -> Cells:
     probe = read_probe(run)
     last = load_metrics(run).validation[-1]
     cells: Cells = {"steps": last.step, "bits per byte": last.bits_per_byte, "seconds of training": last.seconds}
-    # Heads on natural text, and in the blocks
-    natural = probe.natural or NaturalResult({}, [])
-    for question, target, shift in natural.chosen():
-        if question == "gender":
-            contrast = value_cell(Estimate(shift.contrast, *shift.contrast_interval), "auto")
-            verdict = f"p {shift.p_corrected:.4f}, {shift.verdict}"
-            cells |= {f"natural text, {target}": f"{place_name(shift)}: {contrast}, {verdict}"}
+    # Heads
     for result in probe.selected:
         cells |= {"blocks": f"{result.place}, {result.verdict} ({result.evidence_level})"}
-    for answers in probe.behaviour:
-        if (answers.family, answers.holdout) == ("english", HEADLINE):
-            cells |= {"blocks, model right": answers.accuracy}
-    # Questions with too few prefixes
-    return cells | ({"not tested": "; ".join(natural.missing)} if natural.missing else {})
+    return cells
 
 
 def main(options: GpuOptions) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 from data.errors import UserError
 from data.text_tables import markdown_table
 from data.typed_json import from_json, to_json
-from probe.results import ConfirmedShift, Estimate, ProbeResults, ShiftResult
+from probe.results import Estimate, ProbeResults
 from probe.statistics import share_interval
 from report.tables import number
 from training.command_line import one_line_errors
@@ -150,11 +150,6 @@ def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
 def median_range(values: Sequence[float], digits: int = 1) -> str:
     """Return "12.3 (11.9 to 13.0)": the median and the range."""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def place_name(result: ShiftResult | ConfirmedShift) -> str:
-    """Return "L1H3, after the pronoun" for a head on natural text."""
-    return f"{result.place}, {result.site.replace('_', ' ')}"
 
 
 def share_range(count: int, n: int) -> str:

@@ -14,9 +14,6 @@ from statistics import median
 
 import torch
 from omegaconf import MISSING
-from probe.after_pronoun import after_pronoun
-from probe.minimal_pairs import load_pairs, log_probabilities, outcomes
-from probe.natural import make_prefix_items
 
 from antecedent_lab.english_text import EnglishText, english_text
 from antecedent_lab.opened import load_data, open_run
@@ -28,10 +25,8 @@ from data.links import Span
 from data.next_pronoun import Passage, mixed_places
 from data.text import SHIPPED_TEXT
 from data.text_tables import markdown_table
-from data.tokenizer import encode_text
 from data.typed_json import may_be_absent
 from data.words import ENGLISH_WORD
-from model.observe import HeadEdit
 from probe.config import ProbeConfig
 from probe.next_pronoun import NextPronounResult, confirm_decision, study_next_pronoun
 from probe.opened_model import OpenedRun
@@ -301,10 +296,7 @@ def _decision(seed: int, result: NextPronounResult) -> _Decision:
 def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str, config: ProbeConfig) -> _TextEffect:
     text = _load_text(path)
     passages = text.passages["gender"]
-    has_documents = bool(text.documents)
-    found = confirm_decision(
-        opened.model, opened.tokenizer, opened.bos_id, "gender", passages, heads, config, needs_twin=has_documents
-    )
+    found = confirm_decision(opened.model, opened.tokenizer, opened.bos_id, "gender", passages, heads, config)
     if isinstance(found, str):
         return _TextEffect(seed, problem=found)
     return row_from(_TextEffect, found, seed=seed, problem=None)
@@ -314,44 +306,6 @@ def _text_effect(opened: OpenedRun, seed: int, heads: Sequence[Head], path: str,
 def _load_text(path: str) -> EnglishText:
     """Return the passages of a path, read once for all runs."""
     return english_text(path, None)
-
-
-def _after_effect(
-    opened: OpenedRun, seed: int, head: Head, text: EnglishText, config: ProbeConfig
-) -> list[_AfterEffect]:
-    """Return what a head does at the pronoun; nothing with too few prefixes."""
-    # Prefixes of the validation text that end with the pronoun
-    length = opened.model.context_length
-    items = make_prefix_items(text.prefixes["gender"], opened.tokenizer, opened.bos_id, length, config.seed)
-    found = after_pronoun(opened.model, items, head, config)
-    return [row_from(_AfterEffect, found, seed=seed)] if found else []
-
-
-def _pairs_without(opened: OpenedRun, row: _Decision, file: Path, config: ProbeConfig) -> _PairsWithout:
-    """Return the share of right minimal pairs of a file with all heads, and without each head (its output is 0)."""
-    # Token ids of both sentences of each pair
-    good: list[tuple[int, ...]] = []
-    bad: list[tuple[int, ...]] = []
-    for pair in load_pairs(file):
-        good.append((opened.bos_id, *encode_text(opened.tokenizer, pair.good).ids))
-        bad.append((opened.bos_id, *encode_text(opened.tokenizer, pair.bad).ids))
-
-    def share_right(*edits: HeadEdit) -> float:
-        good_scores = log_probabilities(opened.model, good, config.tokens_per_batch, edits)
-        bad_scores = log_probabilities(opened.model, bad, config.tokens_per_batch, edits)
-        return float(outcomes(good_scores, bad_scores).mean())
-
-    # Without each head in turn
-    deciding = {}
-    others = []
-    for layer in range(opened.model.n_layer):
-        for head in range(opened.model.n_head):
-            share = share_right(HeadEdit(layer, head, output=torch.zeros_like))
-            if f"L{layer}H{head}" in row.heads.split(" + "):
-                deciding[f"L{layer}H{head}"] = share
-            else:
-                others.append(share)
-    return _PairsWithout(row.seed, len(good), share_right(), deciding, min(others), max(others))
 
 
 def _shuffle_words(passage: Passage, rng: random.Random) -> Passage:
@@ -433,9 +387,6 @@ def _evaluate(run: Path, options: _NextPronounOptions, config: ProbeConfig, page
     heads = result.judged.heads
     for path in listed(options.texts):
         page.texts.setdefault(Path(path).name, []).append(_text_effect(opened, seed, heads, path, config))
-    page.after.extend(_after_effect(opened, seed, result.place, text, config))
-    for file in listed(options.pairs):
-        page.pairs.setdefault(Path(file).stem, []).append(_pairs_without(opened, row, Path(file), config))
 
     # Controls
     page.shuffled.extend(_shuffled(opened, seed, text, config))

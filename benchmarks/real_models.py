@@ -169,7 +169,7 @@ def _ask(model: str, local: str, results: RealModelsResults) -> None:
         for criterion in result.chosen.criteria:
             if not criterion.is_met:
                 unmet.append(f"{criterion.name} ({criterion.measured})")
-    results.remarks.append(_ModelRemarks(name, unmet, probe.natural.missing if probe.natural else []))
+    results.remarks.append(_ModelRemarks(name, unmet, probe.missing))
 
 
 def main(options: _RealModelsOptions) -> None:

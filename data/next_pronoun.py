@@ -27,7 +27,7 @@ KINDS = ("one", "two")  # entities in a passage
 SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
 _MAX_REST = 60  # characters after the pronoun that a passage keeps, for display
-# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not
+# Earlier pronouns show the class; PRONOUNS has only those that a passage may end before, so "they" is not
 # among them.
 _EARLIER = {
     "gender": PRONOUNS["gender"] | {"herself", "himself", "hers"},

@@ -97,7 +97,7 @@ class Support:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOverSeeds(Support):
-    """One question of the stories or the English blocks."""
+    """One question of the stories."""
 
     heads: list[SeedHead]
     scores: dict[str, Summary]  # accuracy, block_accuracy, pronoun_contrast
@@ -258,7 +258,7 @@ def _support(question: str, results: Sequence[_Tested]) -> Support:
 
 
 def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
-    """Return the questions of the stories or the English blocks."""
+    """Return the questions of the stories."""
     questions = []
     for name, results in _in_all_runs([_by_question(run.probe.selected) for run in runs]):
         support = _support(name, results)

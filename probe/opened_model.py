@@ -52,7 +52,7 @@ class OpenedModel:
 
     @property
     def has_stories(self) -> bool:
-        """Whether the heads are tested on the built-in stories, not on natural text."""
+        """Whether the heads are tested on the built-in stories, not on English text."""
         return self.data is not None and self.data.source == "stories"
 
     # Parts of the shape. All but the width are None for a run.

@@ -60,7 +60,7 @@ class SimilarHead:
         return Head(self.layer, self.head)
 
 
-# Stories and English blocks: does a head attend more to the antecedent than to the distractor?
+# Stories and own texts: does a head attend more to the antecedent than to the distractor?
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class WeightsResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionResult:
-    """The head chosen for one question of the stories or the English blocks, and its tests."""
+    """The head chosen for one question of the stories or of the user's own, and its tests."""
 
     question: str
     family: str

@@ -256,11 +256,6 @@ def cap_clusters(clusterings: Sequence[np.ndarray], max_share: float, limit: int
     return []
 
 
-def largest(values: np.ndarray) -> tuple[int, ...]:
-    """Return the index of the largest value, such as (layer, head); the first of equal ones."""
-    return tuple(int(i) for i in np.unravel_index(values.argmax(), values.shape))
-
-
 def similar_heads(values: np.ndarray, place: tuple[int, int], n: int = 3) -> list[SimilarHead]:
     """Return the `n` other heads whose values [N, L, H] correlate most with those of the head at `place` (Pearson r).
 

@@ -7,8 +7,8 @@
     compare      with heads of untrained models
     judge        by criteria that were fixed in advance (`probe.verdict`)
 
-`probe.next_pronoun` (effects on the model's decision) does these steps by `choose_and_test`. `probe.links` (attention to
-the antecedent) needs two tests and its own choice, by accuracy, and lets each untrained model choose a head too; it
+`probe.next_pronoun` (effects on the model's decision) does these steps by `choose_and_test`. `probe.links` (attention
+to the antecedent) needs two tests and its own choice, by accuracy, and lets each untrained model choose a head too; it
 tests by `Sample`.
 """
 

@@ -75,7 +75,7 @@ def _word(is_supported: bool, is_suggestive: bool) -> str:
     return SUGGESTIVE if is_suggestive else NOT_ESTABLISHED
 
 
-# Links of the stories and the English blocks
+# Links
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def next_pronoun_lines(results: Sequence[NextPronounResult]) -> list[str]:
     if not results:
         return []
     table = table_of("", results, {
-        "next pronoun": lambda result: f"{_WORDS[result.question][0]}: {result.name}",
+        "next pronoun, natural text": lambda result: f"{_WORDS[result.question][0]}: {result.name}",
         "head": lambda result: head_names(result.judged.heads),
         "share [95 %]": lambda result: _short(result.judged.share),
         "flips": lambda result: f"{result.judged.flips.value:.2f}",

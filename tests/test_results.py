@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.english import EnglishResults
-from benchmarks.natural import NaturalErrors
 
 from benchmarks.calibration import CalibrationResults
 from benchmarks.lab import LabResults, _variant_row
@@ -32,7 +30,6 @@ from benchmarks.own_questions import OwnQuestionResults
 from benchmarks.real_models import RealModelsResults
 from benchmarks.reliability import ReliabilityResults
 from benchmarks.speed import SpeedResults
-from benchmarks.text_density import TextDensityResults
 from data.typed_json import from_json
 from probe.results import Estimate
 from tests.lab.made_up_runs import strong_head, two_variants
@@ -41,12 +38,9 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 MACHINE = Machine("3.11", {"torch": "2"}, "x86_64", 2, 1, "abc", False)
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,
-    "english": EnglishResults,
-    "english_books": EnglishResults,
     "lab": LabResults,
     "link_head": LinkHeadResults,
     "link_head_float32": LinkHeadResults,
-    "natural": NaturalErrors,
     "next_pronoun": NextPronounPage,
     "next_pronoun_coin": NextPronounPage,
     "next_pronoun_controls": ControlResults,
@@ -56,7 +50,6 @@ PAGES: dict[str, Any] = {
     "real_models": RealModelsResults,
     "reliability": ReliabilityResults,
     "speed": SpeedResults,
-    "text_density": TextDensityResults,
 }
 
 

@@ -4,7 +4,7 @@ import html
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -12,28 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from antecedent_lab.english_text import EnglishText, english_text
-from antecedent_lab.known_items import KnownItems, english_block_items, own_items, story_items
+from antecedent_lab.eval_settings import STORIES
+from antecedent_lab.known_items import KnownItems, own_items, story_items
 from antecedent_lab.opened import LARGE_MODEL, load_data, open_external, open_run
 from antecedent_lab.progress import StudyProgress, time_left
 from antecedent_lab.saved import PAGE, read_history, read_metrics
 from data.errors import UserError
-from data.natural import Prefix
 from data.own_items import OwnQuestion
 from data.typed_json import to_json
 from model.observe import HeadEdit
-from probe.after_pronoun import after_pronoun
 from probe.claim import claim_card
-from probe.config import Items, ProbeConfig
+from probe.config import ProbeConfig
 from probe.interventions import cut_link, exchange_links, remove_head
 from probe.items import QUESTIONS, Question
 from probe.links import HeadScores, LinkStudy, study_links
-from probe.natural import MAX_PREFIXES, MIN_PREFIXES, make_prefix_items, study_prefixes
-from probe.next_pronoun import Progress, planned_work, question_items, study_next_pronoun
+from probe.next_pronoun import planned_work, question_items, study_next_pronoun
 from probe.opened_model import OpenedModel
 from probe.results import (
     SCHEMA_VERSION,
     Head,
-    NaturalResult,
     NextPronounResult,
     ProbeResults,
     QuestionResult,
@@ -42,9 +39,7 @@ from probe.results import (
     TestedModel,
 )
 from probe.sentences import SHOWCASE
-from probe.study import Place
 from report.content import page_content
-from report.natural import natural_claims, natural_lines
 from report.next_pronoun import next_pronoun_card, next_pronoun_claim, next_pronoun_lines, screening_notes
 from report.page import page
 from report.tables import claim_markdown, heads_csv, items_jsonl, summary_lines
@@ -71,7 +66,6 @@ __all__ = [
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL_TOKENS = 2048  # per batch
-MAX_PREFIXES_LARGE = 60  # per question
 MAX_UNTRAINED_LARGE = 2  # models
 
 
@@ -81,11 +75,11 @@ class ProbeResult:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
-    scores: dict[str, HeadScores]  # what every head does at every item, by split; empty without stories or blocks
+    scores: dict[str, HeadScores]  # what every head does at every item, by split; empty for English text
 
     @cached_property
     def heads(self) -> dict[str, QuestionResult]:
-        """The chosen head of each question of the stories or the English blocks, with its scores and verdict."""
+        """The chosen head of each question of the stories or of the user's own, with its scores and verdict."""
         return {result.question: result for result in self.results.selected}
 
     def table(self) -> list[dict[str, Any]]:
@@ -114,10 +108,8 @@ class ProbeResult:
     def lines(self) -> list[str]:
         """Return the lines that eval.py prints."""
         lines = summary_lines(self.results)
-        if self.results.natural is None:
-            return lines
-        first = [*next_pronoun_lines(self.results.next_pronoun), "", *natural_lines(self.results.natural)]
-        return [*first, "", *lines] if lines else first
+        lines += next_pronoun_lines(self.results.next_pronoun)
+        return [*lines, *(f"not tested: {reason}" for reason in self.results.missing)]
 
     def __str__(self) -> str:
         """Return the lines that eval.py prints as one text."""
@@ -155,21 +147,18 @@ class ProbeResult:
         return folder / PAGE
 
     def _claim_files(self) -> dict[str, str]:
-        """Return claims.json and claims.md: the next pronoun, natural text, then the other questions."""
+        """Return claims.json and claims.md: the next pronoun, then the other questions."""
         cards: list[Any] = []
         lines = []
 
-        # Natural text: one line for each claim
+        # The next pronoun: one line for each claim
         for decision in self.results.next_pronoun:
             cards.append(next_pronoun_card(decision))
             lines.append(f"- Next pronoun, **{decision.verdict}**: {next_pronoun_claim(decision)}")
-        for verdict, claim in natural_claims(self.results.natural) if self.results.natural else ():
-            cards.append({"question": "natural text", "verdict": verdict, "claim": claim})
-            lines.append(f"- Natural text, **{verdict}**: {claim}")
         if lines:
             lines.append("")
 
-        # Stories or blocks in English: a section with the evidence for each question
+        # Stories or the user's own texts: a section with the evidence for each question
         for result in self.results.selected:
             card = claim_card(result, self.results.model)
             cards.append(card)
@@ -180,7 +169,7 @@ class ProbeResult:
 def open_model(
     model: str | Path,
     *,
-    items: str | Items | None = None,
+    items: str | None = None,
     tokenizer: str | None = None,
     out: str | None = None,
     device: str | Device = Device.auto,
@@ -189,8 +178,8 @@ def open_model(
     """Open a run of train.py or a model of transformers.
 
     `model` is the directory of a run, a folder written by save_pretrained or a name on the hub.
-    `tokenizer`: see docs/usage.md; if None, that of the model. `items`: for a model that is no run, the sentences that
-    it is tested on: "english" (the default) or "stories". `out`: the folder of eval.py's results.
+    `tokenizer`: see docs/usage.md; if None, that of the model. `items`: "stories" to test a model that is no
+    run on the stories, None for the next pronoun in English text. `out`: the folder of eval.py's results.
     Raises UserError or OSError with one line.
     """
     if not str(model):
@@ -208,10 +197,10 @@ def open_model(
         return open_run(Path(model), used)
 
     # An external model may be tested on the stories, with their default settings.
-    if items not in (None, *Items):
-        raise UserError(f"items={items}: must be one of {', '.join(Items)}")
-    stories = compose_settings().data if items == Items.stories else None
-    return open_external(str(model), out, stories, used, tokenizer, has_items=items is not None)
+    if items not in (None, STORIES):
+        raise UserError(f"items={items}: must be {STORIES} or None")
+    stories = compose_settings().data if items == STORIES else None
+    return open_external(str(model), out, stories, used, tokenizer)
 
 
 def probe_model(
@@ -219,7 +208,7 @@ def probe_model(
 ) -> ProbeResult:
     """Test every head of a model, with baselines, corrected statistics and causal tests; write no results.
 
-    `model` is what `open_model` returns or takes. `path` names English text for the questions about natural text
+    `model` is what `open_model` returns or takes. `path` names English text for the question about the next pronoun
     (docs/english.md); a run on text uses its validation text. `settings` are those of `open_model` and of the group
     probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or OSError with one line.
     """
@@ -243,30 +232,20 @@ def probe_model(
 def probe_opened(opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None) -> ProbeResult:
     """Test the heads of an opened model on the stories or on English; arguments as `probe_model`."""
     if path is not None and opened.has_stories:
-        remedy = "give items='english'" if opened.is_external else "eval.py path= tests a run on other text"
-        raise UserError(f"path={path}: the model is tested on the stories; leave path out, or {remedy}")
+        remedy = "leave path or items out" if opened.is_external else "eval.py path= tests a run on other text"
+        raise UserError(f"path={path}: the model is tested on the stories; {remedy}")
     config = affordable(config, opened)
     corpus = None if opened.data is None else load_data(opened, cache_dir)
     fingerprint = opened.data_fingerprint if corpus is None else corpus.fingerprint
     results = empty_results(opened, config, TestedData(fingerprint=fingerprint))
 
-    # Questions for the model: the stories; or natural text, and blocks in English if it knows the words.
-    if opened.has_stories:
-        assert corpus is not None
-        items = story_items(opened, corpus, config)
-        results = replace(results, data=items.data)
-    else:
-        text = english_text(path, corpus)
-        results = _probe_natural_text(opened, text, results)
-        items = english_block_items(opened, corpus, config)
-    results = replace(results, warnings=[*results.warnings, *items.warnings])
-    if items.missing and results.natural:
-        results = replace(
-            results, natural=NaturalResult(results.natural.questions, [*results.natural.missing, items.missing])
-        )
-    if not items.dev:
+    # Questions for the model: the stories; or the next pronoun in English text.
+    if not opened.has_stories:
+        results = _probe_text(opened, english_text(path, corpus), results)
         return ProbeResult(opened, results.rounded(), {})
-
+    assert corpus is not None
+    items = story_items(opened, corpus, config)
+    results = replace(results, data=items.data, warnings=[*results.warnings, *items.warnings])
     return _studied(opened, results, items, config)
 
 
@@ -321,7 +300,6 @@ def _studied(
         attention=study.attention,
         behaviour=study.behaviour,
         selected=study.selected,
-        importance=study.importance,
         showcase=_worked_examples(opened, study),
     )
     return ProbeResult(opened, results.rounded(), {"dev": study.dev, "test": study.test})
@@ -338,21 +316,13 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
     )
 
 
-def _probe_natural_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
-    """Return `results` with what a text shows; a large model gets the next pronoun only."""
-    config = results.settings
-    with study_progress(opened, text, config, has_shifts=not opened.only_next_pronoun) as progress:
-        next_pronoun, missing = probe_next_pronoun(opened, text, config, progress)
-        notes = screening_notes(next_pronoun, opened.model.n_layer * opened.model.n_head)
-        results = replace(results, warnings=[*results.warnings, *notes])
-        if opened.only_next_pronoun:
-            natural = NaturalResult({}, missing)
-            return replace(results, next_pronoun=next_pronoun, natural=natural)
-        shifts = probe_prefixes(opened, text.prefixes, config, progress=progress)
-    missing += shifts.missing
-    if not next_pronoun:
-        missing.append(f"the text has {text.contents}")
-    return replace(results, next_pronoun=next_pronoun, natural=NaturalResult(shifts.questions, missing))
+def _probe_text(opened: OpenedModel, text: EnglishText, results: ProbeResults) -> ProbeResults:
+    """Return `results` with what a text shows of the next pronoun."""
+    next_pronoun, missing = probe_next_pronoun(opened, text, results.settings)
+    notes = screening_notes(next_pronoun, opened.model.n_layer * opened.model.n_head)
+    if opened.is_external:
+        notes = ["The training data of this model is unknown, so it may have seen this text.", *notes]
+    return replace(results, next_pronoun=next_pronoun, missing=missing, warnings=[*results.warnings, *notes])
 
 
 def _worked_examples(opened: OpenedModel, study: LinkStudy) -> dict[str, list[ShowcaseExample]]:
@@ -393,35 +363,21 @@ def _is_large(opened: OpenedModel) -> bool:
     return opened.n_parameters > LARGE_MODEL
 
 
-def _max_prefixes(opened: OpenedModel) -> int:
-    """Return how many prefixes of each question are used."""
-    return MAX_PREFIXES_LARGE if _is_large(opened) else MAX_PREFIXES
-
-
-# Natural text
+# English text
 
 
 @contextmanager
-def study_progress(
-    opened: OpenedModel, text: EnglishText, config: ProbeConfig, *, has_shifts: bool
-) -> Iterator[StudyProgress | None]:
-    """Yield the progress of all studies of a text, None for a small model; without `has_shifts` of the next pronoun."""
+def study_progress(opened: OpenedModel, text: EnglishText, config: ProbeConfig) -> Iterator[StudyProgress | None]:
+    """Yield the progress of all questions about a text, None for a small model."""
     if not _is_large(opened):
         yield None
         return
 
-    # The work of each study, in unedited passes over one text.
+    # The work of each question, in unedited passes over one text.
     work: dict[str, float] = {}
-    # Rows with gold links only confirm a head, so they have no documents.
-    for question, passages in text.passages.items() if text.documents else ():
+    for question, passages in text.passages.items():
         items = question_items(opened.model, opened.tokenizer, opened.bos_id, question, passages, config)
         work[_next_pronoun_name(question)] = planned_work(opened.model, items, config)
-    for question, prefixes in text.prefixes.items():
-        n_prefixes = min(len(prefixes), _max_prefixes(opened))
-        if has_shifts and n_prefixes >= MIN_PREFIXES:
-            # Both readings, those of the tested half in each untrained model, and six passes for the cuts
-            work[_shift_name(question)] = n_prefixes * (2 + config.n_untrained + 6)
-
     progress = StudyProgress(work)
     try:
         yield progress
@@ -433,70 +389,32 @@ def _next_pronoun_name(question: str) -> str:
     return f"the next pronoun ({question})"
 
 
-def _shift_name(question: str) -> str:
-    return f"{question} in natural text"
-
-
-def probe_prefixes(
-    opened: OpenedModel,
-    prefixes: Mapping[str, Sequence[Prefix]],
-    config: ProbeConfig,
-    places: Mapping[str, Mapping[str, Place]] | None = None,
-    progress: StudyProgress | None = None,
-) -> NaturalResult:
-    """Return the result of `study_prefixes`; `places` are heads chosen elsewhere.
-
-    `progress` is that of a large model; otherwise the question is shown on a terminal.
-    """
-
-    def show(study: str) -> None:
-        if progress is None:
-            show_progress(study)
-        else:
-            progress.show(study, "which head turns with it", 0.0)
-
-    try:
-        return study_prefixes(
-            opened.model,
-            opened.untrained,
-            opened.tokenizer,
-            opened.bos_id,
-            prefixes,
-            config,
-            chosen_elsewhere=places or {},
-            limit=_max_prefixes(opened),
-            progress=show,
-        )
-    finally:
-        show_progress("")
-
-
 def probe_next_pronoun(
-    opened: OpenedModel, text: EnglishText, config: ProbeConfig, progress: StudyProgress | None = None
+    opened: OpenedModel, text: EnglishText, config: ProbeConfig
 ) -> tuple[list[NextPronounResult], list[str]]:
-    """Return the results on the next pronoun, and a sentence for each question that cannot be tested.
-
-    `progress` is that of a large model; otherwise the stage is shown on a terminal.
-    """
-    model = opened.model
-    reader = (opened.tokenizer, opened.bos_id)
+    """Return the results on the next pronoun, and a sentence for each question that cannot be tested."""
     results: list[NextPronounResult] = []
     missing: list[str] = []
     try:
-        for question, passages in text.passages.items():
-            untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
-            name = _next_pronoun_name(question)
-            show: Progress = progress_with_time(name) if progress is None else partial(progress.show, name)
-            result = study_next_pronoun(model, untrained, *reader, question, passages, text.documents, config, show)
-            if isinstance(result, str):
-                missing.append(result)
-                continue
-
-            # What the same head does at the pronoun itself.
-            limit = _max_prefixes(opened)
-            items = make_prefix_items(text.prefixes[question], *reader, model.context_length, config.seed, limit)
-            after = after_pronoun(model, items, result.place, config)
-            results.append(replace(result, after=after))
+        with study_progress(opened, text, config) as progress:
+            for question, passages in text.passages.items():
+                untrained = (opened.untrained(config.seed + i) for i in range(config.n_untrained))
+                name = _next_pronoun_name(question)
+                result = study_next_pronoun(
+                    opened.model,
+                    untrained,
+                    opened.tokenizer,
+                    opened.bos_id,
+                    question,
+                    passages,
+                    text.documents,
+                    config,
+                    progress_with_time(name) if progress is None else partial(progress.show, name),
+                )
+                if isinstance(result, str):
+                    missing.append(result)
+                else:
+                    results.append(result)
     finally:
         show_progress("")
     return results, missing

@@ -1,10 +1,8 @@
-"""The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, take a test set."""
+"""The modes of eval.py for one model: test its heads, measure its loss, look at a sentence, test it on a text."""
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from antecedent_lab.api import (
     ProbeResult,
@@ -12,11 +10,9 @@ from antecedent_lab.api import (
     probe_next_pronoun,
     probe_opened,
     probe_own_question,
-    probe_prefixes,
-    study_progress,
 )
 from antecedent_lab.english_text import EnglishText, english_text
-from antecedent_lab.eval_settings import EvalSettings, Task
+from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import (
     PAGE,
@@ -29,23 +25,19 @@ from antecedent_lab.saved import (
     results_folder,
     show_page,
 )
-from data.corpus import Corpus, corpus_folder, training_words
+from data.corpus import Corpus
 from data.errors import UserError, printable
 from data.own_items import load_own_question
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
-from probe.minimal_pairs import measure_minimal_pairs
-from probe.natural import DECIDED_SITES
 from probe.next_pronoun import confirm_decision
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Confirmation, Head, NaturalResult, NextPronounResult, ProbeResults
+from probe.results import Confirmation, Head, NextPronounResult, ProbeResults
 from probe.sentences import TokenizedText, removal_effects, word_attention
 from report.content import page_content, unknown_note
 from report.live import check_live
-from report.minimal_pairs import minimal_pairs_lines
-from report.natural import natural_lines, natural_tables
 from report.next_pronoun import confirmation_lines, next_pronoun_lines, next_pronoun_tables, screening_notes
 from report.page import page
 from report.tables import MOST_HEADS, detail_lines, sentence_lines, table_lines
@@ -108,10 +100,7 @@ def _print_and_save(
 
 def _verbose_lines(results: ProbeResults) -> list[str]:
     """Return all tables of the evidence, as lines."""
-    tables = next_pronoun_tables(results.next_pronoun)
-    if results.natural:
-        tables += natural_tables(results.natural)
-    return [*table_lines(tables), *detail_lines(results)]
+    return [*table_lines(next_pronoun_tables(results.next_pronoun)), *detail_lines(results)]
 
 
 def print_loss(
@@ -195,111 +184,62 @@ def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
     return chosen
 
 
-# Test sets
+# English text
 
 
-@dataclass(frozen=True)
-class _TestSetReport:
-    """The result of one test set."""
+def test_on_text(opened: OpenedModel, path: str, config: ProbeConfig) -> None:
+    """Test the heads of a model on the English text of a path, and write probe/outside/NAME.{json,md}.
 
-    results: dict[str, Any]  # for <task>.json
-    lines: list[str]  # Markdown, printed and written to <task>.md
-
-
-def run_test_set(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
-    """Take a test set of other authors, print its table and write it to probe/outside/TASK_FILE.{json,md}."""
-    assert settings.path is not None
+    Heads that the run's own validation text has chosen are tested too. Raises UserError if no question can be tested.
+    """
+    text = english_text(path, None)
     config = affordable(config, opened)
-    task = settings.task or Task.natural
-    if task is Task.natural:
-        report = _natural_report(opened, settings.path, config)
-    else:
-        words, source = _words_of_training(opened, settings.cache_dir)
-        scores = measure_minimal_pairs(opened, words, settings.path, config)
-        report = _TestSetReport(scores.to_json(), minimal_pairs_lines(scores, source))
 
-    # Files first: the reader of the printed lines may end early.
-    name = test_set_name(task.value, settings.path)
-    about = {"path": settings.path, "run": opened.source, "step": opened.step}
-    record = {"task": task.value, **about, "settings": config, **report.results}
+    # The heads that the run's own text has chosen, then every head on this text
+    earlier = None if opened.is_external else read_results(opened)[0]
+    confirmed, not_confirmed = _confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
+    next_pronoun, missing = probe_next_pronoun(opened, text, config)
+    if not next_pronoun and not confirmed:
+        reason = next(sentence for sentence in missing if "gender" in sentence)
+        raise UserError(f"path={path}: too little to test (is it English prose about people?): {reason}")
+    missing += not_confirmed
+    if not opened.is_external and earlier is None:
+        missing.append("heads chosen on the run's own validation text: run eval.py without path= first")
+
+    # As the file has them, so that nothing is shown that it does not say.
+    next_pronoun = from_json(list[NextPronounResult], to_json(next_pronoun), path)
+    confirmed = from_json(list[Confirmation], to_json(confirmed), path)
+    lines = [*confirmation_lines(confirmed), *next_pronoun_lines(next_pronoun)]
+    lines += [f"not tested: {reason}" for reason in missing]
+    notes = screening_notes(next_pronoun, opened.model.n_layer * opened.model.n_head)
+    if notes:
+        lines += ["", *(f"note: {note}" for note in notes)]
+    lines += table_lines(next_pronoun_tables(next_pronoun))
+
+    # Files first: the reader of the printed lines may end early. The record has the same form as probe.json.
+    record = {
+        "path": path,
+        "run": opened.source,
+        "step": opened.step,
+        "settings": config,
+        "selected": [result.entry() for result in next_pronoun],
+        "next_pronoun_confirmed": confirmed,
+        "missing": missing,
+        "warnings": notes,
+    }
+    name = folder_name("_".join(Path(part.strip()).stem for part in path.split(",")))
     with results_folder(opened, subfolder="outside") as folder:
         try:
             if folder is not None:
                 files = {
                     f"{name}.json": json.dumps(to_json(record), indent=2) + "\n",
-                    f"{name}.md": "\n".join(report.lines) + "\n",
+                    f"{name}.md": "\n".join(lines) + "\n",
                 }
                 write_files(folder, files, f"{name}.json")
         finally:
-            print(printable("\n".join(report.lines)))
+            print(printable("\n".join(lines)))
         if folder is not None:
             print(f"\nwrote {folder / name}.json and .md")
-
-
-def test_set_name(task: str, path: str) -> str:
-    """Return the name of the results of a test set, for example natural_litbank_dev."""
-    files = "_".join(Path(part.strip()).stem for part in path.split(","))
-    return f"{task}_{folder_name(files)}"
-
-
-def _natural_report(opened: OpenedModel, path: str, config: ProbeConfig) -> _TestSetReport:
-    """Return the results of a model on the English text of a path (`antecedent_lab.english_text.files_of_path`).
-
-    Heads that the run's own validation text has chosen are tested too. Raises UserError if no question can be tested.
-    """
-    text = english_text(path, None)
-
-    # Heads that the run's own text has chosen: (index of the site, layer, head) by question and target
-    earlier = None if opened.is_external else read_results(opened)[0]
-    places: dict[str, dict[str, tuple[int, int, int]]] = {}
-    if earlier and earlier.natural:
-        for question, target, shift in earlier.natural.chosen():
-            places.setdefault(question, {})[target] = (DECIDED_SITES.index(shift.site), shift.layer, shift.head)
-
-    # The next pronoun
-    confirmed, not_confirmed = _confirm_heads(opened, text, earlier.next_pronoun if earlier else [], config)
-    next_pronoun: list[NextPronounResult] = []
-    missing: list[str] = []
-    with study_progress(opened, text, config, has_shifts=True) as progress:
-        if text.documents:  # rows with gold links have no twins, so they only confirm a head
-            next_pronoun, missing = probe_next_pronoun(opened, text, config, progress)
-
-        # The shift of attention at the pronoun
-        natural = probe_prefixes(opened, text.prefixes, config, places, progress)
-    missing += not_confirmed
-    missing_natural = [*missing, *natural.missing]
-
-    # Was anything tested?
-    if not natural.questions and not next_pronoun and not confirmed:
-        reasons = [sentence for sentence in missing if "gender" in sentence] or missing_natural
-        problem = f"too little to test (is it English prose about people?): {reasons[0]}"
-        raise UserError(f"path={path}: {problem}; found {text.contents}")
-
-    # Heads of the run's own text that could not be tested here
-    for question, result in natural.questions.items():
-        for target in sorted(places.get(question, {}).keys() - result.confirmed.keys()):
-            reason = "the head chosen on the validation text, because this text ends at the pronoun"
-            missing_natural.append(f"{question}, {target}: {reason}")
-    if not places and not opened.is_external:
-        missing_natural.append("heads chosen on the run's own validation text: run eval.py without path= first")
-
-    # As the file has them, so that nothing is shown that it does not say.
-    shown = NaturalResult(natural.questions, missing_natural)
-    natural = from_json(NaturalResult, to_json(shown), path)
-    next_pronoun = from_json(list[NextPronounResult], to_json(next_pronoun), path)
-    confirmed = from_json(list[Confirmation], to_json(confirmed), path)
-
-    lines = [*confirmation_lines(confirmed), *next_pronoun_lines(next_pronoun), "", *natural_lines(natural)]
-    tables = [*next_pronoun_tables(next_pronoun), *natural_tables(natural)]
-
-    # The record has the same form as probe.json.
-    entries = [result.entry() for result in next_pronoun]
-    results = {"selected": entries, "next_pronoun_confirmed": confirmed, **to_json(natural)}
-    notes = screening_notes(next_pronoun, opened.model.n_layer * opened.model.n_head)
-    if notes:
-        results["warnings"] = notes
-        lines += ["", *(f"note: {note}" for note in notes)]
-    return _TestSetReport(results, [*lines, *table_lines(tables)])
 
 
 def _confirm_heads(
@@ -321,18 +261,9 @@ def _confirm_heads(
             text.passages.get(result.name, ()),
             result.judged.heads,
             config,
-            needs_twin=bool(text.documents),
         )
         if isinstance(answer, str):
             missing.append(answer)
         else:
             confirmed.append(answer)
     return confirmed, missing
-
-
-def _words_of_training(opened: OpenedModel, cache_dir: str) -> tuple[frozenset[str] | None, str]:
-    """Return the words of the training text and where they were read, or None and why they are not known."""
-    if opened.data is None or opened.is_external:
-        return None, "the training data is unknown"
-    folder = corpus_folder(opened.data.source, opened.data_fingerprint, Path(cache_dir))
-    return training_words(opened.tokenizer, folder) or (None, "the training text is not in the cache")

@@ -7,15 +7,9 @@ from importlib.util import find_spec
 
 from data.errors import UserError
 from data.setting_fields import check_limits, setting
-from probe.config import Items
 from training.settings import MAX_THREADS, Device
 
-
-class Task(Enum):
-    """Test sets of other authors."""
-
-    minimal_pairs = "minimal_pairs"
-    natural = "natural"  # any English text; the task of path= alone
+STORIES = "stories"  # items= of an external model that is tested on the stories
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,16 +20,15 @@ class EvalSettings:
     runs: str | None = setting("directory of a sweep over seeds")
     compare: str | None = setting("directory of a sweep over variants and seeds")
     model: str | None = setting("an external model: a folder of save_pretrained or a hub name")
-    items: str | None = setting("english or stories, for model=; FILE.jsonl: a question of your own; null: english")
+    items: str | None = setting("stories, for model=; FILE.jsonl: a question of your own; null: the next pronoun")
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     tokenizer: str | None = setting("its tokenizer: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about model=; null: probes/NAME")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
-    task: Task | None = setting("what the files of path= are; null: natural, English text")
-    path: str | None = setting("files to test on: a file, a folder or a glob; several separated by commas")
+    path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     open: bool = setting("show the page in a browser")
-    verbose: bool = setting("print every hold-out, baseline and importance measure")
+    verbose: bool = setting("print every hold-out and baseline")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     cache_dir: str = setting("folder for tokenized corpora")
@@ -50,7 +43,7 @@ class EvalSettings:
         install = f"{sys.executable} -m pip install"
         modes = [name for name in ("run", "runs", "compare", "model") if getattr(self, name) is not None]
         is_sweep = self.runs is not None or self.compare is not None
-        is_task = self.task is not None or self.path is not None
+        has_path = self.path is not None
         problems = [
             *((name, True, f"cannot be combined with {modes[0]}=") for name in modes[1:]),
             ("model", self.model == "", "the name is empty"),
@@ -59,24 +52,27 @@ class EvalSettings:
             ("out", self.model is None, "only for model=; results of a run go into the run"),
             (
                 "items",
-                self.items not in [None, *Items] and not self.has_own_items,
-                f"not known; give {', '.join(Items)} or FILE.jsonl",
+                self.items not in (None, STORIES) and not self.has_own_items,
+                f"not known; give {STORIES} or FILE.jsonl",
             ),
             ("items", self.model is None and not self.has_own_items, "only for model=; a run has its own sentences"),
             ("before", self.before == "", "the name is empty"),
-            ("before", is_sweep or is_task or self.text is not None, "needs one model, without text=, task= and path="),
+            (
+                "before",
+                is_sweep or has_path or self.text is not None,
+                "needs one model, without text= and path=",
+            ),
             ("live", self.before is not None, "is for the page of one model"),
             ("open", self.before is not None, "is for the page of one model"),
             ("text", self.has_own_items, "shows a sentence; leave items= out"),
             ("tokenizer", self.model is None and self.before is None, "only for model= and before=; a run has its own"),
-            ("task", is_sweep or self.path is None, "needs path=, and one model"),
             ("path", is_sweep, "needs one model"),
             ("path", self.path == "", "the name is empty"),
-            ("items", is_sweep or is_task, "needs one model, without task= and path="),
+            ("items", is_sweep or has_path, "needs one model, without path="),
             ("tokenizer", self.tokenizer == "", "the name is empty"),
-            ("text", is_sweep or is_task, "needs one model, without task= and path="),
-            ("live", is_sweep or is_task, "is for the page of one model, without task= and path="),
-            ("open", is_sweep or is_task, "opens the page of one model, without task= and path="),
+            ("text", is_sweep or has_path, "needs one model, without path="),
+            ("live", is_sweep or has_path, "is for the page of one model, without path="),
+            ("open", is_sweep or has_path, "opens the page of one model, without path="),
         ]
         # None and False mean that a setting is not given.
         for name, is_wrong, problem in problems:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
-from antecedent_lab.commands import ask_own_question, look_at_sentence, print_loss, probe_heads, run_test_set
-from antecedent_lab.eval_settings import EvalSettings
+from antecedent_lab.commands import ask_own_question, look_at_sentence, print_loss, probe_heads, test_on_text
+from antecedent_lab.eval_settings import STORIES, EvalSettings
 from antecedent_lab.opened import load_data, open_external, open_run
 from antecedent_lab.saved import PAGE, read_metrics, show_page
 from antecedent_lab.sweeps import compare_seeds, compare_variants
 from antecedent_lab.two_models import print_comparison
 from data.errors import UserError, printable
 from data.own_items import load_own_question
-from probe.config import Items, ProbeConfig
+from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from training.device import choose_device
 from training.run_dir import find_run
@@ -45,9 +45,8 @@ def _open(settings: EvalSettings) -> OpenedModel:
 
 
 def _open_external(name: str, settings: EvalSettings, device: torch.device) -> OpenedModel:
-    stories = compose_settings().data if settings.items == Items.stories else None
-    has_items = settings.items is not None
-    return open_external(name, settings.out, stories, device, settings.tokenizer, has_items=has_items)
+    stories = compose_settings().data if settings.items == STORIES else None
+    return open_external(name, settings.out, stories, device, settings.tokenizer)
 
 
 def _open_before(name: str, settings: EvalSettings, device: torch.device) -> OpenedModel:
@@ -65,9 +64,9 @@ def _open_before(name: str, settings: EvalSettings, device: torch.device) -> Ope
 
 
 def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeConfig) -> None:
-    """Take a test set, show a sentence, or test the heads; for a non-causal model only measure the loss."""
+    """Show a sentence, or test the heads; for a non-causal model only measure the loss."""
     if isinstance(opened, OpenedRun) and not opened.is_causal:
-        if settings.text or settings.task or settings.path:
+        if settings.text or settings.path:
             raise UserError("run=: with model.mask=none a word sees the next one, so only the loss can be measured")
         print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), probe)
         return
@@ -79,8 +78,8 @@ def _evaluate_model(opened: OpenedModel, settings: EvalSettings, probe: ProbeCon
     if settings.has_own_items:
         ask_own_question(opened, str(settings.items), settings, probe)
         return
-    if settings.task is not None or settings.path is not None:
-        run_test_set(opened, settings, probe)
+    if settings.path is not None:
+        test_on_text(opened, settings.path, probe)
         return
     if settings.text is not None:
         has_page = look_at_sentence(opened, settings.text, settings.live, all_heads=settings.verbose)

@@ -1,13 +1,11 @@
-"""Texts whose antecedents are known, in the tokens of a model: the stories, blocks in English, or the user's own."""
+"""Texts whose antecedents are known, in the tokens of a model: the stories or the user's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from antecedent_lab.opened import check_items
-from data.corpus import Corpus, load_stories, load_training_texts, training_counts
-from data.english_blocks import english_items
+from data.corpus import Corpus, load_stories, load_training_texts
 from data.errors import UserError
 from data.links import LinkedText, LinkItem, link_items
 from data.own_items import OWN, OwnQuestion
@@ -18,19 +16,15 @@ from probe.items import OwnWords, Question
 from probe.opened_model import OpenedModel
 from probe.results import Leakage, TestedData
 
-N_FRAMES = 20  # test frames of the blocks in English
-N_PAIRS = 5  # pairs of names per frame
-
 
 @dataclass(frozen=True)
 class KnownItems:
-    """Sentences with known antecedents in the tokens of a model; none if it cannot be asked."""
+    """Sentences with known antecedents in the tokens of a model."""
 
     dev: list[LinkItem]  # heads are chosen on these
     test: list[LinkItem]
     data: TestedData
     warnings: list[str]
-    missing: str = ""  # why there are none
 
 
 def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> KnownItems:
@@ -51,29 +45,6 @@ def story_items(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Kno
     else:
         leaked = Leakage(**leakage(load_training_texts(corpus), test_stories))
     data = TestedData(generator_version=GENERATOR_VERSION, fingerprint=corpus.fingerprint, leakage=leaked)
-    return KnownItems(dev, test, data, warnings)
-
-
-def english_block_items(opened: OpenedModel, corpus: Corpus | None, config: ProbeConfig) -> KnownItems:
-    """Return the blocks in English of the words in the training text, of all words if it is not known."""
-    data = TestedData(fingerprint=opened.data_fingerprint)
-    if opened.only_next_pronoun:
-        weights = f"{opened.n_parameters:,} weights"
-        warning = f"{weights}: only the next pronoun was tested; items=english tests the rest"
-        return KnownItems([], [], data, [warning])
-    counts = None if corpus is None else training_counts(corpus)
-    sizes: dict[str, Any] = {"n_frames": N_FRAMES, "n_pairs": N_PAIRS, "seed": config.seed}
-    try:
-        items = english_items(counts, opened.tokenizer, opened.bos_id, opened.model.context_length, **sizes)
-    except UserError as error:  # too few known words
-        if opened.is_external:
-            raise UserError(f"model={opened.source}: {error}") from None
-        return KnownItems([], [], data, [], str(error))
-    dev, test = items.values()
-    warnings = []
-    if opened.is_external:
-        n_answers = sum(item.family == "english" for item in [*dev, *test])
-        warnings = check_items(opened, [*dev, *test], n_answers)
     return KnownItems(dev, test, data, warnings)
 
 

@@ -65,7 +65,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
         raise UserError(f"{run}: the weights are not finite because training diverged; train again")
 
     def untrained(seed: int) -> TransformerView:
-        # The layers of a new model write nothing, so on a text both readings of a prefix would be the same.
+        # The layers of a new model write nothing; on a text they would have no effect.
         fresh = Transformer(settings.model, transformer.vocab_size, seed=_UNTRAINED_SEED + seed)
         if settings.data.source != "stories":
             draw_outputs(fresh, _UNTRAINED_SEED + seed)
@@ -206,12 +206,9 @@ def open_external(
     stories: DataConfig | None,
     device: torch.device,
     tokenizer: str | None = None,
-    *,
-    has_items: bool = False,
 ) -> OpenedModel:
-    """Load a causal language model of another program and its tokenizer, to be tested on `stories` or in English.
+    """Load a causal language model of another program and its tokenizer, to be tested on `stories`, or on English text.
 
-    In English a large model is only asked about the next pronoun, unless `has_items`: the user has given items=.
     `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
     UserError or OSError with one line if the model cannot be loaded or observed.
     """
@@ -251,7 +248,6 @@ def open_external(
         departures=() if facts.model_type == "llama" else (f"model_type={facts.model_type}",),
         environment=environment,
         owner=owner,
-        only_next_pronoun=n_parameters(view.model) > LARGE_MODEL and not has_items,
     )
 
 

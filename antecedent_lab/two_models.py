@@ -7,7 +7,7 @@ from functools import partial
 
 from antecedent_lab.api import affordable, progress_with_time, show_progress, tested_model
 from antecedent_lab.english_text import EnglishText, english_text
-from antecedent_lab.known_items import KnownItems, english_block_items, own_items, story_items
+from antecedent_lab.known_items import KnownItems, own_items, story_items
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import folder_name, results_folder
 from data.errors import UserError, printable
@@ -18,6 +18,7 @@ from probe.config import ProbeConfig
 from probe.items import HEADLINE, QUESTIONS, Question, questions_with_items
 from probe.next_pronoun import QUESTION_NAMES, Progress, QuestionItems, question_items
 from probe.opened_model import OpenedModel
+from probe.results import TestedData
 from probe.two_models import COMPARISON_VERSION, QuestionChanges, TwoModels, compare_links, compare_passages
 from report.two_models import DECISIONS, comparison_lines
 from training.files import write_files
@@ -157,12 +158,9 @@ def _same_items(
         known_before = story_items(before, corpus, config)
         questions = [question for question in QUESTIONS if question.watched]
     else:
-        known = english_block_items(after, corpus, config)
-        known_before = english_block_items(before, corpus, config)
-        questions = [question for question in QUESTIONS if question.watched]
+        known = known_before = KnownItems([], [], TestedData(fingerprint=after.data_fingerprint), [])
+        questions = []
         passages, missing = _passages(before, after, english_text(None, corpus), config)
-    if known.missing:
-        missing.append(known.missing)
     for ours, theirs in ((known.dev, known_before.dev), (known.test, known_before.test)):
         _check_same([item.tokens for item in ours], [item.tokens for item in theirs], before, after)
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import tempfile
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig
@@ -27,8 +26,8 @@ from data.pairs import LinkedText
 from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
 from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
-from data.tokenizer import END, UNKNOWN, encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
-from data.words import ENGLISH_WORD, words_of
+from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
+from data.words import words_of
 
 # Classes of tokens in the loss on stories; payoff: the word that depends on the antecedent.
 TOKEN_CLASSES = ("function", "content", "pronoun", "payoff", "end")
@@ -37,12 +36,6 @@ _FORMAT = 2  # a new number makes every corpus be written again
 # The files are hashed instead of their names.
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
-# Words are counted in the first of these tokens of the training text, decoded in chunks.
-_COUNTED_TOKENS = 31 * 2**16  # about two million
-_COUNTED_CHUNK = 2**16
-# Words are searched for in the first of these, which takes about a minute.
-_SEARCHED_TOKENS = 20_000_000
-_SEARCHED_CHUNK = 2**18
 _BATCH_PIECES = 128  # tokenized at a time
 _TRAINING_TEXTS = "train_stories.txt"  # one per line
 
@@ -161,53 +154,6 @@ def validation_documents(corpus: Corpus) -> list[str]:
         if text.strip():
             texts.append(text)
     return texts
-
-
-# Words of the training text
-
-
-def training_counts(corpus: Corpus) -> Counter[str]:
-    """Return how often each word occurs in the first two million tokens of the training text."""
-    counts = Counter[str]()
-    tokens = corpus.train.tokens[:_COUNTED_TOKENS]
-    for text in _decoded_chunks(corpus.tokenizer, tokens, _COUNTED_CHUNK):
-        counts.update(ENGLISH_WORD.findall(text))
-    return counts
-
-
-def training_words(tokenizer: Tokenizer, folder: Path) -> tuple[frozenset[str], str] | None:
-    """Return the words of the training text in a corpus's folder and a phrase that says where they were read.
-
-    Return None if the tokenizer has no whole words and the folder has no training text.
-    """
-    # A vocabulary of whole words is the answer itself.
-    if isinstance(tokenizer.model, models.WordLevel):
-        vocabulary = frozenset(tokenizer.get_vocab()) - {END, UNKNOWN}
-        if any(len(word) > 1 for word in vocabulary):  # not a character tokenizer
-            return vocabulary, "the tokenizer's words"
-    if not (folder / "train.bin").is_file():
-        return None
-
-    tokens = np.memmap(folder / "train.bin", dtype=_read_meta(folder).dtype, mode="r")
-    # A chunk may end inside a word, so its last word waits for the next chunk.
-    words: set[str] = set()
-    rest = ""
-    for chunk in _decoded_chunks(tokenizer, tokens[:_SEARCHED_TOKENS], _SEARCHED_CHUNK):
-        text = rest + chunk
-        cut = max(text.rfind(" "), text.rfind("\n")) + 1
-        words.update(words_of(text[:cut]))
-        rest = text[cut:]
-    words.update(words_of(rest))
-    if len(tokens) <= _SEARCHED_TOKENS:
-        return frozenset(words), "the training text"
-    return frozenset(words), f"the first {_SEARCHED_TOKENS:,} training tokens"
-
-
-def _decoded_chunks(tokenizer: Tokenizer, tokens: np.ndarray, size: int) -> Iterator[str]:
-    """Yield the text of the tokens [N] in chunks of `size` tokens, with a line end for each `END`."""
-    for first in range(0, len(tokens), size):
-        chunk = tokens[first : first + size].tolist()
-        yield tokenizer.decode(chunk, skip_special_tokens=False).replace(END, "\n")
 
 
 # Folders

@@ -16,7 +16,6 @@ from typing import Any
 from data.errors import UserError
 from data.pairs import Link, LinkedText, Span
 from data.stories.lexicon import unit_hash
-from data.test_set_files import load_lines
 
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 OWN = "own"  # family, level and site of the items
@@ -57,7 +56,7 @@ def load_own_question(path: Path) -> OwnQuestion:
     """
     rows: list[tuple[str, dict[str, Any]]] = []
     about: dict[str, Any] = {}
-    for where, line in load_lines(path).items():
+    for where, line in _load_lines(path).items():
         value = _json_object(where, line)
         if not rows and not about and not value.keys() & set(_REQUIRED):
             about = _checked_about(value, where)
@@ -101,6 +100,18 @@ def load_own_question(path: Path) -> OwnQuestion:
         n_patterns=_count_patterns([*dev, *test]),
         places={row["text"]: where for where, row in rows},
     )
+
+
+def _load_lines(file: Path) -> dict[str, str]:
+    """Return the non-blank lines by "FILE line N"; UserError if there are none or the text is not UTF-8."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    lines = {f"{file} line {number}": line for number, line in enumerate(text.split("\n"), 1) if line.strip()}
+    if not lines:
+        raise UserError(f"{file}: no text in it")
+    return lines
 
 
 def _json_object(where: str, line: str) -> dict[str, Any]:

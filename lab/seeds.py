@@ -97,7 +97,7 @@ class Support:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOverSeeds(Support):
-    """One question of the stories or the English blocks."""
+    """One question of the stories."""
 
     heads: list[SeedHead]
     scores: dict[str, Summary]  # accuracy, block_accuracy, pronoun_contrast
@@ -138,32 +138,6 @@ class NextPronounOverSeeds(Support):
     heads: list[DecidingHead]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftingHead:
-    """The head of one run whose attention in natural text shifts with the pronoun; fields as in `ShiftResult`."""
-
-    seed: int
-    site: str
-    layer: int
-    head: int
-    contrast: float
-    t: float
-    untrained_t: float
-    p_corrected: float
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftOverSeeds:
-    """One question on natural text and one target."""
-
-    question: str
-    target: str
-    verdicts: dict[str, int]
-    contrast: Summary
-    heads: list[ShiftingHead]
-
-
 @dataclass(frozen=True, slots=True)
 class AnswersOverSeeds:
     """The models' answers in one group of items."""
@@ -181,12 +155,11 @@ class AnswersOverSeeds:
 class SeedsResult:
     """The content of seeds.json: what all runs have tested."""
 
-    schema_version: int = 2
+    schema_version: int = 3
     seeds: list[int]
     runs: list[str]
     questions: list[QuestionOverSeeds]
     next_pronoun: list[NextPronounOverSeeds]
-    natural: list[ShiftOverSeeds]
     behaviour: list[AnswersOverSeeds]
     warnings: list[str]
 
@@ -198,7 +171,6 @@ def over_seeds(runs: Sequence[SeedRun], warnings: Sequence[str] = ()) -> SeedsRe
         runs=[run.name for run in runs],
         questions=_questions(runs),
         next_pronoun=_next_pronoun(runs),
-        natural=_natural(runs),
         behaviour=_behaviour(runs),
         warnings=list(warnings),
     )
@@ -286,7 +258,7 @@ def _support(question: str, results: Sequence[_Tested]) -> Support:
 
 
 def _questions(runs: Sequence[SeedRun]) -> list[QuestionOverSeeds]:
-    """Return the questions of the stories or the English blocks."""
+    """Return the questions of the stories."""
     questions = []
     for name, results in _in_all_runs([_by_question(run.probe.selected) for run in runs]):
         support = _support(name, results)
@@ -363,26 +335,6 @@ def _next_pronoun(runs: Sequence[SeedRun]) -> list[NextPronounOverSeeds]:
             heads=heads,
         )
         questions.append(question)
-    return questions
-
-
-def _natural(runs: Sequence[SeedRun]) -> list[ShiftOverSeeds]:
-    """Return the candidate heads in natural text, by question and target."""
-    # The candidate of each run.
-    by_run = []
-    for run in runs:
-        chosen = run.probe.natural.chosen() if run.probe.natural else ()
-        by_run.append({(question, target): result for question, target, result in chosen})
-
-    # Those that all runs have.
-    questions = []
-    for (question, target), results in _in_all_runs(by_run):
-        heads = []
-        for run, result in zip(runs, results, strict=True):
-            heads.append(_copied(ShiftingHead, result, seed=run.seed))
-        verdicts = Counter(head.verdict for head in heads)
-        contrast = mean_over_runs([head.contrast for head in heads])
-        questions.append(ShiftOverSeeds(question, target, dict(verdicts), contrast, heads))
     return questions
 
 

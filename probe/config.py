@@ -13,13 +13,6 @@ class Holdouts(StrEnum):
     all = "all"
 
 
-class Items(StrEnum):
-    """The sentences that an external model is tested on."""
-
-    english = "english"  # blocks of sentences in plain English
-    stories = "stories"  # those that train.py generates
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig:
     """Batch size, random seed and sample sizes of the probe's tests."""

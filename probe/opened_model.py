@@ -28,7 +28,7 @@ class OpenedModel:
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
     bos_id: int  # the token before every text
-    data: DataConfig | None  # corpus of a run; for an external model the stories, or None: blocks in English
+    data: DataConfig | None  # corpus of a run; for an external model the stories, or None: English text
     data_fingerprint: str
     shape: Mapping[str, Any]  # for probe.json: model settings, or the facts about an external model
     n_parameters: int
@@ -39,7 +39,6 @@ class OpenedModel:
     seed: int | None = None
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
     owner: str | None = None  # external model: its folder or hub name, recorded in the results folder
-    only_next_pronoun: bool = False  # a large external model: the other questions are skipped
 
     @property
     def is_external(self) -> bool:
@@ -53,7 +52,7 @@ class OpenedModel:
 
     @property
     def has_stories(self) -> bool:
-        """Whether the heads are tested on the built-in stories, not on natural text."""
+        """Whether the heads are tested on the built-in stories, not on English text."""
         return self.data is not None and self.data.source == "stories"
 
     # Parts of the shape. All but the width are None for a run.

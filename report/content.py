@@ -9,11 +9,10 @@ from data.stories.lint import lint
 from probe.claim import claim_card
 from probe.items import HEADLINE
 from probe.opened_model import OpenedModel
-from probe.results import NaturalResult, ProbeResults, QuestionResult, ShownSentence, TestedModel
+from probe.results import ProbeResults, QuestionResult, ShownSentence, TestedModel
 from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
-from probe.verdict import MAX_P, NOT_ESTABLISHED, corrected_p
+from probe.verdict import MAX_P, corrected_p
 from report.live import live_content
-from report.natural import natural_claims, natural_tables
 from report.next_pronoun import copied, next_pronoun_claim, next_pronoun_tables
 from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
@@ -43,8 +42,6 @@ def page_content(
 
     # Sentences in the order of their importance, because there may not be room for all
     groups = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
-    if results and results.natural:
-        groups += _natural_sentences(opened, results.natural)
     groups += [_example_sentences(opened, question) for question in SHOWCASE]
     groups += [_median_block(opened, result) for result in results.selected] if results else []
     sentences = within_size(groups, omissions)
@@ -73,11 +70,6 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
         ids = [sentence.id for sentence in content.sentences if sentence.id.startswith(groups)]
         questions.append(_question_content(result, results.model, ids))
 
-    # Tables that belong to no single question of the stories or the English blocks
-    tables = next_pronoun_tables(results.next_pronoun)
-    if results.natural:
-        tables += natural_tables(results.natural)
-
     # How a run was resumed is shown elsewhere on the page.
     warnings = [warning for warning in results.warnings if warning not in opened.resumed]
     return replace(
@@ -86,9 +78,7 @@ def _with_results(content: PageContent, results: ProbeResults, opened: OpenedMod
         asked=asked(results),
         questions=questions,
         next_pronoun=[PageClaim(result.verdict, next_pronoun_claim(result)) for result in results.next_pronoun],
-        natural=natural_claims(results.natural) if results.natural else [],
-        opening=opening_sentence(results.natural, results.selected) if results.natural else None,
-        tables=tables + model_tables(results),
+        tables=[*next_pronoun_tables(results.next_pronoun), *model_tables(results)],
     )
 
 
@@ -153,18 +143,6 @@ def _question_content(result: QuestionResult, model: TestedModel, sentences: lis
     )
 
 
-def opening_sentence(natural: NaturalResult, selected: Sequence[QuestionResult]) -> str | None:
-    """Return the sentence that the page opens with: the best natural one, unless the first question has a head."""
-    if selected and selected[0].verdict != NOT_ESTABLISHED:
-        return None
-    # By |t|, so that heads of either sign can be the best
-    found = []
-    for question, target, shift in natural.chosen():
-        if shift.verdict != NOT_ESTABLISHED:
-            found.append((abs(shift.t), f"{_natural_group(question, target)}-1"))
-    return max(found)[1] if found else None
-
-
 # Sentences
 
 
@@ -219,39 +197,6 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
 def _word_at(text: TokenizedText, span: Span) -> int:
     """Return the index in `text.words` of the word with these characters; word 0 is the start token."""
     return 1 + text.word_spans.index(span)
-
-
-def _natural_sentences(opened: OpenedModel, natural: NaturalResult) -> list[list[PageSentence]]:
-    """Return, for every tested head, three prefixes of natural text, each with both pronouns."""
-    groups = []
-    for question, result in natural.questions.items():
-        for target, examples in result.examples.items():
-            # Both pronouns of a prefix stand side by side.
-            head = result.chosen[target].place
-            group: list[PageSentence] = []
-            for example in examples:
-                contrast = f"contrast {example.contrast:.2f}, near the median"
-                title = f"{head}, the candidate for the {target}: {contrast}."
-                for meant, form in enumerate(example.forms):
-                    text = opened.tokenize(example.text + form + example.after)
-                    matching = _words_at(text, example.mentions[meant])
-                    other = _words_at(text, example.mentions[1 - meant])
-                    roles = [[len(text.words) - 1], matching, other]  # read at the last word
-                    name = f"{_natural_group(question, target)}-{len(group) + 1}"
-                    group.append(replace(_sentence_content(opened, text, name, title, roles), head=head))
-            groups.append(group)
-    return groups
-
-
-def _natural_group(question: str, target: str) -> str:
-    return f"natural_{question}_{target.split()[0]}"
-
-
-def _words_at(text: TokenizedText, spans: Sequence[Span]) -> list[int]:
-    words = []
-    for span in spans:
-        words += text.words_at(span)
-    return words
 
 
 def _example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]:
@@ -338,11 +283,9 @@ def training_content(metrics: Metrics, results: ProbeResults | None) -> dict[str
         points = [point.questions[question] for point in metrics.probe if question in point.questions]
         if points and len(points) == len(metrics.probe):
             curves[question] = _head_curves(points)
-    natural = results.natural if results else None
     return {
         "steps": [point.step for point in metrics.probe],
         "curves": curves,
-        "natural": _natural_curves(metrics.probe, natural) if natural else [],
         "next_pronoun": _next_pronoun_curves(metrics.probe, results) if results else [],
         "loss": {
             "steps": [record.step for record in losses],
@@ -366,24 +309,6 @@ def _head_curves(points: Sequence[QuestionPoint]) -> dict[str, Any]:
         "resolved_share": _complete([point.resolved_share for point in points]),
         "answer_accuracy": _complete([point.answer_accuracy for point in points]),
     }
-
-
-def _natural_curves(probes: Sequence[ProbePoint], natural: NaturalResult) -> list[dict[str, Any]]:
-    """Return, for each question, the contrast of all heads at the pronoun [S][L][H] and the heads chosen there.
-
-    The head with the smallest p is first.
-    """
-    curves = []
-    for question, result in natural.questions.items():
-        # Training is only probed at the pronoun itself.
-        chosen = []
-        for target, shift in sorted(result.chosen.items(), key=lambda pair: pair[1].p_corrected):
-            if shift.site == "pronoun":
-                chosen.append({"target": target, "layer": shift.layer, "head": shift.head})
-        contrast = [point.natural[question].pronoun_contrast_heads for point in probes if question in point.natural]
-        if chosen and contrast and len(contrast) == len(probes):
-            curves.append({"question": question, "contrast": contrast, "chosen": chosen})
-    return curves
 
 
 def _next_pronoun_curves(probes: Sequence[ProbePoint], results: ProbeResults) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def next_pronoun_lines(results: Sequence[NextPronounResult]) -> list[str]:
     lines = table.lines()
     for result in results:
         lines += _example_lines(result)
-        lines += [f"  {line}" for line in [*_unmet(result), *_after_lines(result)]]
+        lines += [f"  {line}" for line in _unmet(result)]
     return [*lines, "", *_LEGEND]
 
 
@@ -113,33 +113,6 @@ def _example_lines(result: NextPronounResult) -> list[str]:
 
 def _chances(forms: Sequence[str], chances: Sequence[float]) -> str:
     return ", ".join(f"{form} {chance:.2f}" for form, chance in zip(forms, chances, strict=True))
-
-
-def _after_lines(result: NextPronounResult) -> list[str]:
-    """Return what the head does right after the pronoun; none if that was not measured."""
-    at_pronoun = result.after
-    if at_pronoun is None:
-        return []
-    # Where it attends to
-    noun = _WORDS[result.question][1]
-    looks = _direction(at_pronoun.contrast, f"looks at that {noun}", f"looks at the other {noun}", "turns to neither")
-    contrast = _short(at_pronoun.contrast)
-    lines = [f"right after the pronoun, {result.place} {looks}: contrast {contrast}, p {at_pronoun.p:.4f}"]
-
-    # What its output does
-    if at_pronoun.raises_pronoun is not None and at_pronoun.raises_name is not None:
-        pronoun = _direction(at_pronoun.raises_pronoun, "raises", "lowers", "does not move")
-        name = _direction(at_pronoun.raises_name, "raises", "lowers", "does not move")
-        sizes = f"{at_pronoun.raises_pronoun.value:.2f}, {at_pronoun.raises_name.value:.2f}"
-        lines.append(f"its output {pronoun} the pronoun and {name} the name of whom it looks at ({sizes} nats)")
-    return lines
-
-
-def _direction(value: Estimate, positive: str, negative: str, unknown: str) -> str:
-    """Return the word for the sign of an estimate, `unknown` if its interval contains 0."""
-    if value.low > 0:
-        return positive
-    return negative if value.high < 0 else unknown
 
 
 def screening_notes(results: Sequence[NextPronounResult], n_heads: int) -> list[str]:
@@ -219,10 +192,10 @@ def next_pronoun_tables(results: Sequence[NextPronounResult]) -> list[Table]:
     """Return the tables of decisions, edges, criteria, heads and sets, and the passages shown."""
     tables = []
     for result in results:
-        # Some questions lack a set of heads or a measurement after the pronoun.
+        # Some questions lack a set of heads.
         tables_of_result = [
             _decision_table(result), _choice_table(result), _edge_table(result), _criteria_table(result),
-            _head_table(result), _set_table(result), *_after_table(result), _passage_table(result),
+            _head_table(result), _set_table(result), _passage_table(result),
         ]  # fmt: skip
         for table in tables_of_result:
             tables.append(replace(table, title=f"Next pronoun, {_WORDS[result.question][0]}: {table.title}"))
@@ -309,19 +282,6 @@ def _set_table(result: NextPronounResult) -> Table:
         rows.append((str(n), str(head), number(chosen), _of(tested)))
     header = ("heads", "added", "share exchanged, choosing half", "tested half [95 %]")
     return Table("heads together", header, rows, "Added one by one on the choosing half.")
-
-
-def _after_table(result: NextPronounResult) -> list[Table]:
-    """Return what the head does right after the pronoun; nothing if that was not measured."""
-    at_pronoun = result.after
-    if at_pronoun is None:
-        return []
-    rows = [("contrast at the pronoun", _of(at_pronoun.contrast), "negative: it looks at the other entity")]
-    for name, value in (("pronoun of whom it looks at", at_pronoun.raises_pronoun), ("name", at_pronoun.raises_name)):
-        if value is not None:
-            rows.append((f"its output: {name}", _of(value), "nats per unit of attention; negative: lowered"))
-    note = f"{at_pronoun.n:,} prefixes; p of the contrast {at_pronoun.p:.4f}, one test. It describes the head."
-    return [Table("the same head right after it", ("measure", "value [95 %]", ""), rows, note)]
 
 
 def _passage_table(result: NextPronounResult) -> Table:

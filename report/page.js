@@ -35,7 +35,7 @@ document.getElementById("slider").hidden = steps.length === 0;
 if (question()) Object.assign(state, { layer: question().layer, head: question().head });
 else state.score = "weight";
 drawLive();
-selectSentence(sentences.get(content.opening) ?? [...groupsNow().values()][0]?.[0]);
+selectSentence([...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
 redrawOn("question layer head score time sentence query target edits revision pair", drawHeads);
 redrawOn("question sentence", drawGroups);

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import printable
-from data.typed_json import may_be_absent, to_json
-from probe.results import Head, QuestionResult
+from data.typed_json import to_json
+from probe.results import QuestionResult
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.live import Live
 from report.tables import Table, head_names, question_tables
@@ -91,7 +91,6 @@ class PageSentence:
     notes: list[str]
     next: list[tuple[str, float]]  # the most probable next tokens
     weights: str  # of `pack_weights`
-    head: Head | None = may_be_absent()  # that is selected with the sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,7 @@ class PageContent:
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     next_pronoun: list[PageClaim] = field(default_factory=list)
-    natural: list[tuple[str, str]] = field(default_factory=list)  # verdict and claim
     asked: str = "links a pronoun to its antecedent"  # of the heads, in the heading
-    opening: str | None = None  # the sentence that the page opens with
     tables: list[Table] = field(default_factory=list)
     resumed: Sequence[str]
     omissions: list[str]  # parts that are left out for their size
@@ -169,7 +166,7 @@ def style_text() -> str:
 
 
 def _is_tested(content: PageContent) -> bool:
-    return bool(content.questions or content.natural or content.next_pronoun)
+    return bool(content.questions or content.next_pronoun)
 
 
 def _embedded_json(content: PageContent) -> str:
@@ -197,12 +194,8 @@ def _header(run: PageModel) -> str:
 
 
 def _claims(content: PageContent) -> str:
-    """Return the claims on the next pronoun, on natural text, and on each question of the probe's own sentences."""
+    """Return the claims on the next pronoun, and on each question of the probe's own sentences."""
     blocks = [_claim(shown.verdict, "next pronoun", shown.claim) for shown in content.next_pronoun]
-    for verdict, text in content.natural:
-        # Without a result the claim is small.
-        about, shown = (f"natural text: {text}", "") if verdict == NOT_ESTABLISHED else ("natural text", text)
-        blocks.append(_claim(verdict, about, shown))
 
     # The script shows the claim of one question at a time.
     for i, question in enumerate(content.questions):

@@ -15,17 +15,6 @@ const GROUPS = {
     "The median block",
     "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: selected by this rule, not by hand.",
   ],
-  ...Object.fromEntries(
-    ["gender", "number"].flatMap((name) =>
-      ["matching", "other"].map((target) => [
-        `natural_${name}_${target}`,
-        [
-          `Natural text: ${name}, ${target} entity`,
-          "Prefixes of the tested documents, each with both pronouns. Their contrast is nearest to the median: selected by this rule, not by hand.",
-        ],
-      ]),
-    ),
-  ),
   live: ["Your live sentence", "The model computes these weights now, in this page, with your changes."],
   yours: ["Your sentences", "The page does not know the antecedents here, so it shows the words with the most attention."],
 };
@@ -41,11 +30,8 @@ function groupNow() {
   return sentences.get(state.sentence)?.group ?? null;
 }
 
-// A prefix of natural text comes with the head that was chosen on such text.
 function selectSentence(sentence) {
-  const leaves = sentences.get(state.sentence)?.head && question();
-  const [layer, head] = sentence?.head ?? (leaves ? [question().layer, question().head] : [state.layer, state.head]);
-  update({ sentence: sentence?.id ?? null, query: null, target: null, other: null, layer, head });
+  update({ sentence: sentence?.id ?? null, query: null, target: null, other: null });
 }
 
 function drawGroups() {

@@ -61,12 +61,6 @@ function chartsNow() {
     const size = { name: "half the difference between passage and twin, nats", kind: "head", values: margin };
     charts.push({ title: `Next pronoun (${question}): margin`, steps, lines: [size] });
   }
-  for (const { question, contrast, chosen } of training.natural) {
-    const lines = chosen.map(({ target, layer, head }, i) => (
-      { name: `${headName(layer, head)}, ${target}`, kind: i ? "dashed" : "head", values: contrast.map((heads) => heads[layer][head]) }
-    ));
-    charts.push({ title: `Natural text, at the pronoun: ${question} contrast`, steps, lines: [...otherHeads(contrast), ...lines] });
-  }
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
   if (loss.floor) lines.unshift({ name: "entropy lower bound", kind: "dashed", values: loss.floor });
   charts.push({ title: "Validation loss, nats/token", steps: loss.steps, lines });

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from data.text_tables import markdown_table
 from lab.compare import FIRST_STEPS, MEASURES, QUESTION, Comparison, MeasureResult
-from lab.seeds import AnswersOverSeeds, NextPronounOverSeeds, SeedsResult, ShiftOverSeeds, Summary, Support
+from lab.seeds import AnswersOverSeeds, NextPronounOverSeeds, SeedsResult, Summary, Support
 from probe.results import Head
 from probe.statistics import MIN_SEEDS
 
@@ -39,9 +39,6 @@ def seeds_markdown(results: SeedsResult) -> str:
     if results.next_pronoun:
         header = "next pronoun|supported in|share|flips|author's|nearest|head (share) and level per seed"
         lines += _table(header, [_next_pronoun_row(question) for question in results.next_pronoun])
-    if results.natural:
-        header = "natural text|looks at the|verdicts|contrast|head (contrast, t) per seed"
-        lines += _table(header, [_natural_row(question) for question in results.natural])
 
     # When they emerge.
     timed = _timing_rows(results)
@@ -85,14 +82,6 @@ def _next_pronoun_row(question: NextPronounOverSeeds) -> list[str]:
     for value in (question.share, question.flips, question.author_accuracy, question.nearest_accuracy):
         row.append(_mean(value, ".2f"))
     return [*row, " ".join(heads)]
-
-
-def _natural_row(question: ShiftOverSeeds) -> list[str]:
-    heads = []
-    for head in question.heads:
-        heads.append(f"{Head(head.layer, head.head)} ({head.contrast:.2f}, {head.t:.1f})")
-    row = [question.question, question.target, _counts(question.verdicts)]
-    return [*row, _mean(question.contrast, ".2f"), " ".join(heads)]
 
 
 def _timing_rows(results: SeedsResult) -> list[list[str]]:

@@ -124,7 +124,7 @@ def summary_lines(results: ProbeResults) -> list[str]:
             "swap": _attention_swap,
             "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
         })  # fmt: skip
-        lines += [*table.lines(), *_block_set_lines(results.selected), *_missing_lines(results.selected)]
+        lines += [*table.lines(), *_missing_lines(results.selected)]
         lines += ["", *_LEGEND]
     # Worked examples, four sentences each
     for question, examples in results.showcase.items():
@@ -135,17 +135,6 @@ def summary_lines(results: ProbeResults) -> list[str]:
 def _attention_swap(result: QuestionResult) -> str:
     swap = result.judged_swap
     return "–" if swap is None else f"{round(swap, 2) + 0.0:.2f}"  # -0.00 is 0.00
-
-
-def _block_set_lines(selected: Sequence[QuestionResult]) -> list[str]:
-    """Return which heads decide the blocks in English: the head chosen by attention there often does nothing."""
-    lines = []
-    for result in selected:
-        if result.family == "english" and result.head_set is not None:
-            heads = head_names(result.head_set.heads)
-            swap = estimate(result.head_set.attention_swap, result.head_set.attention_swap_interval)
-            lines.append(f"  chosen by effect instead of attention: {heads}, swap {swap}")
-    return lines
 
 
 def _missing_lines(selected: Sequence[QuestionResult]) -> list[str]:
@@ -367,29 +356,9 @@ def _set_table(head_set: HeadSet) -> Table:
 
 
 def model_tables(results: ProbeResults) -> list[Table]:
-    """Return the importance of links by three measures, and the model's answers, for all questions."""
-    tables = [_importance_table(results), _answer_table(results)]
+    """Return the model's answers, for all questions."""
+    tables = [_answer_table(results)]
     return [table for table in tables if table.rows]
-
-
-def _importance_table(results: ProbeResults) -> Table:
-    rows = []
-    for measured in results.importance:
-        n_links = f"{measured.all_heads.n_links:,}"
-        parts = {"all": measured.all_heads, str(Head(measured.layer, measured.head)): measured.chosen_head}
-        for heads, part in parts.items():
-            rows.append((
-                measured.question,
-                n_links,
-                heads,
-                estimate(part.weight_value_norm, part.weight_value_norm_interval),
-                estimate(part.weight_effect, part.weight_effect_interval),
-                estimate(part.value_norm_effect, part.value_norm_effect_interval),
-            ))  # fmt: skip
-    header = ("question", "links", "heads", "weight and norm [95 %]", "weight and effect [95 %]",
-              "norm and effect [95 %]")  # fmt: skip
-    note = "Rank correlations between attention weight, norm of the value-weighted sum and causal effect of links."
-    return Table("Attention weight, norm and effect", header, rows, note)
 
 
 def _answer_table(results: ProbeResults) -> Table:

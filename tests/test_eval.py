@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.probe.test_natural import make_documents
 
 from antecedent_lab.commands import MAX_TEXTS, print_loss
 from antecedent_lab.eval_settings import EvalSettings, Task
@@ -18,7 +19,6 @@ from antecedent_lab.opened import load_data, open_external, open_run
 from probe.config import Items
 from probe.sentences import word_attention
 from tests.probe.evaluated_models import SETTINGS
-from tests.probe.test_natural import make_documents
 from tests.program import SMALL, SMALL_PROBE, run_program
 from training.evaluate import validation_loss
 from training.metrics import Metrics, ValidationRecord

@@ -1,14 +1,12 @@
 """Texts and stories become token arrays once, in a cache folder named by their content."""
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from data.config import TokenizerKind
 from data.corpus import (
@@ -17,14 +15,12 @@ from data.corpus import (
     load_corpus,
     load_stories,
     load_training_texts,
-    training_counts,
-    training_words,
     validation_documents,
 )
 from data.links import link_items
 from data.stories import language_of
 from data.stories.floor import Floor
-from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
+from data.tokenizer import END, bpe_tokenizer, end_id
 from data.words import words_of
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
@@ -213,58 +209,3 @@ def test_too_few_training_stories_name_the_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="data.n_train_stories=8"):
         load_corpus(replace(CONFIG, n_train_stories=8), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-# Words of the training text
-
-TEXTS = ["The cat's whiskers, all of them.", "whiskers", "A naïve cat"]
-WORDS = {"The", "cat", "'", "s", "whiskers", ",", "all", "of", "them", ".", "A", "naïve"}
-
-
-def make_bpe(texts: Iterable[str]) -> Tokenizer:
-    return bpe_tokenizer(texts, 300)
-
-
-def test_training_counts_are_those_of_words_without_marks_and_digits(load: Callable[..., Corpus]) -> None:
-    counts = training_counts(load("_Tom_ met Tom2 and Lily's.\n" * 50, tokenizer=TokenizerKind.bpe))
-    assert (counts["Tom"], counts["Lily"], counts["_Tom_"]) == (90, 45, 0)
-
-
-@pytest.fixture
-def corpus_folder(tmp_path: Path) -> Callable[[Tokenizer], Path]:
-    """Return a function that writes the training tokens of TEXTS as a corpus does."""
-
-    def write(tokenizer: Tokenizer) -> Path:
-        ids = [i for text in TEXTS for i in (end_id(tokenizer), *tokenizer.encode(text).ids)]
-        np.array(ids, np.uint16).tofile(tmp_path / "train.bin")
-        (tmp_path / "meta.json").write_text(json.dumps({"dtype": "uint16", "n_bytes": {}, "notes": []}))
-        return tmp_path
-
-    return write
-
-
-@pytest.mark.parametrize("make", [make_bpe, character_tokenizer])
-@pytest.mark.parametrize("chunk_tokens", [2**18, 7])
-def test_the_words_of_a_training_text_are_decoded_from_its_tokens(
-    make: Callable[[Iterable[str]], Tokenizer],
-    chunk_tokens: int,
-    corpus_folder: Callable[[Tokenizer], Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("data.corpus._SEARCHED_CHUNK", chunk_tokens)
-    tokenizer = make(TEXTS)
-    assert training_words(tokenizer, corpus_folder(tokenizer)) == (WORDS, "the training text")
-
-
-def test_without_a_corpus_only_a_word_tokenizer_gives_the_training_words(tmp_path: Path) -> None:
-    assert training_words(word_tokenizer(TEXTS), tmp_path) == (WORDS, "the tokenizer's words")
-    assert training_words(make_bpe(TEXTS), tmp_path / "missing") is None
-
-
-def test_the_words_of_a_long_training_text_are_those_of_its_beginning(
-    corpus_folder: Callable[[Tokenizer], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("data.corpus._SEARCHED_TOKENS", 8)
-    tokenizer = character_tokenizer(TEXTS)
-    words = training_words(tokenizer, corpus_folder(tokenizer))
-    assert words is not None and words[0] == {"The", "cat"} and "8" in words[1]

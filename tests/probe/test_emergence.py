@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from data.english_blocks import english_texts
 
 from data.config import StoriesConfig, TextConfig
 from data.corpus import Corpus, load_corpus
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.english_blocks import english_texts
 from data.links import ORACLES, LinkItem
 from data.words import word_spans
 from model.config import Mask

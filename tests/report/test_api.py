@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data.english_blocks import english_texts
 
 from antecedent_lab import ProbeResult, open_model, probe_model
-from data.english_blocks import english_texts
 from data.tokenizer import END, bpe_tokenizer
 from model.export import export_transformers
 from model.transformer import Transformer, draw_outputs

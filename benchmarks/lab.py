@@ -4,12 +4,11 @@ Each variant changes one switch of the model (configs/variant/). Two runs train 
 """
 
 import json
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import RESULTS, listed, row_from, row_table, run_script, start_benchmark, write_page
+from benchmarks.measure import listed, row_from, row_table, run_script, start_benchmark, write_page
 from data.errors import UserError
 from data.typed_json import from_json
 from lab.compare import MEASURES, Comparison, VariantResult
@@ -91,9 +90,8 @@ def main(options: _LabOptions) -> None:
         parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
         sweep = ("-m", "experiment=lab/all", f"seed={options.seeds}", f"out={out}")
         training = run_script("train", *sweep, *parallel, cache)
-        comparison = run_script("eval", f"compare={out}", "figures=true", cache)
+        comparison = run_script("eval", f"compare={out}", cache)
         content = json.loads((out / "probe" / "compare.json").read_text())
-        shutil.copy(out / "probe" / "figures" / "compare.png", RESULTS / "lab.png")
     compared: Comparison = from_json(Comparison, content, "compare.json")
     variants = [_variant_row(variant) for variant in compared.variants]
     write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds), threads=1)

@@ -33,7 +33,7 @@ class EvalSettings:
     run: str | None = setting("the same as model=")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting(
-        "stories: ask a model of another program about them; FILE.jsonl: a question of your own"
+        "stories: ask another program's model about them; FILE.jsonl: a question of your own"
     )
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")

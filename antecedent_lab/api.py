@@ -14,12 +14,12 @@ from antecedent_lab.saved import PAGE, read_history, read_metrics
 from antecedent_lab.sources import Source, source_of
 from data.errors import UserError
 from data.typed_json import to_json
+from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit
 from probe.attention import HeadScores
 from probe.claim import card_of, claim_of
 from probe.config import ProbeConfig
 from probe.difference import difference
-from probe.edits import cut_link, exchange_links, remove_head
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
 from probe.results import Finding, Head, ProbeResults, TestedModel

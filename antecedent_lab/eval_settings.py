@@ -32,9 +32,7 @@ class EvalSettings:
     model: str | None = setting("a run of train.py, a folder of save_pretrained or a hub name; null: the newest run")
     run: str | None = setting("the same as model=")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
-    items: str | None = setting(
-        "stories: ask a model of another program about them; FILE.jsonl: a question of your own"
-    )
+    items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")

@@ -80,13 +80,17 @@ def _open(settings: EvalSettings) -> OpenedModel:
     """Open the model that the settings name, and print its name, step and device."""
     source = settings.source
     items = None if settings.own_items or not settings.is_external else settings.items
-    used = {"device": settings.device, "threads": settings.threads}
-    if source is not None and settings.is_external:
-        opened = open_model(source, items=items, tokenizer=settings.tokenizer, out=settings.out, **used)
+    opened = open_model(
+        source if source is not None and settings.is_external else find_run(source),
+        items=items,
+        tokenizer=settings.tokenizer if settings.is_external else None,
+        out=settings.out,
+        device=settings.device,
+        threads=settings.threads,
+    )
+    line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
+    if opened.is_external:
         line = f"model {opened.source} ({opened.model_type}); results in {opened.folder}"
-    else:
-        opened = open_model(find_run(source), **used)
-        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)
     return opened

@@ -1,4 +1,4 @@
-"""What a model is asked: the questions, and their items in its tokens, from stories, English text or the user's file."""
+"""What a model is asked: the questions, and their items in its tokens, from stories, English text or a file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -18,7 +18,7 @@ from probe.edits import MIN_SHARE, Sites, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Head, Part, Shown, Tested
 from probe.rules import FIXED_RULES, Rule
-from probe.statistics import MaxT, estimate_ratio, sample_of
+from probe.statistics import MaxT, estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, judged
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test

@@ -192,7 +192,15 @@ STORY_QUESTIONS = (
     ),
 )
 PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
-    "gender": _edge("gender", '"she" or "he"', "one person", "a woman and a man", "person", "the gender of the people"),
+    "gender": _edge(
+        "gender",
+        '"she" or "he"',
+        "one person",
+        "a woman and a man",
+        "person",
+        "the gender of the people",
+        is_watched=True,
+    ),
     "number": _edge(
         "number",
         '"it" or "they"',

@@ -15,28 +15,25 @@ from data.errors import printable
 from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores, best_head
 from probe.claim import claim_of, limits_of
-from probe.questions import DEV, LEVELS, MAX_P
+from probe.questions import DEV, LEVELS, MAX_P, description_of
 from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown, Tested
 from probe.sentences import TokenizedText
 
 _LEGENDS = {  # by outcome
-    "attention": (
-        "accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.",
-        "block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of",
-        "the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.",
-    ),
-    "edge": (
-        "Read at the word before the pronoun. swap: how much of the decision changes sides when the head's attention to",
-        "the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how",
-        "often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all",
-        "heads. E1: the pronoun follows the entities. E2: cutting the head's edges moves it. E3: the head decides it.",
-    ),
-}  # fmt: skip
-_CHANGE_LEGEND = (
-    "answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.",
-    "attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.",
-    "changed: p below 0.01. The intervals are not corrected.",
-)
+    "attention": """\
+accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
+block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of
+the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
+    "edge": """\
+Read at the word before the pronoun. swap: how much of the decision changes sides when the head's attention to
+the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how
+often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all
+heads. E1: the pronoun follows the entities. E2: cutting the head's edges moves it. E3: the head decides it.""",
+}
+_CHANGE_LEGEND = """\
+answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
+attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
+changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences"
 _CUE_TITLE = "Tired or soft: up to “it” both sentences are identical; the adjective decides"
 _PARTS_NOTE = (
@@ -121,7 +118,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
             "verdict": _verdict,
         }).lines()  # fmt: skip
         lines += [line for finding in by_attention for line in _lacking(finding)]
-        lines += ["", *_LEGENDS["attention"]]
+        lines += ["", _LEGENDS["attention"]]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):
             lines += ["", example_title(worked), *aligned(list(map(_example_row, worked)))]
@@ -140,7 +137,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
         }).lines()  # fmt: skip
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
-        lines += ["", *_LEGENDS["edge"]]
+        lines += ["", _LEGENDS["edge"]]
     return lines
 
 
@@ -366,7 +363,6 @@ def claims_markdown(results: ProbeResults) -> str:
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     """Return a table for each question; without `all_rows`, of the heads that changed and that decide most."""
     lines = []
-    descriptions = {finding.question: f": {finding.description}" for finding in results.findings}
     for question in dict.fromkeys(change.question for change in results.changes):
         rows = [["", "before", "after", "difference [95 %]", "p", ""]]
         notes = []
@@ -374,8 +370,8 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
             changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
             rows += [_change_row(change) for change in (changes if all_rows else _most_changed(changes))]
             notes += _change_counts(measure, changes) if measure != "answer" else []
-        lines += ["", f"{question}{descriptions.get(question, '')}", *aligned(rows), *notes]
-    lines += ["", *_CHANGE_LEGEND]
+        lines += ["", f"{question}: {description_of(question)}", *aligned(rows), *notes]
+    lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
         lines.append("note: both models give exactly the same numbers")
     return lines + [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]

@@ -314,7 +314,14 @@ def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
         low, high = (0, 1) if measure.is_share else (None, None)
         heads = [point.grids[name] for point in points]
         charts.append(
-            {"measure": name, "title": measure.label, "heads": heads, "lines": lines, "low": low, "high": high}
+            {
+                "measure": name,
+                "title": measure.label.capitalize(),
+                "heads": heads,
+                "lines": lines,
+                "low": low,
+                "high": high,
+            }
         )
     known = [name for name in _ANSWER_CHARTS if all(name in point.values for point in points)]
     for name in known:

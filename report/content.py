@@ -1,26 +1,49 @@
 """Everything the report page shows of a model, small enough for one file."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from data.links import Span
+from data.pairs import Span
 from data.stories.lint import lint
-from probe.claim import claim_card
-from probe.items import HEADLINE
+from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
-from probe.results import ProbeResults, QuestionResult, ShownSentence, TestedModel
-from probe.sentences import SHOWCASE, TokenizedText, next_tokens, pack_weights, word_attention
-from probe.verdict import MAX_P, corrected_p
+from probe.questions import MAX_P, QUESTIONS
+from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
+from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
-from report.next_pronoun import copied, next_pronoun_claim, next_pronoun_tables
-from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
+from report.page import PageContent, PageFinding, PageGroup, PageMeasure, PageModel, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
-from report.tables import DESCRIPTIONS, description, model_tables
-from training.metrics import Metrics, ProbePoint, QuestionPoint
+from report.tables import finding_tables, head_names, model_tables
+from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
+_CENTRES = {"accuracy": 0.5}  # of measures whose colour is white there; 0 of other shares
+_YOURS = PageGroup(
+    title="Your sentences",
+    note="The page does not know the antecedents here, so it shows the words with the most attention.",
+)
+_SHOWN_GROUPS = {  # by kind of `Shown`
+    "median": ("The median block", "Four sentences of the hold-out. Their pronoun contrast is the median of all "
+               "blocks: selected by this rule, not by hand."),
+    "typical": ("Real passages", "Passages of the tested documents, up to the word before the pronoun. The effect of "
+                "exchanging the head's weights is near the median in them: selected by this rule, not by hand."),
+}  # fmt: skip
+_BLOCK_NOTE = (
+    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the nouns, "
+    "is right in two of them."
+)
+_CUE_NOTE = (
+    "At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides what "
+    "“it” is."
+)
+_ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
+    "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
+    "answer_accuracy": ("The model's answers", "share of answers that are right (0.5 by chance)", 0, 1),
+    "follows": ("The model's choice", "follows the entity (0.5 by chance)", 0, 1),
+    "margin": ("Margin", "half the difference between a passage and its twin, nats", None, None),
+}
 
 
 def page_content(
@@ -39,64 +62,55 @@ def page_content(
     (None: if it is small).
     """
     omissions: list[str] = []
+    findings = results.findings if results else []
 
     # Sentences in the order of their importance, because there may not be room for all
-    groups = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
-    groups += [_example_sentences(opened, question) for question in SHOWCASE]
-    groups += [_median_block(opened, result) for result in results.selected] if results else []
-    sentences = within_size(groups, omissions)
-
-    shown_texts = [opened.tokenize(sentence.text) for sentence in sentences]
-
-    content = PageContent(
-        run=about(opened, _commands(opened, results)),
-        notes=list(notes),
-        max_p=MAX_P,
-        sentences=sentences,
-        training=training_content(metrics, results),
-        resumed=opened.resumed,
-        live=live_content(opened, results, history, shown_texts, live, omissions),
-        omissions=omissions,
-    )
-    return content if results is None else _with_results(content, results, opened)
-
-
-def _with_results(content: PageContent, results: ProbeResults, opened: OpenedModel) -> PageContent:
-    """Return the content with everything that was found out about the model."""
-    # Questions, with those of their sentences for which there was room
-    questions = []
-    for result in results.selected:
-        groups = (f"{result.question}-", f"median-{result.question}-")
-        ids = [sentence.id for sentence in content.sentences if sentence.id.startswith(groups)]
-        questions.append(_question_content(result, results.model, ids))
+    groups = {"yours": _YOURS} if texts else {}
+    sentences = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
+    for name, question in QUESTIONS.items():
+        groups |= {name: _example_group(question.examples)} if question.examples else {}
+        sentences.append(_example_sentences(opened, name, question.examples))
+    for finding in findings:
+        for kind, (title, note) in _SHOWN_GROUPS.items():
+            name = f"{kind}-{finding.question}"
+            groups[name] = PageGroup(title=title, note=note, question=finding.question)
+            sentences.append(_shown_sentences(opened, name, finding.examples_of(kind)))
+    chosen = within_size(sentences, omissions)
 
     # How a run was resumed is shown elsewhere on the page.
-    warnings = [warning for warning in results.warnings if warning not in opened.resumed]
-    return replace(
-        content,
-        notes=[*content.notes, *warnings],
-        asked=asked(results),
-        questions=questions,
-        next_pronoun=[PageClaim(result.verdict, next_pronoun_claim(result)) for result in results.next_pronoun],
-        tables=[*next_pronoun_tables(results.next_pronoun), *model_tables(results)],
+    warnings = [warning for warning in results.warnings if warning not in opened.resumed] if results else []
+    training = training_content(metrics)
+    read = [opened.tokenize(sentence.text) for sentence in chosen]
+    shown = [_finding_content(finding, results.model, chosen) for finding in findings] if results else []
+    measured = {name: None for finding in shown for name in finding.grids}
+    measured |= {chart["measure"]: None for charts in (training or {}).get("charts", {}).values() for chart in charts}
+    return PageContent(
+        run=about(opened, _commands(opened, results)),
+        heading=f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to",
+        notes=[*notes, *warnings],
+        max_p=MAX_P,
+        findings=shown,
+        measures={name: _measure(name) for name in measured if name in MEASURES},
+        groups=groups,
+        sentences=chosen,
+        training=training,
+        tables=model_tables(results) if results else [],
+        resumed=opened.resumed,
+        live=live_content(opened, results, history, read, live, omissions),
+        omissions=omissions,
     )
 
 
-def asked(results: ProbeResults) -> str:
-    """Return what the heads were tested for, as the heading of the page asks: "links a pronoun to its antecedent"."""
-    own = [result.own.link for result in results.selected if result.own is not None]
-    has_link = own or any(result.verdict != NOT_ESTABLISHED for result in results.selected)
-    if results.next_pronoun and not has_link:
-        return f"copies {copied(results.next_pronoun[0])}"
-    return f"links {own[0] if own else 'a pronoun to its antecedent'}"
+def _measure(name: str) -> PageMeasure:
+    measure = MEASURES[name]
+    centre = _CENTRES.get(name, 0.0) if measure.is_share else None
+    return PageMeasure(label=measure.label, meaning=measure.meaning, centre=centre)
 
 
 def _commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
     """Return the commands that make the page again."""
-    if results is None:
-        return reproducing_commands(opened, None)
-    files = [result.own.file for result in results.selected if result.own is not None]
-    return reproducing_commands(opened, results.settings, files[0] if files else None)
+    files = [finding.file for finding in results.findings if finding.file] if results else []
+    return reproducing_commands(opened, results.settings if results else None, files[0] if files else None)
 
 
 def about(opened: OpenedModel, commands: list[str]) -> PageModel:
@@ -127,19 +141,22 @@ def about(opened: OpenedModel, commands: list[str]) -> PageModel:
     )
 
 
-def _question_content(result: QuestionResult, model: TestedModel, sentences: list[str]) -> PageQuestion:
-    """Return a result with its description, its claim, the corrected p of all heads and the ids of its sentences."""
-    card = claim_card(result, model)
-    scores = asdict(result.heads)
-    return PageQuestion(
-        result=result,
-        description=description(result),
-        claim=card.claim,
-        does_not_show=card.does_not_show,
-        holdout=HEADLINE,
-        ablation=ablation_code(result, model),
-        heads=scores | {"p": corrected_p(result.heads)},
-        sentences=sentences,
+def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[PageSentence]) -> PageFinding:
+    """Return a finding with its claim, its tables, and the ids of its sentences."""
+    groups = [finding.question, *(f"{kind}-{finding.question}" for kind in _SHOWN_GROUPS)]
+    return PageFinding(
+        question=finding.question,
+        description=finding.description,
+        verdict=finding.verdict,
+        heads=head_names(finding.judged.heads),
+        place=finding.place,
+        claim=claim_of(finding, model),
+        tables=finding_tables(finding),
+        ablation=ablation_code(finding, model),
+        does_not_show=limits_of(finding, model),
+        reasons=finding.judged.reasons,
+        grids=finding.grids,
+        sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )
 
 
@@ -157,16 +174,15 @@ def _sentence_content(
 ) -> PageSentence:
     """Return what the page holds of a sentence that fits into the model's context.
 
-    `name` is its id; `roles` are query, antecedents and distractors, the last two may be missing. `predicts`: the most
-    probable next tokens are shown.
+    `name` is its id; `roles` are query, antecedents and distractors. `predicts`: with the most probable next tokens.
     """
-    query, antecedents, distractors = [*roles, [], []][:3]
     next_words = []
     for token, probability in next_tokens(opened.model, text.tokens, 5) if predicts else ():
         next_words.append((opened.decode(token), probability))
+    query, antecedents, distractors = roles
     return PageSentence(
         id=name,
-        group=name.split("-")[0],
+        group=name.rsplit("-", 1)[0],
         title=title,
         text=text.text,
         words=text.words,
@@ -185,12 +201,9 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     notes = lint(text)
 
     # The first word is selected on the page: one that decides comes before its pronoun.
-    query: dict[int, None] = {}  # an ordered set
-    for note in notes:
-        for span in (note.clue, note.span):
-            if span:
-                query[_word_at(tokenized, span)] = None
-    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [list(query)], predicts=True)
+    spans = [span for note in notes for span in (note.clue, note.span) if span]
+    query = list(dict.fromkeys(_word_at(tokenized, span) for span in spans))
+    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [query, [], []], predicts=True)
     return replace(content, notes=[*unknown_note(opened, tokenized), *(note.note for note in notes)])
 
 
@@ -199,10 +212,17 @@ def _word_at(text: TokenizedText, span: Span) -> int:
     return 1 + text.word_spans.index(span)
 
 
-def _example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]:
-    """Return the worked example of a question; no sentence if the model cannot read all of them."""
+def _example_group(examples: Sequence[Example]) -> PageGroup:
+    """Return the group of worked examples; those that decide at the last word only have a cue."""
+    if all(example.text.endswith(example.query) for example in examples):
+        return PageGroup(title="One block", note=_BLOCK_NOTE)
+    return PageGroup(title="Tired or soft", note=_CUE_NOTE)
+
+
+def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:
+    """Return the worked examples of a question; no sentence if the model cannot read all of them."""
     sentences = []
-    for i, example in enumerate(SHOWCASE[question], 1):
+    for i, example in enumerate(examples, 1):
         # One sentence without the others would show nothing.
         text = opened.tokenize(example.text)
         if _unknown_words(opened, text) or not opened.fits(text):
@@ -215,32 +235,22 @@ def _example_sentences(opened: OpenedModel, question: str) -> list[PageSentence]
     return sentences
 
 
-def _median_block(opened: OpenedModel, result: QuestionResult) -> list[PageSentence]:
-    """Return the four sentences of a question's median block."""
+def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown]) -> list[PageSentence]:
+    """Return tested texts, whose results name tokens: the first token of each mention says which word it is."""
     sentences = []
-    for i, shown in enumerate(result.median.sentences, 1):
+    for i, shown in enumerate(examples, 1):
         text = opened.tokenize(shown.text)
-        name = f"median-{result.question}-{i}"
-        title = f"Sentence {i} of 4, block {result.median.block}."
-        sentences.append(_sentence_content(opened, text, name, title, _roles(text, shown)))
+        places = [[shown.query], *([mention[0] for mention in mentions] for mentions in (shown.meant, shown.other))]
+        roles = [[text.word_of_token[place] for place in of_role] for of_role in places]
+        title = f"Sentence {i} of {len(examples)}."
+        sentences.append(_sentence_content(opened, text, f"{group}-{i}", title, roles, predicts=bool(shown.next)))
     return sentences
-
-
-def _roles(text: TokenizedText, shown: ShownSentence) -> list[list[int]]:
-    """Return the words of query, antecedents and distractors, whose first tokens the results have."""
-    roles = [[text.word_of_token[shown.query]]]
-    for mentions in (shown.antecedents, shown.distractors):
-        roles.append([text.word_of_token[mention[0]] for mention in mentions])
-    return roles
 
 
 def _unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
     """Return the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
-    words: dict[str, None] = {}  # an ordered set
-    for token, (start, end) in zip(text.tokens[1:], text.spans, strict=True):
-        if token == opened.unknown:
-            words[text.text[start:end]] = None
-    return list(words)
+    tokens = zip(text.tokens[1:], text.spans, strict=True)
+    return list(dict.fromkeys(text.text[start:end] for token, (start, end) in tokens if token == opened.unknown))
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
@@ -270,59 +280,58 @@ def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> l
 # Training
 
 
-def training_content(metrics: Metrics, results: ProbeResults | None) -> dict[str, Any] | None:
-    """Return the curves of training; None without a validation loss. `results` name heads that get curves too."""
+def training_content(metrics: Metrics) -> dict[str, Any] | None:
+    """Return the curves of training; None without a validation loss."""
     # A loss that is not finite is None: training diverged there.
     losses = [record for record in metrics.validation if record.loss is not None]
     if not losses:
         return None
 
     # Questions that every evaluation has tested
-    curves = {}
-    for question in DESCRIPTIONS:
+    charts = {}
+    for question in dict.fromkeys(name for point in metrics.probe for name in point.questions):
         points = [point.questions[question] for point in metrics.probe if question in point.questions]
-        if points and len(points) == len(metrics.probe):
-            curves[question] = _head_curves(points)
+        if len(points) == len(metrics.probe):
+            charts[question] = _charts(points)
+    floors = [record.floor for record in losses]
     return {
         "steps": [point.step for point in metrics.probe],
-        "curves": curves,
-        "next_pronoun": _next_pronoun_curves(metrics.probe, results) if results else [],
+        "charts": charts,
         "loss": {
             "steps": [record.step for record in losses],
             "validation": [record.loss for record in losses],
-            "floor": _complete([record.floor for record in losses]),
+            "floor": None if None in floors else floors,
         },
     }
 
 
-def _complete(values: list[float | None]) -> list[float | None] | None:
-    """Return a curve, None if it lacks a value."""
-    return None if None in values else values
+def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
+    """Return a chart for each measure of all heads [S][L][H], then one for what the model answers [S]."""
+    charts = []
+    for name in points[0].grids:
+        measure = MEASURES[name]
+        lines = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)] if name == "accuracy" else []
+        low, high = (0, 1) if measure.is_share else (None, None)
+        heads = [point.grids[name] for point in points]
+        charts.append(
+            {
+                "measure": name,
+                "title": measure.label.capitalize(),
+                "heads": heads,
+                "lines": lines,
+                "low": low,
+                "high": high,
+            }
+        )
+    known = [name for name in _ANSWER_CHARTS if all(name in point.values for point in points)]
+    for name in known:
+        if name == "answer_accuracy" and "resolved_share" in known:
+            continue  # the clearer measure of the same
+        title, line, low, high = _ANSWER_CHARTS[name]
+        lines = [_line(name, line, "head", points)]
+        charts.append({"measure": name, "title": title, "heads": None, "lines": lines, "low": low, "high": high})
+    return charts
 
 
-def _head_curves(points: Sequence[QuestionPoint]) -> dict[str, Any]:
-    """Return the curves of one question: scores of all heads [S][L][H]; chance level, resolved share, answers [S]."""
-    return {
-        "accuracy": [point.accuracy_heads for point in points],
-        "pronoun_contrast": [point.pronoun_contrast_heads for point in points],
-        "chance_level": [point.chance_level for point in points],
-        "resolved_share": _complete([point.resolved_share for point in points]),
-        "answer_accuracy": _complete([point.answer_accuracy for point in points]),
-    }
-
-
-def _next_pronoun_curves(probes: Sequence[ProbePoint], results: ProbeResults) -> list[dict[str, Any]]:
-    """Return the share that each head exchanges [S][L][H], how often the model follows the twin [S], its margin [S]."""
-    curves = []
-    for result in results.next_pronoun:
-        points = [point.next_pronoun[result.question] for point in probes if result.question in point.next_pronoun]
-        if points and len(points) == len(probes):
-            curves.append({
-                "question": result.name,
-                "layer": result.layer,
-                "head": result.head,
-                "share": [point.share_heads for point in points],
-                "follows_twin": [point.follows_twin for point in points],
-                "margin": [point.margin for point in points],
-            })  # fmt: skip
-    return curves
+def _line(value: str, name: str, kind: str, points: Sequence[HeadPoint]) -> dict[str, Any]:
+    return {"name": name, "kind": kind, "values": [point.values[value] for point in points]}

@@ -15,7 +15,7 @@ from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Head, ProbeResults, ShownSentence
+from probe.results import Head, ProbeResults, Shown
 from probe.sentences import EXAMPLE_BLOCK, START, TokenizedText
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
@@ -77,8 +77,8 @@ def live_content(
 ) -> Live:
     """Return the live model of the page, if the page can run it and the user wants it.
 
-    `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with the head and an example of the next
-    pronoun, or of the user's own question, if `results` have one. What rounding to float16 changes is measured on
+    `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with the head and an example of the first
+    finding, if that has no worked example. What rounding to float16 changes is measured on
     `texts`.
     """
     if wanted is False:
@@ -92,17 +92,15 @@ def live_content(
         remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
         return Live(None, f"No live model in this file: {remedy}.")
 
-    # A sentence to begin with
+    # A sentence to begin with: the worked block, or what was tested of an own question or of English text
     text, head = (EXAMPLE_BLOCK[0].text if opened.has_stories else _ENGLISH_TEXT), None
-    decisions = results.next_pronoun if results else []
-    if decisions:
-        head = decisions[0].place
-        text = decisions[0].examples[0].text.rstrip() if decisions[0].examples else text
-    own = [result for result in results.selected if result.own is not None] if results else []
-    if own:
-        head = own[0].place
-        text = _up_to_query(opened, own[0].median.sentences[0])
-    has_pair = not opened.has_stories and not own
+    pair = () if opened.has_stories else _PRONOUN_PAIR
+    finding = results.findings[0] if results and results.findings else None
+    if finding and finding.examples and finding.examples[0].kind != "worked":
+        shown = finding.examples[0]
+        head = finding.place
+        text = shown.text.rstrip() if shown.next else _up_to_query(opened, shown)
+        pair = tuple(word.lower() for word, _ in shown.next)
 
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer
@@ -124,13 +122,13 @@ def live_content(
             start_name=START,
             text=text,
             head=head,
-            pair=list(_PRONOUN_PAIR) if has_pair else [],
+            pair=list(pair),
         ),
         "",
     )
 
 
-def _up_to_query(opened: OpenedModel, sentence: ShownSentence) -> str:
+def _up_to_query(opened: OpenedModel, sentence: Shown) -> str:
     """Return the start of a sentence, which ends with the word at which heads are read."""
     text = opened.tokenize(sentence.text)
     word = text.word_of_token[sentence.query]  # 0: the start

@@ -1,19 +1,20 @@
 // Starts the page: registers which view depends on which part of the state, and draws everything once.
 
 function drawQuestions() {
-  const list = content.questions;
-  if (list.length < 2) return;
-  const items = list.map(({ question: name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
+  if (content.findings.length < 2) return;
+  const items = content.findings.map(({ question: name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
   show("questions", menu("Question", items, state.question, selectQuestion));
 }
 
+// The head and a score of the question, and its sentences; the user's own, or the same kind of group, stay.
 function selectQuestion(i) {
-  const { layer, head } = content.questions[i];
-  const group = groupNow();
-  update({ question: i, layer, head });
+  const before = groupNow();
+  const [layer, head] = content.findings[i].place;
+  const names = [...measuresOf(content.findings[i]), ...Object.keys(OF_SENTENCE)];
+  update({ question: i, layer, head, score: names.includes(state.score) ? state.score : names[0] });
   const groups = groupsNow();
-  const stays = ["median", "yours"].includes(group) && groups.has(group);
-  selectSentence((stays ? groups.get(group) : [...groups.values()][0])?.[0]);
+  const stays = (name) => name === before ? before === "yours" : before && groupOf(before).question && groupOf(name).title === groupOf(before).title;
+  selectSentence(groups.get([...groups.keys()].find(stays) ?? [...groups.keys()][0])?.[0]);
 }
 
 function showQuestion() {
@@ -32,8 +33,7 @@ document.getElementById("explorer").hidden = sentences.size === 0 && !question()
 document.getElementById("attention").hidden = content.sentences.length === 0 && !live;
 document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
-if (question()) Object.assign(state, { layer: question().layer, head: question().head });
-else state.score = "weight";
+if (question()) [state.layer, state.head, state.score] = [...question().place, measuresOf(question())[0] ?? "weight"];
 drawLive();
 selectSentence([...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
@@ -42,7 +42,8 @@ redrawOn("question sentence", drawGroups);
 redrawOn("question sentence layer head time query edits revision", drawCards);
 redrawOn("sentence layer head time score query target edits revision", drawSentence);
 redrawOn("question layer head time", drawCharts);
-for (const draw of [drawQuestions, drawScoreChoice, drawSlider]) draw();
+redrawOn("question", drawScoreChoice);
+for (const draw of [drawQuestions, drawSlider]) draw();
 for (const { draw } of views) draw();
 if (!openLink()) openNamed();
 addEventListener("hashchange", () => {

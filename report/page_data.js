@@ -9,10 +9,10 @@ const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sent
 
 // `query` and `target` are positions of words in the selected sentence; null: the sentence's default.
 const state = {
-  question: content.questions.length ? 0 : null,
+  question: content.findings.length ? 0 : null,
   layer: 0,
   head: 0,
-  score: "accuracy",
+  score: "weight", // a name of content.measures, or of the selected sentence: "weight" or "effect"
   time: END,
   sentence: null,
   query: null,
@@ -35,7 +35,7 @@ function update(changes) {
 }
 
 function question() {
-  return state.question === null ? null : content.questions[state.question];
+  return content.findings[state.question] ?? null;
 }
 
 // Attention weights
@@ -82,37 +82,28 @@ function roleOf(sentence, position) {
 
 // Scores of heads
 
-const SCORES = {
-  accuracy: {
-    name: "accuracy",
-    centre: 0.5,
-    means: "share of items in which the antecedent gets more attention than the distractor; chance is 0.50",
-  },
-  pronoun_contrast: {
-    name: "pronoun contrast",
-    centre: 0,
-    means: "half the change of the log attention ratio when only the pronoun changes; 0 is no change",
-  },
-  block_accuracy: {
-    name: "block accuracy",
-    centre: 0,
-    means: "share of blocks in which all four sentences are right (two orders of the nouns × two pronouns)",
-  },
-  weight: { name: "attention weight", centre: 0, means: "" },
-  effect: { name: "effect of removing each head", centre: 0, means: "" },
-};
+const OF_SENTENCE = { weight: "attention weight", effect: "effect of removing each head" };
 
-function trainingCurves() {
-  const selected = question();
-  return (selected && training?.curves[selected.question]) || null;
+// The measures of all heads that a question has, after or during training; p only decides the dots.
+function measuresOf(finding) {
+  const names = [...Object.keys(finding?.grids ?? {}), ...chartsOf(finding).filter(({ heads }) => heads).map(({ measure }) => measure)];
+  return [...new Set(names)].filter((name) => name !== "p");
+}
+
+function chartsOf(finding) {
+  return training?.charts[finding?.question] ?? [];
+}
+
+function scoreName() {
+  return OF_SENTENCE[state.score] ?? content.measures[state.score].label;
 }
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.
 function scoresNow() {
   if (state.score === "weight") return attentionOfLink();
   if (state.score === "effect") return effectsNow();
-  if (state.time === END) return question().heads[state.score];
-  return trainingCurves()?.[state.score]?.[state.time] ?? null;
+  if (state.time === END) return question().grids[state.score] ?? null;
+  return chartsOf(question()).find(({ measure }) => measure === state.score)?.heads[state.time] ?? null;
 }
 
 function attentionOfLink() {
@@ -127,10 +118,10 @@ function perHead(value) {
 }
 
 function isSignificant(layer, head) {
-  const p = question()?.heads.p[layer][head] ?? null;
+  const p = question()?.grids.p?.[layer][head] ?? null;
   return p !== null && p < content.max_p;
 }
 
 function isChosen(layer, head) {
-  return question()?.layer === layer && question()?.head === head;
+  return String(question()?.place) === String([layer, head]);
 }

@@ -1,11 +1,8 @@
 // All heads as a grid of buttons (layers down, heads across), coloured by one score.
 
-const SCORES_OF_SENTENCE = ["weight", "effect"]; // of the selected sentence, not of the test
-
 function drawScoreChoice() {
-  const possible = { weight: content.sentences.length > 0 || live, effect: live };
-  const names = Object.keys(SCORES).filter((name) => possible[name] ?? content.questions.length);
-  const options = names.map((name) => [name, SCORES[name].name]);
+  const ofSentence = [...(content.sentences.length || live ? ["weight"] : []), ...(live ? ["effect"] : [])];
+  const options = [...measuresOf(question()).map((name) => [name, content.measures[name].label]), ...ofSentence.map((name) => [name, OF_SENTENCE[name]])];
   show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
@@ -17,7 +14,7 @@ function drawHeads() {
   );
   const table = element(
     "table",
-    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${SCORES[state.score].name}` },
+    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${scoreName()}` },
     element("thead", {}, element("tr", {}, element("td"), ...numbers)),
     element("tbody", {}, ...rows),
   );
@@ -31,7 +28,7 @@ function drawHeads() {
 function headButton(layer, head, scores) {
   const value = scores ? scores[layer][head] : null;
   const isSelected = layer === state.layer && head === state.head;
-  const isMarked = state.time === END && !SCORES_OF_SENTENCE.includes(state.score) && isSignificant(layer, head);
+  const isMarked = state.time === END && !OF_SENTENCE[state.score] && isSignificant(layer, head);
   const button = element(
     "button",
     {
@@ -53,30 +50,30 @@ function headButton(layer, head, scores) {
 }
 
 function headLabel(layer, head, value, isMarked) {
-  const facts = [`layer ${layer} head ${head}`, `${SCORES[state.score].name} ${number(value)}`];
+  const facts = [`layer ${layer} head ${head}`, `${scoreName()} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
   return facts.join(", ");
 }
 
-// -1: full orange (to the distractor), 0: no colour, 1: full blue (to the antecedent).
+// -1: full orange, 0: no colour, 1: full blue.
 function tintOf(value, scores) {
   if (value === null) return 0;
-  if (["pronoun_contrast", "effect"].includes(state.score)) return value / Math.max(0.1, ...scores.flat().map(Math.abs));
-  const { centre } = SCORES[state.score];
+  const centre = state.score === "weight" ? 0 : (content.measures[state.score]?.centre ?? null);
+  if (centre === null) return value / Math.max(0.1, ...scores.flat().map(Math.abs));
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
 }
 
 function legend(scores) {
-  const [left, right] = state.score === "effect" && scores ? comparedWords(sentences.get(state.sentence).text).map((word) => label(word)) : [];
   const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
   const keys = [];
-  if (content.questions.length) {
-    keys.push(key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`));
-  }
-  if (left) keys.push(key("swatch blue", `towards “${left}”`), key("swatch orange", `towards “${right}”`));
-  if (["accuracy", "pronoun_contrast"].includes(state.score)) {
-    keys.push(key("swatch blue", "to the antecedent"), key("swatch orange", "to the distractor"));
+  if (question()) keys.push(key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`));
+  const { centre } = content.measures[state.score] ?? {};
+  if (state.score === "effect" && scores) {
+    const [left, right] = comparedWords(sentences.get(state.sentence).text).map((word) => label(word));
+    keys.push(key("swatch blue", `towards “${left}”`), key("swatch orange", `towards “${right}”`));
+  } else if (centre !== undefined && centre !== 0) {
+    keys.push(key("swatch blue", `above ${centre ?? 0}`), key("swatch orange", `below ${centre ?? 0}`));
   }
   return [meaning(scores), element("span", { class: "keys" }, ...keys)];
 }
@@ -89,7 +86,7 @@ function meaning(scores) {
     const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
     return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
   }
-  const { name, means } = SCORES[state.score];
-  if (state.time === END) return `${name}: ${means}. Measured on the hold-out “${question().holdout}”.`;
-  return `${name}: ${means}. During training: ${scores ? "measured on a small fixed set of dev sentences" : "not measured"}.`;
+  const { label: name, meaning: means } = content.measures[state.score];
+  if (!scores) return `${name}: ${means}. Not measured ${state.time === END ? "after" : "during"} training.`;
+  return `${name}: ${means}. Measured on ${state.time === END ? "the tested texts" : "a small fixed set of dev sentences"}.`;
 }

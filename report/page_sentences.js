@@ -2,27 +2,16 @@
 
 const MOST_MATRIX = 48; // words of a sentence whose whole matrix is drawn
 const MOST_LINES = 24; // lines of one picture
-const GROUPS = {
-  number: [
-    "One block",
-    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the nouns, is right in two of them.",
-  ],
-  later_cue: [
-    "Tired or soft",
-    "At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides what “it” is.",
-  ],
-  median: [
-    "The median block",
-    "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: selected by this rule, not by hand.",
-  ],
-  live: ["Your live sentence", "The model computes these weights now, in this page, with your changes."],
-  yours: ["Your sentences", "The page does not know the antecedents here, so it shows the words with the most attention."],
-};
+const LIVE_GROUP = { title: "Your live sentence", note: "The model computes these weights now, in this page, with your changes.", question: null };
 
-// The sentences of the question first, then the others; a median block belongs to one question only.
+function groupOf(name) {
+  return content.groups[name] ?? LIVE_GROUP;
+}
+
+// The sentences of the question first, then those that belong to no other question.
 function groupsNow() {
   const first = (question()?.sentences ?? []).map((id) => sentences.get(id));
-  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && (sentence.group !== "median" || !question()));
+  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && !groupOf(sentence.group).question);
   return Map.groupBy([...first, ...others], ({ group }) => group);
 }
 
@@ -36,10 +25,10 @@ function selectSentence(sentence) {
 
 function drawGroups() {
   const groups = groupsNow();
-  const options = [...groups.keys()].map((name) => [name, GROUPS[name][0]]);
+  const options = [...groups.keys()].map((name) => [name, groupOf(name).title]);
   const select = (name) => selectSentence(groups.get(name)[0]);
   show("group-choice", options.length > 1 ? menu("Sentences", options, groupNow(), select) : null);
-  show("group-note", GROUPS[groupNow()]?.[1] ?? "This page has no sentence for this question.");
+  show("group-note", groups.size ? groupOf(groupNow()).note : "This page has no sentence for this question.");
 }
 
 // Small cards

@@ -32,39 +32,16 @@ function stepName(step) {
 
 // {title, steps, lines: [{name, values, kind}], low, high}; kind "head" is the curve that the cursor follows.
 function chartsNow() {
+  const { layer, head } = state;
+  const charts = chartsOf(question()).map(({ heads, lines, ...chart }) => {
+    if (!heads) return { ...chart, steps, lines };
+    const selected = { name: headName(layer, head), kind: "head", values: heads.map((values) => values[layer][head]) };
+    return { ...chart, steps, lines: [...lines, ...otherHeads(heads), selected] };
+  });
   const { loss } = training;
-  const curves = trainingCurves();
-  const charts = [];
-  if (curves) {
-    const { layer, head } = state;
-    const name = headName(layer, head);
-    const of = (score) => [
-      ...otherHeads(curves[score]),
-      { name, kind: "head", values: curves[score].map((heads) => heads[layer][head]) },
-    ];
-    const level = { name: "bar that luck passes in 1 of 20 models", kind: "dashed", values: curves.chance_level };
-    charts.push({ title: "Accuracy", steps, lines: [level, ...of("accuracy")], low: 0, high: 1 });
-    charts.push({ title: "Pronoun contrast", steps, lines: of("pronoun_contrast") });
-    if (curves.resolved_share) {
-      const model = { name: "model (1 is optimal, 0 ignores the pronoun)", kind: "head", values: curves.resolved_share };
-      charts.push({ title: "Resolved share", steps, lines: [model], high: 1 });
-    } else if (curves.answer_accuracy) {
-      const model = { name: "share of answers that are right (0.5 by chance)", kind: "head", values: curves.answer_accuracy };
-      charts.push({ title: "The model's answers", steps, lines: [model], low: 0, high: 1 });
-    }
-  }
-  for (const { question, layer, head, share, follows_twin, margin } of training.next_pronoun) {
-    const line = { name: headName(layer, head), kind: "head", values: share.map((heads) => heads[layer][head]) };
-    charts.push({ title: `Next pronoun (${question}): share exchanged`, steps, lines: [...otherHeads(share), line] });
-    const follows = { name: "follows the twin (0.5 by chance)", kind: "head", values: follows_twin };
-    charts.push({ title: `Next pronoun (${question}): the model's choice`, steps, lines: [follows], low: 0, high: 1 });
-    const size = { name: "half the difference between passage and twin, nats", kind: "head", values: margin };
-    charts.push({ title: `Next pronoun (${question}): margin`, steps, lines: [size] });
-  }
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
   if (loss.floor) lines.unshift({ name: "entropy lower bound", kind: "dashed", values: loss.floor });
-  charts.push({ title: "Validation loss, nats/token", steps: loss.steps, lines });
-  return charts;
+  return [...charts, { title: "Validation loss, nats/token", steps: loss.steps, lines }];
 }
 
 function otherHeads(rows) {

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import QuestionResult, TestedModel
+from probe.results import Finding, TestedModel
 from training.command_line import program_command
 from training.settings import CONFIGS, compose_settings, flatten
 
@@ -61,11 +61,11 @@ def _changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any], pre
     return arguments
 
 
-def ablation_code(result: QuestionResult, model: TestedModel) -> str:
+def ablation_code(finding: Finding, model: TestedModel) -> str:
     """Return Python that removes the heads that a verdict is about from the model that was tested."""
     tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
-    example = result.median.sentences[0].text
-    edits = [f"remove_head({layer}, {head})" for layer, head in result.judged_heads]
+    example = finding.examples[0].text if finding.examples else "It"
+    edits = [f"remove_head({layer}, {head})" for layer, head in finding.judged.heads]
     return "\n".join([
         "import torch; from antecedent_lab import open_model, remove_head",
         f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",

@@ -5,55 +5,45 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from textwrap import wrap
 from typing import TypeVar
 
 import numpy as np
 
+from data.errors import printable
 from data.text_tables import markdown_table
-from probe.baselines import REFERENCE_RULES
-from probe.claim import ClaimCard
-from probe.items import QUESTIONS, UNDECIDED, Question, questions_with_items
-from probe.links import HeadScores
-from probe.results import (
-    Criterion,
-    Head,
-    HeadSet,
-    Interval,
-    ProbeResults,
-    QuestionResult,
-    RuleScores,
-    ShowcaseExample,
-    SimilarHead,
-)
-from probe.scores import Scores
+from probe.attention import HeadRows, HeadScores, best_head
+from probe.claim import claim_of, limits_of
+from probe.questions import DEV, LEVELS, MAX_P, description_of
+from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown, Tested
 from probe.sentences import TokenizedText
-from probe.verdict import LEVELS, MAX_P
 
-DESCRIPTIONS = {question.name: question.description for question in QUESTIONS}
-
-
-def description(result: QuestionResult) -> str:
-    """Return what a question asks, in one phrase."""
-    return result.own.description if result.own else DESCRIPTIONS[result.question]
-
-
-def _questions(results: ProbeResults) -> list[Question]:
-    """Return all questions, and those of the user's own."""
-    own = [result for result in results.selected if result.own is not None]
-    return [*QUESTIONS, *(Question(each.question, each.family, each.site, (each.family,), "") for each in own)]
-
-
-_EXAMPLE_TITLES = {
-    "number": "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences",
-    "later_cue": "Tired or soft: up to “it” both sentences are identical; the adjective decides",
+_LEGENDS = {  # by outcome
+    "attention": """\
+accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
+block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of
+the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
+    "edge": """\
+Read at the word before the pronoun. swap: how much of the decision changes sides when the head's attention to
+the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how
+often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all
+heads. E1: the pronoun follows the entities. E2: cutting the head's edges moves it. E3: the head decides it.""",
 }
-_LEGEND = (
-    "accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.",
-    "block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of",
-    "the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.",
+_CHANGE_LEGEND = """\
+answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
+attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
+changed: p below 0.01. The intervals are not corrected."""
+_BLOCK_TITLE = "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences"
+_CUE_TITLE = "Tired or soft: up to “it” both sentences are identical; the adjective decides"
+_PARTS_NOTE = (
+    "Each column is a part of the tested texts: iid has the words of training; pairs: new pairs of nouns; nouns: nouns "
+    "no pronoun referred to in training; frames: new sentence frames; headline, which the verdict is about: such nouns "
+    "in new frames; distance: sentences in between. Rules do not know the model."
 )
+_LONGEST_PASSAGE = 75  # characters of a passage on the terminal
+MOST_CHANGES = 10  # changed heads that are listed, for each measure
+FEWEST_CHANGES = 4
 
 
 @dataclass(frozen=True)
@@ -75,24 +65,22 @@ Item = TypeVar("Item")
 
 def table_of(title: str, items: Iterable[Item], columns: Mapping[str, Callable[[Item], str]], note: str = "") -> Table:
     """Return a table with a row for each item; `columns` are its cells by their header."""
-    rows = []
-    for item in items:
-        rows.append([cell(item) for cell in columns.values()])
-    return Table(title, list(columns), rows, note)
+    return Table(title, list(columns), [[cell(item) for cell in columns.values()] for item in items], note)
 
 
-def number(value: float | None) -> str:
-    """Return a number with three decimals (four below .001), "–" for None and nan."""
+def number(value: float | None, form: str = ".3f") -> str:
+    """Return a number with three decimals (four below .001) or as `form` says, "–" for None and nan."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:.4f}" if 0 < abs(value) < 0.001 else f"{round(value, 3) + 0.0:.3f}"
+    text = f"{value:{'.4f' if form == '.3f' and 0 < abs(value) < 0.001 else form}}"
+    return text.removeprefix("-") if not text.strip("-0.") else text  # -0.00 is 0.00
 
 
-def estimate(value: float | None, interval: Interval | None = None) -> str:
+def estimate(shown: Estimate, form: str = ".3f") -> str:
     """Return a number and its interval, if it has one: "0.996 [0.980, 1.000]"."""
-    if interval is None:
-        return number(value)
-    return f"{number(value)} [{', '.join(map(number, interval))}]"
+    if shown.low is None or shown.high is None:
+        return number(shown.value, form)
+    return f"{number(shown.value, form)} [{number(shown.low, form)}, {number(shown.high, form)}]"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -106,109 +94,128 @@ def head_names(heads: Iterable[Head]) -> str:
     return " + ".join(map(str, heads))
 
 
+def _value(finding: Finding, name: str, form: str = "") -> str:
+    """Return a value of what the verdict is about, with its interval."""
+    return estimate(finding.judged.values.get(name, Estimate(math.nan)), form or MEASURES[name].form)
+
+
 # Summary
 
 
-def summary_lines(results: ProbeResults) -> list[str]:
-    """Return the table of all questions, then the worked examples."""
-    lines = []
-    if results.selected:
-        table = table_of("", results.selected, {
-            "question": lambda result: f"{result.question}: {description(result)}",
-            "head": lambda result: head_names(result.judged_heads),
-            "accuracy [95 %]": lambda result: estimate(
-                result.judged_scores.accuracy, result.judged_scores.accuracy_interval
+def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
+    """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
+    lines = confirmed_lines(results.confirmed)
+    by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
+    by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
+    if by_attention:
+        lines += table_of("", by_attention, {
+            "question": lambda finding: f"{finding.question}: {finding.description}",
+            "head": lambda finding: head_names(finding.judged.heads),
+            "accuracy [95 %]": lambda finding: _value(finding, "accuracy"),
+            "block": lambda finding: number(finding.judged.value("block_accuracy")),
+            "p": lambda finding: number(finding.judged.value("p"), ".4f"),
+            "swap": lambda finding: number(finding.judged.value("swap"), ".2f"),
+            "verdict": _verdict,
+        }).lines()  # fmt: skip
+        lines += [line for finding in by_attention for line in _lacking(finding)]
+        lines += ["", _LEGENDS["attention"]]
+    for finding in by_attention:
+        if worked := finding.examples_of("worked"):
+            lines += ["", example_title(worked), *aligned(list(map(_example_row, worked)))]
+    if by_edges:
+        lines += [""] if by_attention else []
+        lines += table_of("", by_edges, {
+            "question": lambda finding: finding.description,
+            "head": lambda finding: head_names(finding.judged.heads),
+            "swap [95 %]": lambda finding: _value(finding, "swap", ".2f"),
+            "flips": lambda finding: number(finding.judged.value("flips"), ".2f"),
+            "author's entity": lambda finding: (
+                f"{number(finding.judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})"
             ),
-            "block": lambda result: number(result.judged_scores.block_accuracy),
-            "p": lambda result: f"{result.judged_scores.p_corrected:.4f}",
-            "swap": _attention_swap,
-            "verdict": lambda result: f"{result.verdict} ({result.evidence_level})",
-        })  # fmt: skip
-        lines += [*table.lines(), *_missing_lines(results.selected)]
-        lines += ["", *_LEGEND]
-    # Worked examples, four sentences each
-    for question, examples in results.showcase.items():
-        lines += ["", _EXAMPLE_TITLES[question], *aligned(list(map(_example_row, examples)))]
+            "p": lambda finding: number(finding.judged.value("p"), ".4f"),
+            "verdict": _verdict,
+        }).lines()  # fmt: skip
+        for finding in by_edges if verbose else by_edges[:1]:
+            lines += _passage_lines(finding)
+        lines += ["", _LEGENDS["edge"]]
     return lines
 
 
-def _attention_swap(result: QuestionResult) -> str:
-    swap = result.judged_swap
-    return "–" if swap is None else f"{round(swap, 2) + 0.0:.2f}"  # -0.00 is 0.00
+def confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
+    """Return the table of heads that were chosen on the run's own validation text; none without any."""
+    if not confirmed:
+        return []
+    measures = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
+    columns: dict[str, Callable[[Finding], str]] = {
+        "head chosen on the run's own text": lambda finding: finding.description,
+        "head": lambda finding: head_names(finding.judged.heads),
+        "passages": lambda finding: f"{finding.n:,}",
+    }
+    for name in measures:
+        columns[MEASURES[name].label] = lambda finding, name=name: _value(finding, name)  # type: ignore[misc]
+    return [*table_of("", confirmed, columns).lines(), ""]
 
 
-def _missing_lines(selected: Sequence[QuestionResult]) -> list[str]:
+def _verdict(finding: Finding) -> str:
+    return f"{finding.verdict} ({finding.level})"
+
+
+def _lacking(finding: Finding) -> list[str]:
     """Return why the user's own question can have no small p, and why it has no swap."""
     lines = []
-    for result in selected:
-        if result.own is None:
-            continue
-        if result.headline.smallest_p >= MAX_P:
-            lines.append(f"  too few different test frames or words: no p can be below {MAX_P:g}")
-        if result.judged_swap is None:
-            reason = "the model's answer does not follow the antecedent"
-            if result.causal is None:
-                reason = "the texts have no answers that can be compared"
-            lines.append(f"  no swap: {reason}")
+    if finding.file is not None and finding.smallest_p >= MAX_P:
+        lines.append(f"  too few different test frames or words: no p can be below {MAX_P:g}")
+    if finding.file is not None and math.isnan(finding.judged.value("swap")):
+        is_constant = "answer" in finding.judged.values
+        no_answers = "the texts have no answers that can be compared"
+        lines.append(f"  no swap: {'the answer does not follow the antecedent' if is_constant else no_answers}")
     return lines
 
 
-def _example_row(example: ShowcaseExample) -> tuple[str, str, str]:
+def example_title(worked: Sequence[Shown]) -> str:
+    """Return the title of worked examples: the words of a block differ in the nouns, those of a cue at its end."""
+    return _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
+
+
+def _example_row(shown: Shown) -> tuple[str, str, str]:
     """Return the text, the weights on both nouns, and the most probable next words."""
-    weights = ", ".join(f"{noun} {weight:.2f}" for noun, weight in example.weights.items())
-    following = [f"{word} {chance:.2f}" for word, chance in example.next if word.isalpha() and chance >= 0.1]
+    weights = ", ".join(f"{noun} {weight:.2f}" for noun, weight in shown.weights.items())
+    following = [f"{word} {chance:.2f}" for word, chance in shown.next if word.isalpha() and chance >= 0.1]
     next_words = f"next: {', '.join(following[:2])}" if following else ""
-    return f"  {example.text}", f"{example.query} → {weights}", next_words
+    return f"  {shown.text}", f"{shown.word} → {weights}", next_words
+
+
+def _passage_lines(finding: Finding) -> list[str]:
+    """Return the most typical passage, and the unmet criteria of the lowest level that has one."""
+    lines = []
+    for shown in finding.examples_of("typical")[:1]:
+        text = " ".join(shown.text.split())
+        text = text if len(text) <= _LONGEST_PASSAGE else f"… {text[-_LONGEST_PASSAGE:]}"
+        attends = _chances(sorted(shown.weights.items(), key=lambda weight: -weight[1]))  # the larger weight first
+        before, exchanged = _chances(shown.next), _chances(shown.exchanged)
+        facts = f"{finding.place} → {attends}    next: {before}    weights exchanged: {exchanged}"
+        lines += [f"  {text} ___", f"    {facts}"]
+    unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
+    lowest = [criterion for criterion in unmet if criterion.level == unmet[0].level]
+    return [*lines, *(f"  not met: {criterion.name} ({criterion.reason})" for criterion in lowest)]
+
+
+def _chances(chances: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{word} {chance:.2f}" for word, chance in chances)
 
 
 # Evidence
 
-_MEASURES = {
-    "p_pair_accuracy": "corrected p of the pair accuracy",
-    "p_pronoun_contrast": "corrected p of the pronoun contrast",
-    "lead_low": "accuracy minus the best baseline, lower end",
-    "selectivity": "selectivity",
-    "attention_swap": "attention swap",
-    "edge_specificity_low": "edge specificity, lower end",
-    "unlinked_mass": "attention on nouns without an antecedent, relative to with one",
-}
-_UPPER_LIMITS = {"p_pair_accuracy", "p_pronoun_contrast", "unlinked_mass"}
-# Field of CausalResult or WeightsResult, label, how to read the number.
-_EFFECTS = (
-    ("attention_swap", "attention swap", "share of the answer that flips when the head's weights on "
-     "antecedent and distractor are exchanged; 1: this head alone decides"),
-    ("edge_ablation", "edge to the antecedent cut", "share of the answer lost"),
-    ("distractor_edge_ablation", "edge to the distractor cut", "share of the answer lost; near 0 for a link head"),
-    ("edge_specificity", "edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
-    ("head_effect", "output of the partner sentence", "share of the answer lost when the head's output "
-     "comes from the other sentence of the pair"),
-    ("zero_ablation", "no output", "share of the answer lost without the head; later layers may compensate"),
-    ("ov_auc", "OV AUC", "probability that a noun, through the head's value and output matrices, raises "
-     "its own continuations more than others; chance is 0.5"),
-    ("denoising_patch", "denoising patch", "share of the answer restored when only this head is restored; "
-     "1: the head suffices"),
-)  # fmt: skip
-_HOLDOUT_NOTE = (
-    "iid: same distribution as training; pairs: new pairs of nouns; nouns: nouns no pronoun referred to in training; "
-    "frames: new sentence frames; headline: such nouns in new frames; distance: sentences in between. "
-    "Block: all four sentences right. Strict: more attention on the antecedent than on any other token but the first. "
-    "Agreement sieve: a rule that reads number and gender."
-)
-_OWN_HOLDOUT_NOTE = (
-    "headline: the texts of the part test. Block: all four texts right. Strict: more attention on the antecedent than "
-    "on any other token but the first."
-)
-
 
 def detail_lines(results: ProbeResults) -> list[str]:
-    """Return what verbose=true adds: all tables of the evidence."""
+    """Return what verbose=true adds: all tables of the evidence, and what could not be tested."""
     lines = []
-    for result in results.selected:
-        verdict = f"{result.verdict} ({result.evidence_level})"
-        lines += ["", "", f"{result.question}, head {head_names(result.judged_heads)}: {verdict}"]
-        lines += [f"  {reason}" for reason in result.reasons]
-        lines += table_lines(question_tables(result))
-    return lines + table_lines(model_tables(results))
+    for finding in results.findings:
+        lines += ["", "", f"{finding.question}, head {head_names(finding.judged.heads)}: {_verdict(finding)}"]
+        lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
+        lines += table_lines(finding_tables(finding))
+    lines += table_lines(model_tables(results))
+    return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
 
 
 def table_lines(tables: Sequence[Table]) -> list[str]:
@@ -220,158 +227,197 @@ def table_lines(tables: Sequence[Table]) -> list[str]:
     return lines
 
 
-def claim_markdown(result: QuestionResult, card: ClaimCard) -> str:
-    """Return the claim about a head with its evidence and its limits."""
-    lines = [f"## {result.question}", "", f"**{card.claim}**"]
-    for table in question_tables(result):
-        lines += ["", f"{table.title}. {table.note}", "", *markdown_table(table.header, table.rows)]
-    for title, texts in (("Why no more is claimed", card.reasons), ("This does not show", card.does_not_show)):
-        if texts:
-            lines += ["", f"{title}:", "", *(f"- {text}" for text in texts)]
-    return "\n".join([*lines, ""])
+def finding_tables(finding: Finding) -> list[Table]:
+    """Return criteria, measures, parts, heads together, similar heads and, by edges, all heads; only what there is."""
+    steps = list(enumerate(finding.curve, 1))
+    tables = [
+        _criteria_table(finding),
+        _measure_table(finding),
+        _part_table(finding),
+        table_of("Heads together", steps, {
+            "heads": lambda step: str(step[0]),
+            "added": lambda step: str(step[1][0]),
+            "swap on dev": lambda step: number(step[1][1]),
+            "swap tested [95 %]": lambda step: estimate(step[1][2]),
+        }, "Swap of heads together, added one by one on dev."),
+        table_of("Heads whose scores correlate", finding.similar, {
+            "head": lambda other: str(other[0]),
+            "r": lambda other: f"{other[1]:.2f}",
+        }, "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."),
+    ]  # fmt: skip
+    if finding.outcome == "edge":
+        rows = []
+        for place, *values in _head_rows(finding.grids):
+            if not all(map(math.isnan, values)):
+                rows.append(
+                    [
+                        str(place),
+                        *(
+                            number(value, MEASURES[name].form)
+                            for name, value in zip(finding.grids, values, strict=True)
+                        ),
+                    ]
+                )
+        tables.append(Table("All tested heads", ["head", *(MEASURES[name].label for name in finding.grids)], rows))
+    return [table for table in tables if table.rows]
 
 
-def question_tables(result: QuestionResult) -> list[Table]:
-    """Return criteria, hold-outs and causal effects of the head that was chosen for a question."""
-    tables = [_criteria_table(result), _holdout_table(result)]
-
-    # What not every question has
-    if effects := _effect_rows(result):
-        note = "Share of the change of the model's answer between a sentence and the same with the other pronoun."
-        if result.own is not None:
-            note = "Share of the change of the model's answer between the two texts of a block that have one order."
-        tables.append(Table("Causal tests", ("intervention", "effect [95 %]", "how to read it"), effects, note))
-    if result.head_set is not None:
-        tables.append(_set_table(result.head_set))
-    if result.similar:
-        note = "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."
-        tables.append(Table("Heads whose contrasts correlate", ("head", "r"), similar_rows(result.similar), note))
-    return tables
-
-
-def similar_rows(similar: Sequence[SimilarHead]) -> list[tuple[str, str]]:
-    """Return name and correlation of each similar head."""
-    return [(str(other.place), f"{other.r:.2f}") for other in similar]
-
-
-def _criteria_table(result: QuestionResult) -> Table:
-    levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS.items())
+def _criteria_table(finding: Finding) -> Table:
+    levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS[finding.outcome].items())
     marks = {"met": "✓", "not met": "✗"}
-    return table_of("Criteria, fixed in advance", result.criteria, {
+    return table_of("Criteria, fixed in advance", finding.judged.criteria, {
         "criterion": lambda criterion: criterion.name.replace("_", " "),
+        "level": lambda criterion: criterion.level,
         "measured": _measured,
-        "required": _required,
+        "required": lambda criterion: "; ".join(criterion.bars.values()),
         "result": lambda criterion: f"{marks.get(criterion.outcome, '–')} {criterion.outcome}",
     }, f"Levels of evidence: {levels}.")  # fmt: skip
 
 
 def _measured(criterion: Criterion) -> str:
-    values = criterion.measured.items()
-    return "; ".join(f"{_MEASURES.get(name, name)} {number(value)}" for name, value in values)
-
-
-def _required(criterion: Criterion) -> str:
-    bars = criterion.bars.items()
-    return "; ".join(f"{'below' if name in _UPPER_LIMITS else 'above'} {bar:g}" for name, bar in bars)
-
-
-def _holdout_table(result: QuestionResult) -> Table:
-    """Return the scores of a question's head on every hold-out, with the baselines that apply to the question."""
-    rows = []
-    n_models = 0
-    rules: dict[str, None] = {}  # an ordered set
-    for name, tested in result.test.items():
-        # Untrained models are only tested on the headline.
-        untrained = ""
-        if tested.untrained is not None:
-            n_models = tested.untrained.n_models
-            untrained = estimate(tested.untrained.accuracy, tested.untrained.accuracy_range)
-        rules |= dict.fromkeys(tested.baselines)
-        rows.append((
-            name,
-            f"{tested.n_items:,}",
-            estimate(tested.accuracy, tested.accuracy_interval),
-            estimate(tested.block_accuracy, tested.block_accuracy_interval),
-            *map(number, (tested.pronoun_contrast, tested.strict_accuracy, tested.chance_level)),
-            untrained,
-            _baselines(tested.baselines, is_agreement=result.family == "agreement"),
-        ))  # fmt: skip
-
-    # Reference rules are measured too, but are no baselines to beat.
-    header = ("hold-out", "items", "accuracy [95 %]", "block accuracy [95 %]", "pronoun contrast", "strict accuracy",
-              "bar", f"mean [range] over {n_models} untrained models", "baselines")  # fmt: skip
-    names = [rule for rule in rules if rule not in REFERENCE_RULES]
-    note = _OWN_HOLDOUT_NOTE if result.own is not None else _HOLDOUT_NOTE
-    return Table("Hold-outs", header, rows, f"{note} Rules: {', '.join(names)}.")
-
-
-def _baselines(scores: Mapping[str, RuleScores], *, is_agreement: bool) -> str:
-    """Return the accuracies of the rules, those of equal accuracy together.
-
-    A rule that reads agreement is named only if the question is one of agreement.
-    """
-    # Rules by their accuracy as printed; reference rules apart
-    by_accuracy: dict[str, list[str]] = {}
-    references = []
-    for rule, score in scores.items():
-        accuracy = number(score.accuracy)
-        if rule in REFERENCE_RULES:
-            references.append(f"{rule} {accuracy}")
-        else:
-            by_accuracy.setdefault(accuracy, []).append(rule)
-
+    """Return the numbers of a criterion: "lead, low 0.49"; low and high are the ends of the interval."""
     texts = []
-    for accuracy, rules in by_accuracy.items():
-        texts.append(f"{'all rules' if len(by_accuracy) == 1 else ', '.join(rules)} {accuracy}")
-    return "; ".join(texts + references if is_agreement else texts)
+    for key, value in criterion.measured.items():
+        name, end = next(
+            ((key.removesuffix(f"_{end}"), end) for end in ("low", "high") if key.endswith(f"_{end}")), (key, "")
+        )
+        label = MEASURES[name].label if name in MEASURES else name.replace("_", " ")
+        texts.append(f"{label}{f', {end}' if end else ''} {number(value)}")
+    return "; ".join(texts)
 
 
-def _effect_rows(result: QuestionResult) -> list[tuple[str, ...]]:
-    """Return the measured effects of a head, and the largest attention swap of the control heads."""
-    # Effects that were measured
-    rows: list[tuple[str, ...]] = []
-    for name, label, meaning in _EFFECTS:
-        source = result.weights if name == "ov_auc" else result.causal
-        value = getattr(source, name, None)  # None also without a causal test
-        if value is not None:
-            rows.append((label, estimate(value, getattr(source, f"{name}_interval")), meaning))
-
-    # The controls stand below the attention swap of the head itself.
-    controls = None if result.causal is None else result.causal.controls
-    swaps = [] if controls is None else [value for value in controls.attention_swap if not math.isnan(value)]
-    if swaps:
-        meaning = "the largest of them: what any head of this layer would show"
-        rows.insert(1, (f"attention swap of {len(swaps)} other heads", estimate(max(swaps, key=abs)), meaning))
-    return rows
-
-
-def _set_table(head_set: HeadSet) -> Table:
+def _measure_table(finding: Finding) -> Table:
+    """Return every measure of the head and of the set, with those of untrained models and of rules."""
+    tested: dict[str, Tested] = {f"head {finding.place} [95 %]": finding.head}
+    if finding.set is not None:
+        tested[f"set {head_names(finding.set.heads)} [95 %]"] = finding.set
     rows = []
-    for n, step in enumerate(head_set.curve, 1):
-        rows.append((str(n), str(Head(step.layer, step.head)), number(step.dev), number(step.test)))
-    swap = estimate(head_set.attention_swap, head_set.attention_swap_interval)
-    reached = "The smallest set" if head_set.reached else "No set of these"
-    note = f"Attention swap of heads together, added one by one on dev. {reached} moves 0.8 there; tested: {swap}."
-    return Table("Heads together", ("heads", "added", "dev", "headline"), rows, note)
+    for name, measure in MEASURES.items():
+        if any(name in each.values for each in tested.values()):
+            cells = [estimate(each.values.get(name, NOT_KNOWN), measure.form) for each in tested.values()]
+            rows.append([measure.label, *(cell.replace("– [–, –]", "–") for cell in cells), measure.meaning])
+    for name, value in finding.untrained.items():
+        label = MEASURES[name].label
+        rows.append(
+            [f"untrained: {label}", estimate(value), *[""] * (len(tested) - 1), "mean [range] over untrained models"]
+        )
+    for name, accuracy in finding.rules.items():
+        rows.append(
+            [
+                f"rule: {name}",
+                number(accuracy),
+                *[""] * (len(tested) - 1),
+                "accuracy of a rule that does not know the model",
+            ]
+        )
+    counts = [*finding.clusters.items(), *((f"left out: {reason}", n) for reason, n in finding.left_out.items())]
+    texts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts)
+    return Table("Measures", ["measure", *tested, "meaning"], rows, f"{finding.n:,} tested texts: {texts}.")
+
+
+def _part_table(finding: Finding) -> Table:
+    """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
+    parts = finding.parts.values()
+    rows = [["texts", *(f"{part.n:,}" for part in parts)]] if parts else []
+    for name, measure in MEASURES.items():
+        if any(name in part.values for part in parts):
+            values = [estimate(part.values[name], measure.form) if name in part.values else "" for part in parts]
+            rows.append([measure.label, *values])
+    for name in dict.fromkeys(name for part in parts for name in part.rules):
+        rows.append([f"rule: {name}", *(number(part.rules.get(name)) for part in parts)])
+    note = _PARTS_NOTE if finding.outcome == "attention" and finding.file is None else ""
+    return Table("Parts of the tested texts", ["", *finding.parts], rows, note)
 
 
 def model_tables(results: ProbeResults) -> list[Table]:
-    """Return the model's answers, for all questions."""
-    tables = [_answer_table(results)]
-    return [table for table in tables if table.rows]
-
-
-def _answer_table(results: ProbeResults) -> Table:
-    return table_of("The model's answers", results.behaviour, {
-        "family": lambda answers: answers.family,
-        "level": lambda answers: answers.level,
-        "site": lambda answers: answers.site,
-        "hold-out": lambda answers: answers.holdout,
-        "items": lambda answers: f"{answers.n:,}",
+    """Return the model's answers, for all questions; none if they were not measured."""
+    table = table_of("The model's answers", results.behaviour, {
+        "question": lambda answers: answers.question,
+        "part": lambda answers: answers.part,
+        "texts": lambda answers: f"{answers.n:,}",
         "resolved share": lambda answers: number(answers.resolved_share),
-        "accuracy [95 %]": lambda answers: estimate(answers.accuracy, answers.interval),
+        "accuracy [95 %]": lambda answers: estimate(answers.accuracy),
     }, "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
     )  # fmt: skip
+    return [table] if table.rows else []
+
+
+def claims_markdown(results: ProbeResults) -> str:
+    """Return the claim of every finding with its evidence and its limits."""
+    lines = []
+    for finding in results.findings:
+        lines += [f"## {finding.question}", "", f"**{claim_of(finding, results.model)}**"]
+        for table in finding_tables(finding):
+            lines += ["", f"{table.title}. {table.note}".rstrip(), "", *markdown_table(table.header, table.rows)]
+        limits = limits_of(finding, results.model)
+        for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
+            if texts:
+                lines += ["", f"{title}:", "", *(f"- {text}" for text in texts)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+# Two models
+
+
+def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
+    """Return a table for each question; without `all_rows`, of the heads that changed and that decide most."""
+    lines = []
+    for question in dict.fromkeys(change.question for change in results.changes):
+        rows = [["", "before", "after", "difference [95 %]", "p", ""]]
+        notes = []
+        for measure in ("answer", "effect", "attention"):
+            changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
+            rows += [_change_row(change) for change in (changes if all_rows else _most_changed(changes))]
+            notes += _change_counts(measure, changes) if measure != "answer" else []
+        lines += ["", f"{question}: {description_of(question)}", *aligned(rows), *notes]
+    lines += ["", _CHANGE_LEGEND]
+    if not any(change.difference.value for change in results.changes):
+        lines.append("note: both models give exactly the same numbers")
+    return lines + [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]
+
+
+def _most_changed(changes: list[Change]) -> list[Change]:
+    """Return the changes, the heads with the largest value before and after, and at least FEWEST_CHANGES by |t|."""
+    by_t = sorted(changes, key=lambda change: -abs(change.t))
+    shown = [change for change in by_t if change.p < MAX_P][:MOST_CHANGES]
+    if changes:
+        largest = [max(changes, key=lambda change: change.before), max(changes, key=lambda change: change.after)]
+        shown += [change for i, change in enumerate(largest) if change not in shown and change not in largest[:i]]
+    shown += [change for change in by_t if change not in shown][: max(0, FEWEST_CHANGES - len(shown))]
+    return shown
+
+
+def _change_row(change: Change) -> list[str]:
+    before, after, value, low, high = (
+        None if each is None else round(each, 4)
+        for each in (
+            change.before,
+            change.after,
+            change.difference.value,
+            change.difference.low,
+            change.difference.high,
+        )
+    )
+    return [
+        f"  {change.measure}" + (f" {change.head}" if change.head else ""),
+        number(before),
+        number(after),
+        estimate(Estimate(value or 0.0, low, high)),
+        f"{change.p:.4f}",
+        "changed" if change.p < MAX_P else "no change shown",
+    ]
+
+
+def _change_counts(measure: str, changes: list[Change]) -> list[str]:
+    """Return how many heads changed, and whether so few cases could show it."""
+    if not changes:
+        return []
+    n_changed = sum(change.p < MAX_P for change in changes)
+    line = f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
+    if changes[0].smallest_p >= MAX_P:
+        line += f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
+    return [line]
 
 
 # A sentence of the user's
@@ -435,47 +481,50 @@ def _largest(text: TokenizedText, weights: np.ndarray) -> str:
 
 # Files
 
-_ITEM_FIELDS = "family level site holdout frame pair block order meant text query antecedents distractors".split()
-_ROW_FIELDS = ("log_ratio", "value_log_ratio", "attention_margin", "strict", "mass", "first_mass")
-_MEAN_ROW_FIELDS = ("value_log_ratio", "mass", "first_mass")
+
+def _head_rows(grids: Mapping[str, list[list[float]]]) -> list[tuple[Head, *tuple[float, ...]]]:
+    """Return a row for each head: its place, and its value in each grid."""
+    if not grids:
+        return []
+    values = np.array([np.array(grid, dtype=float) for grid in grids.values()])  # [measures, L, H]
+    return [(Head(*place), *values[:, *place].tolist()) for place in np.ndindex(*values.shape[1:])]
 
 
-def heads_csv(results: ProbeResults, readings: Mapping[str, HeadScores]) -> str:
-    """Return the mean scores of every head: a row for each question, hold-out, split and head."""
+def heads_csv(results: ProbeResults) -> str:
+    """Return every measure of every head: a row for each question, measure and head; no question: of the model."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names = list(Scores.__dataclass_fields__)
-    places = ("question", "family", "site", "split", "holdout", "layer", "head")
-    writer.writerow([*places, "n_blocks", *names, *_MEAN_ROW_FIELDS])
-    for split, reading in readings.items():
-        for question in questions_with_items((*_questions(results), *UNDECIDED), reading.items):
-            for holdout in reading.holdouts(question):
-                scores = reading.scores(question, holdout)
-                _, rows = reading.select(question, holdout)
-                # Means over blocks or items, [L, H] each
-                means = [getattr(scores, name).mean(axis=0) for name in names]
-                means += [getattr(rows, name).mean(axis=0) for name in _MEAN_ROW_FIELDS]
-                for layer, head in np.ndindex(means[0].shape):
-                    values = [f"{mean[layer, head]:.6f}" for mean in means]
-                    place = (question.name, question.family, question.site, split, holdout, layer, head)
-                    writer.writerow([*place, len(scores.accuracy), *values])
+    writer.writerow(["question", "measure", "layer", "head", "value"])
+    grids = {finding.question: finding.grids for finding in results.findings} | {"": results.grids}
+    for question, of_question in grids.items():
+        for name, grid in of_question.items():
+            for head, value in _head_rows({name: grid}):
+                writer.writerow([question, name, *head, "" if math.isnan(value) else f"{value:.6g}"])
     return stream.getvalue()
 
 
-def items_jsonl(results: ProbeResults, reading: HeadScores) -> str:
-    """Return one object for each test item of each question, with what the chosen head does at it."""
+def items_jsonl(scores: HeadScores) -> str:
+    """Return one object for each tested text of each question, with what the chosen head does at it."""
     lines = []
-    for question in _questions(results):
-        result = results.question(question.name)
-        if result is None:
-            continue
-        # Items of one hold-out after the other
-        for holdout in reading.holdouts(question):
-            for i in reading.index(question, holdout):
-                record = {"question": question.name, "layer": result.layer, "head": result.head}
-                for name in _ITEM_FIELDS:
-                    record[name] = getattr(reading.items[i], name)
-                for name in _ROW_FIELDS:
-                    record[name] = round(float(getattr(reading.rows, name)[i, *result.place]), 5)
+    names = [field.name for field in fields(HeadRows)]
+    for question in dict.fromkeys(pair.question for pair in scores.items.pairs if pair.has_two):
+        parts = scores.items.parts(question)
+        if DEV not in parts:
+            continue  # an instrument check
+        head = best_head(scores.of(question, DEV).scores())
+        for part in parts:
+            tested = scores.of(question, part)
+            for i, cell in enumerate(tested.items.cells if part != DEV else ()):
+                pair = tested.items.pairs[i // 2]
+                record = {"question": question, "layer": head.layer, "head": head.head, "part": part}
+                record |= {
+                    "block": pair.block,
+                    "order": pair.order,
+                    "clusters": pair.clusters,
+                    "text": pair.texts[i % 2],
+                }
+                record |= {"query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant}
+                for name in names:
+                    record[name] = round(float(getattr(tested.rows, name)[i, *head]), 5)
                 lines.append(json.dumps(record))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, ""])

@@ -1,46 +1,39 @@
-"""Page contents without a run: the worked examples with random attention, in which example head learns to link."""
+"""Page contents without a run: the worked examples with random attention, in which an example head learns to link."""
 
 from base64 import b64decode
 from dataclasses import fields, is_dataclass, replace
-from enum import Enum
 from itertools import cycle
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
 
 from data.tokenizer import end_id, word_tokenizer
 from data.words import word_spans
-from probe.results import (
-    CausalResult,
-    ControlHeads,
-    Criterion,
-    HeadSet,
-    HeadTable,
-    HoldoutResult,
-    QuestionResult,
-    RuleScores,
-    SetStep,
-    SimilarHead,
-    UntrainedScores,
-)
-from probe.sentences import SHOWCASE, START, Example, TokenizedText, pack_weights
+from probe.claim import claim_of, limits_of
+from probe.config import ProbeConfig
+from probe.questions import HEADLINE, QUESTIONS
+from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
+from probe.sentences import START, Example, TokenizedText, pack_weights
+from report.content import training_content
 from report.live import Live, LiveModel, live_tokenizer, plain_shape
-from report.page import PageClaim, PageContent, PageModel, PageQuestion, PageSentence
-from report.tables import Table
+from report.page import PageContent, PageFinding, PageGroup, PageMeasure, PageModel, PageSentence
+from report.tables import finding_tables, model_tables
 from tests.tiny_models import random_model
+from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
 from training.weight_history import pack_parameters
 
 N_LAYER, N_HEAD = 2, 4
-LINK_HEAD = (0, 1)
+LINK_HEAD = Head(0, 1)
 STEPS = [0, 1, 2, 4, 8, 16, *range(100, 1201, 100)]
+EXAMPLES = {name: question.examples for name, question in QUESTIONS.items() if question.examples}
+MODEL = TestedModel("runs/default", STEPS[-1], "stories")
 HOSTILE = (
     "</script><script>window.hacked=1</script>",
     "<img src=x onerror=window.hacked=1>",
     "<!--<script>",
     "\"'><svg onload=window.hacked=1>",
-    "{{script}}",
+    "{{ script }}{% include 'page.css' %}",
     "<style>@import 'https://example.invalid/y';*{display:none}</style>",
     "<base href=https://example.invalid/><meta http-equiv=refresh content=0;url=https://example.invalid>",
     "a\x00b\x1b[31m\ud800\u2028\u202eoff",
@@ -48,40 +41,10 @@ HOSTILE = (
 )
 
 
-def filled(kind: Any, **changes: Any) -> Any:
-    """Return a value of a type; a dataclass has a value in every field, those of `changes` instead where given."""
-    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
-    if get_origin(kind) in (list, tuple):
-        return get_origin(kind)(map(filled, arguments))
-    if get_origin(kind) is dict:
-        return {"name": filled(arguments[1])}
-    if arguments:  # X | None
-        return filled(arguments[0])
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        missing = [part.name for part in fields(kind) if part.name not in changes]
-        return kind(**{name: filled(hints[name]) for name in missing}, **changes)
-    if hasattr(kind, "_fields"):  # a NamedTuple
-        return kind(*map(filled, get_type_hints(kind).values()))
-    if issubclass(kind, Enum):
-        return next(iter(kind))
-    return {int: 100, float: 0.5, str: "text", bool: True, Any: "value"}[kind]
-
-
 def tokenized(text: str) -> TokenizedText:
     """Tokenize a text into its words."""
     spans = [span for _, span in word_spans(text)]
     return TokenizedText(text, list(range(len(spans) + 1)), spans, spans)
-
-
-def attention(n_words: int, query: int | None = None, target: int = 0, strength: float = 1.0) -> np.ndarray:
-    """Return causal weights [L, H, W, W]; from `query` the link head attends to `target` with growing `strength`."""
-    scores = np.random.default_rng(n_words).normal(size=(N_LAYER, N_HEAD, n_words, n_words))
-    if query is not None:
-        scores[(*LINK_HEAD, query, target)] += 8 * strength
-    scores[..., ~np.tri(n_words, dtype=bool)] = -np.inf
-    weights = np.exp(scores)
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
@@ -93,236 +56,166 @@ def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
     return weights
 
 
-def positions(example: Example) -> list[int]:
-    """Return the words of query, antecedent and distractor."""
-    words = tokenized(example.text).words
-    return [words.index(word) for word in (example.query, example.antecedent, example.distractor)]
-
-
-def sentence(name: str, group: str, text: str, example: Example | None = None) -> PageSentence:
-    """Return a sentence with random attention, in which the link head of an example has learned to link."""
-    words = tokenized(text).words
-    query = positions(example) if example else []
-    return PageSentence(
-        id=name,
-        group=group,
-        title=f"Sentence {name}.",
-        text=text,
-        words=words,
-        query=query[:1],
-        antecedents=query[1:2],
-        distractors=query[2:],
-        notes=[] if example else ["A note."],
-        next=[("pounced", 0.31), ("purred", 0.22)],
-        weights=pack_weights(attention(len(words), *query[:2])),
-    )
-
-
-def heads(seed: int, centre: float, link: float) -> list[list[float]]:
+def grid(seed: int, centre: float, link: float) -> list[list[float]]:
     """Return a score [L][H] near `centre`, and `link` for the link head."""
     values = centre + 0.04 * np.random.default_rng(seed).normal(size=(N_LAYER, N_HEAD))
     values[LINK_HEAD] = link
     return values.round(4).tolist()
 
 
-def holdout(accuracy: float) -> HoldoutResult:
-    """Return the scores of the link head on a hold-out."""
-    return filled(
-        HoldoutResult,
-        n_items=920,
-        accuracy=accuracy,
-        accuracy_interval=(accuracy - 0.03, accuracy),
-        p_corrected=0.0005,
-        baselines={
-            "nearest": filled(RuleScores, accuracy=0.5),
-            "agreement sieve": filled(RuleScores, accuracy=1.0),
-        },
-        untrained=filled(UntrainedScores, n_models=2, accuracy=0.4766, accuracy_range=(0.4388, 0.519)),
+def finding(name: str, **changes: Any) -> Finding:
+    """Return a supported finding of a question, with the link head."""
+    question = QUESTIONS[name]
+    values = {name: Estimate(0.5, 0.4, 0.6) for name in ("follows", "flips", "author", "edge_effect", "swap")}
+    values |= {"accuracy": Estimate(0.9989, 0.969, 0.999), "block_accuracy": Estimate(0.99), "p": Estimate(0.0005)}
+    criterion = Criterion("beats_baselines", "E1", {"lead_low": 0.49}, {"lead_low": "above 0"}, "met", "")
+    unmet = Criterion("causal_edge", "E3", {"swap": None}, {"swap": "above 0.2"}, "not measured", "Why.")
+    tested = Tested([LINK_HEAD], values, [criterion, unmet], "supported", "E3", ["swap not measured"])
+    grids = {"accuracy": grid(1, 0.5, 0.9989), "block_accuracy": grid(2, 0.18, 0.99), "contrast": grid(3, 0, 1.67)}
+    grids = grids if question.outcome == "attention" else {"edge_effect": grid(5, 0, 0.4), "t": grid(6, 0, 9)}
+    passage = Shown(
+        kind="typical", text="Anna does not listen to Ben.", query=6, word="", meant=[[1]], other=[[6]],
+        weights={"Ben": 0.16, "Anna": 0.79}, next=[("She", 0.91), ("He", 0.02)], exchanged=[("She", 0.23), ("He", 0.55)],
+    )  # fmt: skip
+    facts: dict[str, Any] = {
+        "question": name, "description": question.description, "link": question.link, "outcome": question.outcome,
+        "unit": "head", "head": tested, "curve": [(LINK_HEAD, 0.98, Estimate(0.99, 0.9, 1.0))], "n": 920,
+        "clusters": {"frames": 28, "one": 60, "two": 80}, "smallest_p": 0.0005, "rules": {"nearest": 0.5},
+        "untrained": {"accuracy": Estimate(0.4766, 0.4388, 0.519)}, "grids": grids | {"p": grid(4, 0.7, 0.0005)},
+        "parts": {part: Part(n=920, clusters={}, values=values, rules={"nearest": 0.5}) for part in ("iid", HEADLINE)},
+        "similar": [(Head(1, 2), 0.81)], "examples": [passage] if question.outcome == "edge" else [],
+    }  # fmt: skip
+    return Finding(**facts | changes)
+
+
+def results(*findings: Finding, **changes: Any) -> ProbeResults:
+    """Return results with these findings."""
+    answers = Answers(
+        question="number",
+        part="iid",
+        n=560,
+        accuracy=Estimate(0.9),
+        resolved_share=0.5,
+        loss=1,
+        bayes_loss=1,
+        blind_loss=2,
     )
+    facts: dict[str, Any] = {"settings": ProbeConfig(), "data": {}, "warnings": [], "behaviour": [answers]}
+    return ProbeResults(model=MODEL, findings=list(findings), **facts | changes)
 
 
-def question_result(name: str, verdict: str) -> QuestionResult:
-    """Return the result of a question, with the link head."""
-    accuracy = 0.9989 if verdict == "supported" else 0.62
-    return filled(
-        QuestionResult,
-        question=name,
-        family="agreement" if name == "number" else "later_cue",
-        site="pronoun",
-        layer=LINK_HEAD[0],
-        head=LINK_HEAD[1],
-        test={name: holdout(accuracy) for name in ("iid", "headline")},
-        heads=filled(
-            HeadTable,
-            accuracy=heads(1, 0.5, accuracy),
-            block_accuracy=heads(2, 0.18, accuracy),
-            pronoun_contrast=heads(3, 0, 1.6715),
-        ),
-        similar=[SimilarHead(1, 2, 0.81)],
-        causal=filled(
-            CausalResult,
-            attention_swap=0.9891,
-            distractor_edge_ablation=-0.2,
-            controls=ControlHeads([0, 2, 3], [0.01, -0.2, float("nan")]),
-        ),
-        head_set=filled(HeadSet, attention_swap=0.99, curve=[SetStep(0, 1, 0.98, 0.99)]),
-        verdict=verdict,
-        evidence_level="E3",
-        reasons=["attention swap not measured; required: above 0.2"],
-        criteria=[
-            Criterion("beats_baselines", {"lead_low": 0.49}, {"lead_low": 0.0}, True, "met", ""),
-            Criterion("causal_edge", {"attention_swap": None}, {"attention_swap": 0.2}, False, "not measured", "Why."),
-        ],
-    )
+def sentence(name: str, text: str, example: Example | None = None) -> PageSentence:
+    """Return a sentence with random causal attention, in which the link head of an example has learned to link."""
+    words = tokenized(text).words
+    roles = [words.index(word) for word in (example.query, example.antecedent, example.distractor)] if example else []
+    scores = np.random.default_rng(len(words)).normal(size=(N_LAYER, N_HEAD, len(words), len(words)))
+    if roles:
+        scores[(*LINK_HEAD, *roles[:2])] += 8
+    weights = np.where(np.tri(len(words), dtype=bool), np.exp(scores), 0)
+    return PageSentence(
+        id=name, group=name.rsplit("-", 1)[0], title=f"Sentence {name}.", text=text, words=words, query=roles[:1],
+        antecedents=roles[1:2], distractors=roles[2:], notes=[] if example else ["A note."],
+        next=[("pounced", 0.31), ("purred", 0.22)], weights=pack_weights(weights / weights.sum(axis=-1, keepdims=True)),
+    )  # fmt: skip
 
 
-def question(name: str, verdict: str) -> PageQuestion:
-    """Return what the page holds of a question."""
-    result = question_result(name, verdict)
-    return PageQuestion(
-        result=result,
-        description='"it" or "they", read at the pronoun',
-        claim=f"Attention head {result.place} links a pronoun to its antecedent. It is right in 99.9 %.",
-        does_not_show=["understanding"],
-        holdout="headline",
-        ablation="import torch\nedit = None",
-        heads={
-            "accuracy": result.heads.accuracy,
-            "block_accuracy": result.heads.block_accuracy,
-            "pronoun_contrast": result.heads.pronoun_contrast,
-            "p": heads(4, 0.7, 0.0005),
-        },
-        sentences=[f"{name}-{i}" for i, _ in enumerate(SHOWCASE[name], 1)],
-    )
-
-
-def training() -> dict[str, Any]:
-    """Return curves in which the link head appears around step 600."""
-    rise = [float(1 / (1 + np.exp(-(step - 600) / 80))) for step in STEPS]
-    curves = {
-        "accuracy": [heads(i, 0.5, 0.5 + 0.49 * share) for i, share in enumerate(rise)],
-        "pronoun_contrast": [heads(i, 0, 1.7 * share) for i, share in enumerate(rise)],
-        "chance_level": [0.65] * len(STEPS),
-        "resolved_share": [-6 * (1 - share) + share for share in rise],
-    }
-    return {
-        "steps": STEPS,
-        "curves": {
-            "number": curves | {"answer_accuracy": rise},
-            "later_cue": curves | {"resolved_share": None, "answer_accuracy": rise},
-        },
-        "natural": [
-            {
-                "question": "gender",
-                "contrast": curves["pronoun_contrast"],
-                "chosen": [
-                    {"target": "matching entity", "layer": 0, "head": 1},
-                    {"target": "other entity", "layer": 1, "head": 0},
-                ],
-            }
-        ],
-        "next_pronoun": [
-            {
-                "question": "gender",
-                "layer": 1,
-                "head": 0,
-                "share": curves["accuracy"],
-                "follows_twin": rise,
-                "margin": rise,
-            }
-        ],
-        "loss": {"steps": [0, 600, 1200], "validation": [6.5, 1.2, 1.09], "floor": [1.06] * 3},
-    }
+def metrics() -> Metrics:
+    """Return the records of a training in which the link head appears around step 600."""
+    points = []
+    for i, step in enumerate(STEPS):
+        share = float(1 / (1 + np.exp(-(step - 600) / 80)))
+        grids = {"accuracy": grid(i, 0.5, 0.5 + 0.49 * share), "contrast": grid(i, 0, 1.7 * share)}
+        answers = {"bar": 0.65, "answer_accuracy": share}
+        number = HeadPoint(*LINK_HEAD, grids, answers | {"resolved_share": -6 * (1 - share) + share})
+        edges = HeadPoint(1, 0, {"swap": grid(i, 0, share)}, {"swap": share, "follows": share, "margin": share})
+        cue = HeadPoint(*LINK_HEAD, grids, answers)
+        points.append(ProbePoint(step, {"number": number, "later_cue": cue, "next_pronoun_gender": edges}))
+    losses = zip((0, 600, 1200), (6.5, 1.2, 1.09), strict=True)
+    records = [
+        ValidationRecord(step=step, loss=loss, bits_per_byte=1, whole=False, floor=1.06) for step, loss in losses
+    ]
+    return Metrics([], records, points)
 
 
 def live_model() -> LiveModel:
     """Return a model with random weights that knows the examples' words, and two others as its earlier steps."""
-    texts = [example.text for examples in SHOWCASE.values() for example in examples]
+    texts = [example.text for examples in EXAMPLES.values() for example in examples]
     tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
     sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
     models = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
     described = live_tokenizer(tokenizer, end_id(tokenizer))
     assert described is not None
     return LiveModel(
-        source="runs/default",
-        step=STEPS[-1],
-        shape=plain_shape(models[0].config),
-        parameters=[(name, parameter.numel()) for name, parameter in models[0].named_parameters()],
-        type="float32",
-        weights=pack_parameters(models[0], torch.float32),
-        rounding="",
-        earlier_steps=[STEPS[0], STEPS[6]],
-        earlier=[pack_parameters(model, torch.float16) for model in models[1:]],
-        tokenizer=described,
-        start_name=START,
-        text=texts[0],
-        head=None,
-        pair=[],
-    )
-
-
-def live_content() -> PageContent:
-    """Return the content of a page with a live model."""
-    return replace(content(), live=Live(live_model(), ""))
+        source="runs/default", step=STEPS[-1], shape=plain_shape(models[0].config),
+        parameters=[(name, parameter.numel()) for name, parameter in models[0].named_parameters()], type="float32",
+        weights=pack_parameters(models[0], torch.float32), rounding="", earlier_steps=[STEPS[0], STEPS[6]],
+        earlier=[pack_parameters(model, torch.float16) for model in models[1:]], tokenizer=described, start_name=START,
+        text=texts[0], head=None, pair=[],
+    )  # fmt: skip
 
 
 def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> PageContent:
-    """Return the content of a page with two questions, both worked examples and the user's sentences."""
-    curves = training()
-    sentences = []
-    for group, examples in SHOWCASE.items():
-        for i, example in enumerate(examples, 1):
-            sentences.append(sentence(f"{group}-{i}", group, example.text, example))
-    sentences += [sentence(f"yours-{i}", "yours", text) for i, text in enumerate(texts, 1)]
+    """Return the content of a page with findings of both outcomes, both worked examples and the user's sentences."""
+    not_shown = replace(finding("later_cue").head, verdict="suggestive", level="E1")
+    found = results(finding("number"), finding("later_cue", head=not_shown), finding("next_pronoun_gender"))
+    sentences = [sentence(f"yours-{i}", text) for i, text in enumerate(texts, 1)]
+    for name, examples in EXAMPLES.items():
+        sentences += [sentence(f"{name}-{i}", each.text, each) for i, each in enumerate(examples, 1)]
+    sentences.append(sentence("typical-next_pronoun_gender-1", "Anna does not listen to Ben."))
+    names = [*EXAMPLES, "yours", "typical-next_pronoun_gender"]
+    groups = {name: PageGroup(title=f"Group {name}", note="A note.") for name in names}
+    groups[names[-1]] = replace(groups[names[-1]], question="next_pronoun_gender")
+    findings = []
+    for each in found.findings:
+        ids = [shown.id for shown in sentences if each.question in shown.group]
+        findings.append(PageFinding(
+            question=each.question, description=each.description, verdict=each.verdict, heads="L0H1", place=each.place,
+            claim=claim_of(each, MODEL), tables=finding_tables(each), ablation="import torch\nedit = None",
+            does_not_show=limits_of(each, MODEL), reasons=each.judged.reasons, grids=each.grids, sentences=ids,
+        ))  # fmt: skip
+    measures = {name: PageMeasure(label=name.replace("_", " "), meaning="means", centre=None) for name in
+                ("accuracy", "block_accuracy", "contrast", "edge_effect", "t", "swap")}  # fmt: skip
+    run = PageModel(
+        name="default", step="step 1,200", facts="2 layers", n_layer=N_LAYER, n_head=N_HEAD,
+        environment={"python": "3.11"}, commands=["python train.py", "python eval.py"],
+    )  # fmt: skip
     return PageContent(
-        run=PageModel(
-            name="default",
-            step="step 1,200",
-            facts="2 layers",
-            n_layer=N_LAYER,
-            n_head=N_HEAD,
-            environment={"python": "3.11"},
-            commands=["python train.py", "python eval.py"],
-        ),
-        notes=["A note on top."],
-        max_p=0.01,
-        questions=[question("number", "supported"), question("later_cue", "suggestive")],
-        sentences=sentences,
-        training=curves,
-        next_pronoun=[PageClaim("supported", "Attention head L1H0 decides. It is she or he.")],
-        natural=[("suggestive", "Head L1H0 may turn to the antecedent. Contrast 0.4, corrected p 0.0010.")],
-        tables=[Table("Answers", ["question", "items"], [["number", "560"]])],
-        resumed=["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."],
-        omissions=[],
-    )
+        run=run, heading="Which attention head links a pronoun to its antecedent?", notes=["A note on top."],
+        max_p=0.01, findings=findings, measures=measures, groups=groups, sentences=sentences,
+        training=training_content(metrics()), tables=model_tables(found), omissions=["much"],
+        resumed=["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."], live=Live(live_model(), ""),
+    )  # fmt: skip
 
 
 def without_probe() -> PageContent:
-    """Return the content of a run whose heads were not tested."""
+    """Return the content of a run without a live model whose heads were not tested."""
     page = content()
     yours = [shown for shown in page.sentences if shown.group == "yours"]
-    return replace(page, questions=[], next_pronoun=[], natural=[], sentences=yours, training=None, tables=[])
+    return replace(
+        page, findings=[], sentences=yours, training=None, tables=[], live=Live(None, "No: <b>elsewhere</b>.")
+    )
 
 
 def hostile() -> PageContent:
     """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = cycle(HOSTILE)
-    free = {"name", "title", "text", "words", "notes", "next", "description", "claim", "reasons", "reason",
-            "does_not_show", "commands", "environment", "header", "rows", "note", "resumed", "omissions",
-            "facts", "step", "natural"}  # fmt: skip
+    # What the script reads as names and numbers
+    names = {"id", "group", "verdict", "place", "grids", "training", "weights", "live", "measures", "groups", "kind"}
 
     def attack(value: Any, key: str) -> Any:
+        if key in names:
+            return value
         if is_dataclass(value):
             return replace(value, **{part.name: attack(getattr(value, part.name), part.name) for part in fields(value)})
         if isinstance(value, dict):
             return {name: attack(inner, name if key != "environment" else key) for name, inner in value.items()}
         if isinstance(value, list | tuple):
             return [attack(inner, key) for inner in value]
-        return next(texts) if isinstance(value, str) and key in free else value
+        return next(texts) if isinstance(value, str) else value
 
     page = content()
-    questions = []
-    for attacked in attack(page.questions, ""):
-        result = replace(attacked.result, question=HOSTILE[0] + attacked.result.question)
-        questions.append(replace(attacked, result=result))
-    return replace(attack(page, ""), questions=questions, training=page.training)
+    findings = []
+    for each in attack(page.findings, ""):
+        findings.append(replace(each, question=HOSTILE[0] + each.question, verdict=HOSTILE[1], sentences=["number-1"]))
+    groups = {name: replace(attack(group, ""), question=None) for name, group in page.groups.items()}
+    return replace(attack(page, ""), groups=groups, findings=findings)

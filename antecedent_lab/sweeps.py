@@ -1,21 +1,19 @@
-"""The mode of eval.py for the runs of a sweep: what holds over training seeds, or what the settings that differ change.
-
-Runs that differ in nothing but the seed are summarised; other runs are compared within seeds.
-"""
+"""The mode of eval.py for the runs of a sweep: what holds over seeds, or what the settings that differ change."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.modes import probed
 from antecedent_lab.opened import load_resumes, load_run_settings
 from data.errors import UserError, printable
 from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
+from probe.results import ProbeResults
 from probe.seeds import SeedsResult, SweepRun, over_seeds
 from probe.variants import Comparison, by_variant, compare_runs
 from report.sweep_tables import comparison_csv, comparison_markdown, seeds_markdown
@@ -23,79 +21,69 @@ from training.command_line import program_command
 from training.files import lock, write_files
 from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs, first_unwritable
-from training.settings import (
-    INFOS,
-    TrainSettings,
-    changed_settings,
-    compose_settings,
-    result_settings,
-    saved_settings,
-)
+from training.settings import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
 
-_Changes = dict[str, tuple[int, dict[str, Any]]]
+# Returns the results of a run, which it tests if that has not been done with these settings; prints by its last one.
+Probed = Callable[[Path, EvalSettings, ProbeConfig, Callable[[str], None]], ProbeResults]
 
 
-def summarise_sweep(settings: EvalSettings, config: ProbeConfig) -> None:
-    """Test the runs of a sweep; print and write what holds over its seeds, or what each variant changes."""
+def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -> None:
+    """Test the runs of a sweep; print and write what holds over its seeds or, if settings differ, what they change."""
     # Errors in the sweep are reported before minutes of probing.
     sweep = Path(settings.runs or "")
     runs = _finished_runs(sweep)
     configs = {run.name: load_run_settings(run)[1] for run in runs}
     changes, standard = differing_settings(configs, compose_settings())
     by_variant(changes)
-    causal = {name for name, saved in configs.items() if saved_settings(saved).model.is_causal}
-    if not causal:
+    is_causal = {name: saved_settings(saved).model.is_causal for name, saved in configs.items()}
+    if not any(is_causal.values()):
         raise UserError(f"{sweep}: with model.mask=none a word sees the next one, so heads are not tested")
 
-    (sweep / "probe").mkdir(exist_ok=True)
-    with closing(lock(sweep / "probe")):
-        # What each run has tested
+    # What each run has tested
+    folder = sweep / "probe"
+    folder.mkdir(exist_ok=True)
+    with closing(lock(folder)):
         records = []
         for number, (run, metrics) in enumerate(runs.items(), start=1):
-            count = f"{run.name} ({number} of {len(runs)})"
-
-            def log(line: str, count: str = count) -> None:
-                print(printable(f"{count}: {line}"), flush=True)
-
-            results = probed(run, settings, config, log) if run.name in causal else None
+            log = partial(_log, f"{number} of {len(runs)}: ")
+            results = probed(run, settings, config, log) if is_causal[run.name] else None
             seed, changed = changes[run.name]
             records.append(SweepRun(run.name, seed, metrics, results, changed))
 
         # The tables show what the files say, with its six digits.
         notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
         if standard:
-            compared: Comparison = from_json(Comparison, to_json(compare_runs(records, standard, notes)), "compare")
-            tables = {"compare.md": comparison_markdown(compared), "compare.csv": comparison_csv(compared)}
-            _write(sweep / "probe", "compare", compared, tables)
+            content = to_json(compare_runs(records, standard, notes))
+            variants: Comparison = from_json(Comparison, content, "compare.json")
+            texts = {"compare.md": comparison_markdown(variants), "compare.csv": comparison_csv(variants)}
         else:
-            over: SeedsResult = from_json(SeedsResult, to_json(over_seeds(records, notes)), "seeds")
-            _write(sweep / "probe", "seeds", over, {"seeds.md": seeds_markdown(over)})
+            content = to_json(over_seeds(records, notes))
+            texts = {"seeds.md": seeds_markdown(from_json(SeedsResult, content, "seeds.json"))}
+        table, name = next(iter(texts.values())), "compare.json" if standard else "seeds.json"
+        print(printable(f"\n{table}"))
+        texts[name] = json.dumps(content, indent=2) + "\n"
+        write_files(folder, texts, name)
+        print(f"wrote {', '.join(texts)} to {folder}")
 
 
-def _write(folder: Path, name: str, results: SeedsResult | Comparison, tables: dict[str, str]) -> None:
-    """Print the table of a sweep and write it as Markdown, with the results as JSON."""
-    lines = [tables[f"{name}.md"].rstrip("\n"), *(f"note: {warning}" for warning in results.warnings)]
-    tables[f"{name}.md"] = "\n".join(lines) + "\n"
-    print(printable(f"\n{tables[f'{name}.md']}"))
-    texts = {f"{name}.json": json.dumps(to_json(results), indent=2) + "\n", **tables}
-    write_files(folder, texts, f"{name}.json")
-    print(f"wrote {', '.join(texts)} to {folder}")
+def _log(count: str, line: str) -> None:
+    print(printable(f"{count}{line}"), flush=True)
 
 
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
     """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
     runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
-    for folder in (sweep, *runs):
-        if blocked := first_unwritable(folder):
-            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
-    for run, metrics in runs.items():
-        if not metrics.has_ended:
-            resume = program_command("train", "resume=true", f"out={run}")
-            raise UserError(f"{run}: training has not ended; resume it: {resume}")
+    if blocked := next(filter(None, map(first_unwritable, (sweep, *runs))), None):
+        raise PermissionError(f"{blocked}: cannot be written; change its permissions")
+    if unfinished := next((run for run, metrics in runs.items() if not metrics.has_ended), None):
+        resume = program_command("train", "resume=true", f"out={unfinished}")
+        raise UserError(f"{unfinished}: training has not ended; resume it: {resume}")
     return runs
 
 
-def differing_settings(configs: Mapping[str, Any], defaults: TrainSettings) -> tuple[_Changes, dict[str, Any]]:
+def differing_settings(
+    configs: Mapping[str, Any], defaults: TrainSettings
+) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
     """Return the seed of each run and its settings that differ from the standard variant, and the standard's values.
 
     The standard is the first run with the fewest differences from `defaults`, the settings of train.py without
@@ -117,7 +105,7 @@ def differing_settings(configs: Mapping[str, Any], defaults: TrainSettings) -> t
     first = min(variants, key=n_changes.__getitem__)
 
     # The differences of each run from the standard.
-    runs: _Changes = {}
+    runs: dict[str, tuple[int, dict[str, Any]]] = {}
     standard: dict[str, Any] = {}
     for run, variant in variants.items():
         changes = changed_settings(variants[first], variant)

@@ -102,11 +102,8 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
 
 def variant_name(changes: Mapping[str, Any]) -> str:
     """Return the changed settings as written on the command line; "standard" if there are none."""
-    texts = []
-    for name, value in changes.items():
-        shown = str(value).lower() if isinstance(value, bool) else value
-        texts.append(f"{name.removeprefix('model.')}={shown}")
-    return ", ".join(texts) or STANDARD
+    shown = {name: str(value).lower() if isinstance(value, bool) else value for name, value in changes.items()}
+    return ", ".join(f"{name.removeprefix('model.')}={value}" for name, value in shown.items()) or STANDARD
 
 
 def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, dict[int, str]]:
@@ -194,21 +191,24 @@ def _sentence(variant: Variant, standard: Mapping[str, Any]) -> str:
     if variant.name == STANDARD:
         return f"{STANDARD} ({variant_name(standard)}): the reference of all comparisons; {supported}."
 
-    # A difference that is tested and significant, or of too few seeds for a test; the table has all others.
-    shown: dict[str, list[str]] = {"differs in": [], "not tested with so few seeds:": []}
+    # Differences that are significant, or of too few seeds for a test
+    significant, untested = [], []
     for name, test in variant.differences.items():
         form = COLUMNS[name].form
-        change = f"{COLUMNS[name].label} {test.mean or 0.0:+{form}}"
         if test.is_significant and test.interval:
-            shown["differs in"].append(f"{change} [{test.interval[0]:+{form}}, {test.interval[1]:+{form}}]")
+            low, high = test.interval
+            significant.append(f"{COLUMNS[name].label} {test.mean:+{form}} [{low:+{form}}, {high:+{form}}]")
         elif test.mean is not None and test.interval is None:
-            shown["not tested with so few seeds:"].append(change)
+            untested.append(f"{COLUMNS[name].label} {test.mean:+{form}}")
 
-    # The clauses of the sentence.
+    # The clauses of the sentence
     clauses = [supported]
     if not variant.is_causal:
         clauses = ["not causal: every position sees its target, so the loss means nothing and no head is tested"]
-    clauses += [f"{words} {', '.join(changes)}" for words, changes in shown.items() if changes]
+    if significant or not untested:
+        clauses.append(f"significant difference in {', '.join(significant) or 'nothing'}")
+    if untested:
+        clauses.append(f"too few seeds to test {', '.join(untested)}")
     if variant.unpaired_seeds:
         seeds = ", ".join(map(str, variant.unpaired_seeds))
         clauses.append(f"seeds without a pair, not in the differences: {seeds}")

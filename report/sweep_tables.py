@@ -52,22 +52,24 @@ def seeds_markdown(results: SeedsResult) -> str:
     note = (
         "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if\n"
     )
-    answers = [(name, values) for name, values in results.behaviour.items() if values["resolved_share"].n]
+    answers = [item for item in results.behaviour.items() if item[1]["resolved_share"].n]
     lines += _table(answers, {
         "answers": lambda row: row[0],
         "n": lambda row: f"{row[1]['n'].minimum:.0f}",
         "resolved share": lambda row: _mean(row[1]["resolved_share"], ".3f"),
         "minimum": lambda row: f"{row[1]['resolved_share'].minimum:.3f}",
         "accuracy": lambda row: _mean(row[1]["accuracy"], ".3f"),
-        "minimum ": lambda row: f"{row[1]['accuracy'].minimum:.3f}",
     }, f"{note}the model is misled.")  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_notes(results)]) + "\n"
+
+
+def _notes(results: SeedsResult | Comparison) -> list[str]:
+    return [f"note: {warning}" for warning in results.warnings]
 
 
 def _heads(row: QuestionOverSeeds) -> str:
     """Return the heads of each run with their level."""
-    cells = [f"{'+'.join(map(str, heads))} {level}" for heads, level in zip(row.heads, row.levels, strict=True)]
-    return ", ".join(cells)
+    return ", ".join(f"{'+'.join(map(str, each))} {level}" for each, level in zip(row.heads, row.levels, strict=True))
 
 
 def _table(rows: Iterable[_Row], columns: Mapping[str, Callable[[_Row], str]], note: str = "") -> list[str]:
@@ -86,10 +88,8 @@ def _mean(values: Summary, form: str, missing: str = "never") -> str:
 
 def comparison_markdown(results: Comparison) -> str:
     """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
-    columns: dict[str, Callable[[Variant], str]] = {
-        "variant": lambda row: row.name,
-        "seeds": lambda row: str(len(row.seeds)),
-    }
+    columns: dict[str, Callable[[Variant], str]] = {"variant": lambda row: row.name}
+    columns["seeds"] = lambda row: str(len(row.seeds))
     names = list(results.variants[0].values)
     for name in names:
         columns[name.replace("_", " ")] = lambda row, name=name: _with_star(row, name)  # type: ignore[misc]
@@ -98,7 +98,9 @@ def comparison_markdown(results: Comparison) -> str:
     legend = [f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names]
     if results.question:
         legend.append(f"supported: number of runs whose head for the question {results.question} is supported")
-    return "\n".join([*_table(results.variants, columns)[1:], "", *sentences, "", *legend, *_STAR])
+    return "\n".join(
+        [*_table(results.variants, columns)[1:], "", *sentences, "", *legend, *_STAR, *_notes(results), ""]
+    )
 
 
 def _with_star(variant: Variant, name: str) -> str:

@@ -53,7 +53,7 @@ class StoriesConfig:
     skew: float = _setting(
         "probability that a training pronoun refers to the first noun; 0.5: position is no clue", above=0, below=1
     )
-    # The shares of the story families add up to 1 (docs/stories.md).
+    # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
     share_told_gender: float = _setting("share: by a gender that the story states")
     share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')

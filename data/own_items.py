@@ -2,7 +2,7 @@
 
 A block has four texts, both orders of two words times which of them is meant, or two texts, one order of the words.
 
-The first line may describe the question; every other line is one text (docs/own_question.md).
+The first line may describe the question; every other line is one text (docs/probe.md).
 """
 
 import json

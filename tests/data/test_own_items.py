@@ -276,7 +276,7 @@ def test_a_block_of_two_without_a_counterpart_is_left_out(tmp_path: Path) -> Non
 def test_the_program_in_the_documentation_writes_a_file_of_whole_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parent.parent.parent / "docs/own_question.md").read_text()
+    page = (Path(__file__).parent.parent.parent / "docs/probe.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(code, {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "attention.md"
+PAGE = Path(__file__).parents[1] / "docs" / "attention.md"
 _BLOCKS = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 

@@ -1,4 +1,4 @@
-"""Imports go down only: programs, antecedent_lab, report and lab, probe, training, and at the bottom model and data."""
+"""Imports go down only: programs, antecedent_lab, report, probe, training, and at the bottom model and data."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.program import ROOT
 
-LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "lab": 3, "antecedent_lab": 4}
+LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "antecedent_lab": 4}
 LEVELS |= {"__main__.py": 5, "train": 5, "eval": 5, "tests": 6, "research": 6}
 OPTIONAL = {"transformers", "safetensors", "sentencepiece", "pandas"}
 SLOW = {

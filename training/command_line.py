@@ -142,7 +142,7 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
         name, equals, value = argument.partition("=")
         if argument.startswith("-") or (not equals and argument in CFG_VALUES):
             if argument in ("-m", "--multirun") and "variant" not in groups:
-                remedy = "eval.py reads them by runs=DIR or compare=DIR"
+                remedy = "eval.py reads them by runs=DIR"
                 raise UserError(f"{argument}: only train.py has sweeps; {remedy}")
             if argument not in (*FLAGS, *CFG_VALUES):
                 raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")

@@ -20,7 +20,7 @@ from data.typed_json import to_json
 from tests.program import ROOT, run_program
 from training.checkpoint import load_checkpoint, read_manifest
 
-PROGRAM = ("antecedent_lab", "data", "model", "probe", "report", "lab", "training")
+PROGRAM = ("antecedent_lab", "data", "model", "probe", "report", "training")
 MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "code", "hydra.utils"}
 CALLS = {
     "eval", "exec", "compile", "__import__", "breakpoint", "input", "os.system", "os.popen", "os.execv", "os.execvp",

@@ -19,7 +19,7 @@ def main(config: DictConfig) -> int:
     probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
     settings = to_settings(EvalSettings, values)
 
-    from antecedent_lab.evaluate import evaluate  # imports torch: seconds that --help and a typo need not wait for
+    from antecedent_lab.modes import evaluate  # imports torch: seconds that --help and a typo need not wait for
 
     evaluate(settings, probe)
     return 0

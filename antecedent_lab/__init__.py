@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ProbeResult,
         ProbeResults,
         UserError,
+        compare_models,
         cut_link,
         exchange_links,
         load_metrics,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         probe_model,
         remove_head,
     )
-    from antecedent_lab.two_models import compare_models
 
 __all__ = [
     "Head",
@@ -51,9 +51,9 @@ def __getattr__(name: str) -> Any:
     """Import everything when a public name is first used: torch takes seconds, and --help does not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from antecedent_lab import api, two_models
+    from antecedent_lab import api
 
-    return getattr(two_models if name == "compare_models" else api, name)
+    return getattr(api, name)
 
 
 def __dir__() -> list[str]:

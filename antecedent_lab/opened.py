@@ -1,7 +1,7 @@
 """Open a trained model for the probe: the best checkpoint of a run, or a model of another program."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,6 @@ from torch import Tensor
 from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.errors import UserError, damaged_file_error
-from data.links import LinkItem
 from data.tokenizer import end_id, load_tokenizer
 from data.typed_json import from_json
 from model.config import departures
@@ -206,13 +205,14 @@ def open_external(
     stories: DataConfig | None,
     device: torch.device,
     tokenizer: str | None = None,
+    setting: str = "model",
 ) -> OpenedModel:
     """Load a causal language model of another program and its tokenizer, to be tested on `stories`, or on English text.
 
     `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
-    UserError or OSError with one line if the model cannot be loaded or observed.
+    UserError or OSError with one line if the model cannot be loaded or observed; `setting` is the one that names it.
     """
-    external = open_transformers(name, device, tokenizer)
+    external = open_transformers(name, device, tokenizer, setting)
     view = external.view
     facts = external.facts
 
@@ -225,7 +225,7 @@ def open_external(
     folder = _EXTERNAL_RESULTS / default if out is None else Path(out)
     _check_results_folder(folder, owner)
 
-    _check_attention(view, name)
+    _check_attention(view, f"{setting}={name}")
     environment = {
         "model": name,
         "model_type": facts.model_type,
@@ -284,34 +284,4 @@ def _check_attention(model: ObservableModel, name: str) -> None:
     try:
         check_observed(model, tokens[None], torch.tensor([[length // 2]]))
     except ValueError as error:
-        raise UserError(f"model={name}: {error}") from None
-
-
-def check_items(opened: OpenedModel, items: Sequence[LinkItem], n_answers: int) -> list[str]:
-    """Return warnings about the sentences in the tokens of an external model; UserError if it cannot read them.
-
-    `n_answers` items have an answer as text; some may have none in these tokens.
-    """
-    # The model must be able to read all of them.
-    tokens: list[int] = []
-    largest = 0
-    for item in items:
-        tokens += item.tokens
-        largest = max(largest, *item.tokens, *item.answers, *item.foils)
-    longest = 1 + max(len(item.tokens) for item in items)
-    limit = opened.model.context_length
-    if longest > limit:
-        raise UserError(f"model={opened.source}: reads {limit} tokens, but the sentences need {longest}")
-    if largest >= opened.model.vocab_size:
-        raise UserError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
-
-    # What the results leave open.
-    warnings = ["The training data of this model is unknown, so it may have seen these sentences."]
-    n_unknown = sum(token == opened.unknown for token in tokens)
-    if n_unknown:
-        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")
-    n_lost = n_answers - sum(item.payoff is not None for item in items)
-    if n_lost:
-        where = f"In {n_lost:,} of {n_answers:,} items"
-        warnings.append(f"{where} both answers begin with the same tokens, so the model's answer is not tested there.")
-    return warnings
+        raise UserError(f"{name}: {error}") from None

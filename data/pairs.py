@@ -75,6 +75,7 @@ class Cell:
     control: Word = ()  # a content word, to compare the mentions with
     subject: Word | None = None
     surprisal: tuple[float, ...] = ()  # -log p(target) in nats for each of ORACLES; empty if unknown
+    has_lost_answer: bool = False  # answers and foils begin with the same tokens
 
     @property
     def not_meant(self) -> tuple[Word, ...]:
@@ -325,6 +326,7 @@ def _cell(
         target=None if payoff is None else ids[payoff],
         subject=words[link.subject] if link.subject else None,
         surprisal=surprisal,
+        has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
     )
 
 

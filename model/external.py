@@ -58,24 +58,27 @@ class _ExternalModel:
     facts: ModelFacts
 
 
-def open_transformers(source: str, device: torch.device, tokenizer_source: str | None = None) -> _ExternalModel:
+def open_transformers(
+    source: str, device: torch.device, tokenizer_source: str | None = None, setting: str = "model"
+) -> _ExternalModel:
     """Load a causal language model in float32; UserError if it cannot be loaded or observed.
 
     `source` is a folder of `save_pretrained` or a name on the hub. `tokenizer_source` is a folder or a hub name with a
-    tokenizer, or a tokenizer.json; None: the tokenizer is in the model's folder.
+    tokenizer, or a tokenizer.json; None: the tokenizer is in the model's folder. `setting` is the one that names it.
     """
+    named = f"{setting}={source}"
     if find_spec("transformers") is None:
-        raise UserError(f"model={source}: needs transformers: {sys.executable} -m pip install '.[export]'")
+        raise UserError(f"{named}: needs transformers: {sys.executable} -m pip install '.[export]'")
 
     # The model, then a tokenizer that fits its vocabulary.
-    path, commit = find_model(source)
-    view = _load(path, source, device)
+    path, commit = find_model(source, setting)
+    view = _load(path, named, device)
     if tokenizer_source is None:
-        tokenizer, bos_id = imported_tokenizer(path, f"model={source}")
+        tokenizer, bos_id = imported_tokenizer(path, named)
     else:
         tokenizer, bos_id = _chosen_tokenizer(tokenizer_source)
     if bos_id >= view.vocab_size:
-        raise UserError(f"model={source}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
+        raise UserError(f"{named}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
 
     config = view.model.config
     facts = ModelFacts(
@@ -132,26 +135,26 @@ def _chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
 # Weights
 
 
-def _load(path: Path, source: str, device: torch.device) -> TransformersView:
+def _load(path: Path, named: str, device: torch.device) -> TransformersView:
     """Return the model at `path`; UserError for every problem that transformers or we find."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model = _load_folder(path, source, device)
+        model = _load_folder(path, device)
         if not all(weight.isfinite().all() for weight in model.parameters()):
             raise UserError("its weights are not finite")
         return TransformersView(model.to(device))
     except torch.OutOfMemoryError:
         raise
     except UnpicklingError:
-        raise UserError(f"model={source}: its weights hold more than tensors and are not loaded") from None
+        raise UserError(f"{named}: its weights hold more than tensors and are not loaded") from None
     except Exception as error:  # transformers and the files of others raise exceptions of every type
-        raise UserError(f"model={source}: {one_line(error)}") from None
+        raise UserError(f"{named}: {one_line(error)}") from None
 
 
-def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
+def _load_folder(folder: Path, device: torch.device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
     if (folder / "adapter_config.json").is_file():
@@ -160,8 +163,6 @@ def _load_folder(folder: Path, source: str, device: torch.device) -> Any:
 
     # Requests in config.json that are refused.
     values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
-    if "model_type" not in values and (folder / "checkpoints").is_dir():
-        raise UserError(f"is a run of train.py; use run={source}")
     if values.get("quantization_config"):
         raise UserError("its weights are quantized; use the version that is not")
     if re.search(r'attn_implementation": "[^"]*/', json.dumps(values)):

@@ -154,10 +154,7 @@ def _study(question: Question, context: _Context) -> Finding:
         of_set = _tested_set(curve, question, context, rules, facts)
     is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE_OF_ALL * of_all
     return Finding(
-        question=question.name,
-        description=question.description,
-        link=question.link,
-        outcome=question.outcome,
+        **question.words_of_findings,
         unit="set" if is_set else "head",
         head=of_head,
         set=of_set,
@@ -173,7 +170,6 @@ def _study(question: Question, context: _Context) -> Finding:
         similar=similar_heads(tested.scores().contrast, head),
         head_type=head_type,
         examples=_median_block(tested, head),
-        file=question.file,
     )
 
 

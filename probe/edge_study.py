@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from data.errors import UserError
 from data.pairs import Items
 from data.passages import ngram_rule
 from model.observe import ObservableModel
@@ -17,7 +18,7 @@ from probe.edits import MIN_SHARE, Sites, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Head, Part, Shown, Tested
 from probe.rules import FIXED_RULES, Rule
-from probe.statistics import MaxT, estimate_ratio, sample_of
+from probe.statistics import MaxT, estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, judged
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -94,21 +95,16 @@ def study_edges(
     question: Question,
     config: ProbeConfig,
     progress: Progress,
-) -> Finding | str:
+) -> Finding:
     """Choose the head that decides the next word on one half of the documents, and test it on the other half.
 
     `items` are the passages of one question, `documents` the (name, text) that a rule is counted in. `untrained` are
-    models of the same shape. Returns a sentence if the question cannot be tested.
+    models of the same shape. UserError if the direct effects of many heads are not known.
     """
-    if problem := problem_of(question, items):
-        return problem
-
     # All heads, or of many those with the largest direct effect; the largest edge effect is chosen.
     progress("choosing a head", 0.0)
     choosing = Half(model, items.of(question.name, DEV), config.tokens_per_batch)
     candidates = candidates_of(model, choosing)
-    if not candidates:
-        return f"{question.name}: the direct effects of the heads are not known for this kind of model"
     singles = [[head] for head in candidates]
     best = int(choosing.edge_effects(singles).mean(axis=0).argmax())
 
@@ -119,7 +115,7 @@ def study_edges(
     test = sample_of(tested.items, effects).test(config)
     untrained_t = []
     for number, other in enumerate(untrained):
-        progress(f"untrained model {number + 1}", 0.3 + 0.5 * number / config.n_untrained)
+        progress("untrained models", 0.3 + 0.5 * number / config.n_untrained)
         of_other = Half(other, items.of(question.name, TESTED), config.tokens_per_batch).edge_effects(singles)
         untrained_t.append(sample_of(tested.items, of_other).largest_t(config))
 
@@ -137,12 +133,8 @@ def study_edges(
     # Only a set that reaches its share can take the place of the head.
     is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
     unit = "set" if is_set and of_head.verdict != SUPPORTED else "head"
-    rules = _rules(question, tested.two.items, documents)
     return Finding(
-        question=question.name,
-        description=question.description,
-        link=question.link,
-        outcome=question.outcome,
+        **question.words_of_findings,
         unit=unit,
         head=of_head,
         set=of_set,
@@ -151,10 +143,8 @@ def study_edges(
         clusters=_counts(tested),
         left_out=items.reasons(question.name),
         smallest_p=test.smallest_p,
-        untrained={"t": Estimate(float(np.mean(untrained_t)), min(untrained_t), max(untrained_t))}
-        if untrained_t
-        else {},
-        rules=rules,
+        untrained={"t": mean_and_range(untrained_t)} if untrained_t else {},
+        rules=_rules(question, tested.two.items, documents),
         grids=_grids(model, candidates, effects, test),
         parts=_strata(model, items, question, [choosing.two, tested.two], config),
         examples=_typical(tested, head, of_set.heads if unit == "set" and of_set else [head]),
@@ -163,25 +153,27 @@ def study_edges(
 
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
-    """Return the heads to edit: all, or of many those of the largest direct effect; none if that is not known."""
+    """Return the heads to edit: all, or of many those of the largest direct effect."""
     n_heads = model.n_layer * model.n_head
     direct = np.zeros((model.n_layer, model.n_head)) if n_heads <= EDIT_ALL else np.abs(choosing.direct_effects())
-    return screened(direct, above=EDIT_ALL, most=MAX_EDITED) if np.isfinite(direct).all() else []
+    if not np.isfinite(direct).all():
+        raise UserError("the direct effects of the heads are not known for this kind of model")
+    return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 
 def confirm(
     model: ObservableModel, items: Items, question: Question, heads: Sequence[Head], config: ProbeConfig
-) -> Finding | str:
+) -> Finding:
     """Test heads that were chosen on another text on all passages with two entities; one test, so p is not corrected.
 
-    A sentence with the counts if there are too few.
+    UserError with the counts if there are too few.
     """
     sites = Half(model, Items([pair for pair in items.pairs if pair.has_two]), config.tokens_per_batch)
     counts = sites.items.n_clusters()
     if len(sites.items) < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
         numbers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
         needed = f"needed: {MIN_PASSAGES}, and {MIN_CLUSTERS} of each"
-        return f"{question.name}: {len(sites.items)} passages with {question.words[2]}, {numbers} ({needed})"
+        raise UserError(f"{question.name}: {len(sites.items)} passages with {question.words[2]}, {numbers} ({needed})")
     effects = sample_of(sites.items, sites.edge_effects([heads]))
     test = effects.test(config)
     values = _edge_values(sites.two, heads, config) | {
@@ -191,10 +183,7 @@ def confirm(
         "author": sample_of(sites.items, np.heaviside(sites.two.clean.mean(axis=1), 0.5)).mean(config),
     }
     return Finding(
-        question=question.name,
-        description=question.description,
-        link=question.link,
-        outcome=question.outcome,
+        **question.words_of_findings,
         unit="head" if len(heads) == 1 else "set",
         head=Tested(list(heads), values),
         n=len(sites.items),

@@ -8,9 +8,10 @@ heads shared the work in several failures.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from data.pairs import Items, Link, LinkedText
+from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example
 
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
@@ -55,12 +56,19 @@ class Question:
     noun: str = "noun"
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
     is_watched: bool = True  # also asked during training, and of sets of heads
+    examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # of a question of the user's own
 
     @property
     def criteria(self) -> list[str]:
         """The names of the criteria of "supported", in order."""
         return list(dict.fromkeys(bar.criterion for bar in self.bars if bar.level != "E4"))
+
+    @property
+    def words_of_findings(self) -> dict[str, Any]:
+        """What every finding about this question says of it."""
+        names = ("description", "link", "outcome", "file")
+        return {"question": self.name} | {name: getattr(self, name) for name in names}
 
     def matches(self, text: LinkedText, link: Link) -> bool:
         """Return whether a link of a story belongs to this question."""
@@ -122,7 +130,13 @@ _SUGGESTIVE_EDGE = tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E
 
 
 def _link(
-    name: str, description: str, family: str, site: str, levels: tuple[str, ...], link: str = _PRONOUN
+    name: str,
+    description: str,
+    family: str,
+    site: str,
+    levels: tuple[str, ...],
+    link: str = _PRONOUN,
+    examples: tuple[Example, ...] = (),
 ) -> Question:
     return Question(
         name=name,
@@ -135,6 +149,7 @@ def _link(
         least_criteria=2,
         source=(family, site, levels),
         exclusions=("previous", "induction", "value_contrast"),
+        examples=examples,
     )
 
 
@@ -156,13 +171,36 @@ def _edge(name: str, pronouns: str, one: str, both: str, noun: str, copied: str,
 
 _AGREEMENT = ("number", "gender")
 STORY_QUESTIONS = (
-    _link("number", '"it" or "they": number agreement, at the pronoun', "agreement", "pronoun", ("number",)),
+    _link(
+        "number",
+        '"it" or "they": number agreement, at the pronoun',
+        "agreement",
+        "pronoun",
+        ("number",),
+        examples=EXAMPLE_BLOCK,
+    ),
     _link("gender", '"he" or "she": gender agreement, at the pronoun', "agreement", "pronoun", ("gender",)),
     _link("told_gender", '"he" or "she": gender stated in the story', "agreement", "pronoun", ("told_gender",)),
-    _link("later_cue", '"because it was tired": at the word "tired"', "later_cue", "cue", ("later_cue",), _CUE),
+    _link(
+        "later_cue",
+        '"because it was tired": at the word "tired"',
+        "later_cue",
+        "cue",
+        ("later_cue",),
+        _CUE,
+        TIRED_OR_SOFT,
+    ),
 )
 PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
-    "gender": _edge("gender", '"she" or "he"', "one person", "a woman and a man", "person", "the gender of the people"),
+    "gender": _edge(
+        "gender",
+        '"she" or "he"',
+        "one person",
+        "a woman and a man",
+        "person",
+        "the gender of the people",
+        is_watched=True,
+    ),
     "number": _edge(
         "number",
         '"it" or "they"',

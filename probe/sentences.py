@@ -45,8 +45,6 @@ TIRED_OR_SOFT = (
     Example(_SOFT, "soft", "mat", "cat"),
 )
 
-SHOWCASE = {"number": EXAMPLE_BLOCK, "later_cue": TIRED_OR_SOFT}  # by question
-
 
 @dataclass(frozen=True)
 class TokenizedText:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
+from data.errors import UserError
 from data.pairs import Items
 from data.passages import Passage, passage_parts
 from model.observe import ObservableModel
@@ -21,7 +22,7 @@ from probe.attention import HeadScores
 from probe.attention_study import study_attention
 from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
-from probe.edge_study import Progress, study_edges
+from probe.edge_study import Progress, problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Answers, Finding, Grid
 
@@ -60,23 +61,37 @@ def study(
     def others() -> "map[ObservableModel]":
         return map(untrained, range(config.seed, config.seed + config.n_untrained))
 
-    result = Study()
-    by_attention = [question for question in questions if question.outcome == "attention"]
-    if by_attention := testable(by_attention, items):
+    asked, missing = testable(questions, items)
+    by_attention = [question for question in asked if question.outcome == "attention"]
+    result = Study(missing=missing)
+    if by_attention:
         findings, scores, contract, grids = study_attention(model, others(), items, by_attention, config, progress)
         tested = items.take(i for i, pair in enumerate(items.pairs) if pair.part != DEV)
-        result = Study(findings, [], behaviour_study(model, tested, config), contract, grids, scores)
-    for question in questions:
+        result = Study(findings, missing, behaviour_study(model, tested, config), contract, grids, scores)
+    for question in asked:
         if question.outcome == "edge":
-            found = study_edges(model, others(), items, documents, question, config, progress)
-            (result.missing if isinstance(found, str) else result.findings).append(found)  # type: ignore[arg-type]
+            try:
+                found = study_edges(model, others(), items, documents, question, config, progress)
+                result.findings.append(found)
+            except UserError as problem:
+                missing.append(str(problem))
     return result
 
 
-def testable(questions: Sequence[Question], items: Items) -> list[Question]:
-    """Return the questions that have pairs on dev and on the headline: with few frames one may lack some."""
-    parts = [{pair.question for pair in items.pairs if pair.part == part} for part in (DEV, HEADLINE)]
-    return [question for question in questions if question.name in parts[0] & parts[1]]
+def testable(questions: Sequence[Question], items: Items) -> tuple[list[Question], list[str]]:
+    """Return the questions that can be asked, and why others cannot; those without any items are left out silently.
+
+    By attention a question needs pairs on dev and on the headline: with few frames it may lack some.
+    """
+    asked, missing = [], []
+    for question in questions:
+        if question.outcome == "attention":
+            problem = "" if {DEV, HEADLINE} <= set(items.parts(question.name)) else "no items"
+        elif problem := problem_of(question, items):
+            missing.append(problem)
+        if not problem:
+            asked.append(question)
+    return asked, missing
 
 
 def with_dev(dev: Items, test: Items) -> Items:

@@ -245,7 +245,8 @@ def saved_settings(config: Any) -> TrainSettings:
         raise UserError("config.json: not the settings of a run")
     try:
         groups = {name: config[name] for name in names}
-        groups["data"] = dict(entry for entry in groups["data"].items() if entry not in REMOVED_SETTINGS.items())
+        for group, removed in (("data", REMOVED_SETTINGS), ("run", {"sharding": "none"})):
+            groups[group] = dict(entry for entry in groups[group].items() if entry not in removed.items())
         return _from_groups(**groups)
     except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None

@@ -1,0 +1,274 @@
+"""What eval.py does: choose the mode that the settings select, open the model, and call it."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from antecedent_lab.api import ProbeResult, affordable, compare_models, open_model, probe_source
+from antecedent_lab.eval_settings import EvalSettings
+from antecedent_lab.opened import load_data
+from antecedent_lab.saved import (
+    PAGE,
+    TEXTS,
+    folder_name,
+    read_history,
+    read_metrics,
+    read_results,
+    read_texts,
+    results_folder,
+    show_page,
+)
+from antecedent_lab.sources import Source, source_of
+from antecedent_lab.sweeps import compare_sweep
+from data.corpus import Corpus
+from data.errors import UserError, printable
+from data.stories.lexicon import REFERENTS
+from data.stories.lint import PronounNote, lint
+from data.typed_json import to_json
+from probe.config import ProbeConfig
+from probe.edge_study import confirm
+from probe.opened_model import OpenedModel, OpenedRun
+from probe.questions import EARLIER, QUESTIONS
+from probe.results import Finding, Head, ProbeResults
+from probe.sentences import TokenizedText, removal_effects, word_attention
+from report.content import page_content, unknown_note
+from report.live import check_live
+from report.page import page
+from report.tables import MOST_HEADS, change_lines, sentence_lines
+from training.device import choose_device
+from training.evaluate import LossSummary, validation_loss
+from training.files import write_files
+from training.logging import gap_lines
+from training.metrics import Metrics, ValidationRecord
+from training.run_dir import find_run
+from training.settings import Precision
+
+MAX_TEXTS = 12  # that a page keeps
+Log = Callable[[str], None]
+
+
+def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
+    """Run the mode that the settings select."""
+    if settings.mode == "runs":
+        compare_sweep(settings, config)
+        return
+    opened = _open(settings)
+    if not opened.is_causal:
+        _only_loss(opened, settings, config)
+    elif settings.mode == "before":
+        _compare(opened, settings, config)
+    elif settings.mode == "text":
+        _look_at_sentence(opened, settings)
+    else:
+        probe(opened, settings, config)
+
+
+def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> ProbeResults:
+    """Return the probe.json of a run of a sweep; the run is tested now if it has not been with these settings."""
+    opened = open_model(run, device=settings.device, threads=settings.threads)
+    results, _ = read_results(opened)
+    if results is None or results.settings != affordable(config, opened):
+        log(printable(f"probing {run}"))
+        probe(opened, replace(settings, runs=None, run=None, model=str(run)), config, lambda lines: None)
+        results, _ = read_results(opened)
+        assert results is not None
+    return results
+
+
+def _open(settings: EvalSettings) -> OpenedModel:
+    """Open the model that the settings name, and print its name, step and device."""
+    source = settings.source
+    items = None if settings.own_items or not settings.is_external else settings.items
+    opened = open_model(
+        source if source is not None and settings.is_external else find_run(source),
+        items=items,
+        tokenizer=settings.tokenizer if settings.is_external else None,
+        out=settings.out,
+        device=settings.device,
+        threads=settings.threads,
+    )
+    line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
+    if opened.is_external:
+        line = f"model {opened.source} ({opened.model_type}); results in {opened.folder}"
+    device = choose_device(settings.device, Precision.float32, settings.threads).description
+    print(printable(f"{line}; {device}"), flush=True)
+    return opened
+
+
+# The heads of one model
+
+
+def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Log = print) -> None:
+    """Test the heads of a model, print the results and write the folder; print the page's address."""
+    check_live(opened, settings.live)
+    config = affordable(config, opened)
+    has_own = settings.own_items is not None
+    if isinstance(opened, OpenedRun) and not opened.has_stories and settings.mode == "probe" and not has_own:
+        _print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
+    source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_items)
+    subfolder = f"outside/{folder_name(source.name)}" if settings.path else ""
+    if has_own:
+        subfolder = f"own/{folder_name(source.name.removeprefix('own/'))}"
+
+    # The folder is locked before minutes of work begin.
+    with results_folder(opened, log, subfolder) as folder:
+        result = probe_source(opened, source, config)
+        if settings.path and not opened.is_external:
+            result = _with_confirmed(result, source, config)
+        try:
+            if folder is not None:
+                texts = [] if subfolder else read_texts(opened.folder)
+                result.save(folder, texts, live=settings.live)
+        finally:  # minutes of work are shown on a full disk too
+            log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
+    if folder is not None and log is print:
+        show_page(folder / PAGE, in_browser=settings.open)
+
+
+def _with_confirmed(result: ProbeResult, source: Source, config: ProbeConfig) -> ProbeResult:
+    """Return a result on another text with tests of the heads that were chosen on the run's own validation text."""
+    opened = result.opened
+    earlier, _ = read_results(opened)
+    confirmed: list[Finding] = []
+    missing = list(result.results.missing)
+    if earlier is None:
+        missing.append("heads chosen on the run's own validation text: run eval.py without path= first")
+    for finding in earlier.findings if earlier else ():
+        if finding.outcome != "edge":
+            continue
+        items = source.items.take(
+            i for i, pair in enumerate(source.items.pairs) if pair.question == finding.question and pair.part != EARLIER
+        )
+        try:
+            found = confirm(opened.model, items, QUESTIONS[finding.question], finding.judged.heads, config)
+            confirmed.append(found)
+        except UserError as problem:
+            missing.append(str(problem))
+    results = replace(result.results, confirmed=confirmed, missing=missing)
+    return replace(result, results=results.rounded())
+
+
+def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
+    """Print the loss of a run that is not causal, whose heads cannot be tested."""
+    given = next((name for name in ("text", "path", "before", "items") if getattr(settings, name) is not None), None)
+    if given or not isinstance(opened, OpenedRun):
+        raise UserError(f"{given}=: with model.mask=none a word sees the next one, so only the loss can be measured")
+    _print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, print)
+
+
+def _print_loss(opened: OpenedRun, corpus: Corpus, metrics: Metrics, config: ProbeConfig, log: Log) -> None:
+    """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
+    # The last record of this step on the whole text; train.py has none if the best step was not the last.
+    split = corpus.validation
+    losses: ValidationRecord | LossSummary | None = None
+    for record in metrics.validation:
+        if record.whole and record.step == opened.step:
+            losses = record
+    if losses is None:
+        losses = validation_loss(opened.transformer, split, config.tokens_per_batch)
+    # The loss, and its distance from the entropy lower bound where that is known
+    n_tokens = len(split.tokens) - 1
+    log(f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens")
+    for note in corpus.notes:
+        log(printable(f"note: {note}"))
+    for line in gap_lines(losses.gap, losses.gap_error, losses.gap_by_class, is_causal=opened.is_causal):
+        log(line)
+
+
+# Two models
+
+
+def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
+    """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
+    name = str(settings.before)
+    is_run = (Path(name) / "checkpoints").is_dir()
+    items = None if is_run or settings.own_items else settings.items
+    before = open_model(
+        name,
+        items=items,
+        tokenizer=None if is_run else settings.tokenizer,
+        device=settings.device,
+        threads=settings.threads,
+        setting="before",
+    )
+    print(printable(f"compared with {before.source}"), flush=True)
+    own = settings.own_items
+    named = folder_name(f"{before.name}_{Path(own).stem}" if own else before.name)
+    with results_folder(opened, subfolder=f"compared/{named}") as folder:
+        results = compare_models(before, opened, own=own, config=config, cache_dir=settings.cache_dir)
+        try:
+            if folder is not None:
+                table = change_lines(results, all_rows=True)
+                files = {
+                    "comparison.json": json.dumps(to_json(results), indent=2) + "\n",
+                    "comparison.md": "\n".join(["```", *table, "```", ""]),
+                }
+                write_files(folder, files, "comparison.json")
+        finally:
+            print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
+        if folder is not None:
+            print(f"\nwrote {folder}/comparison.json and .md")
+
+
+# One sentence
+
+
+def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
+    """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
+
+    Without verbose the ten heads that matter most are printed. UserError if the text is empty or too long.
+    """
+    check_live(opened, settings.live)
+    text = str(settings.text)
+    if not text.strip():
+        raise UserError("text=: the text is empty")
+    tokenized = opened.tokenize(text)
+    if not opened.fits(tokenized):
+        limit = opened.model.context_length - 1
+        raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
+    notes = lint(text)
+    rows = _nouns_before(tokenized, notes)
+    with results_folder(opened) as folder:
+        results, missing = read_results(opened)
+
+        # Printed lines
+        for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
+            print(f"note: {printable(line)}")
+        [weights] = word_attention(opened.model, [tokenized])
+        effects = None
+        if not settings.verbose and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
+            effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}
+        lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results), effects)
+        no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
+        print(printable("\n".join(lines or no_pronoun)))
+
+        # The page with the newest sentences first
+        if folder is not None:
+            texts = [text, *(shown for shown in read_texts(opened.folder) if shown != text)][:MAX_TEXTS]
+            records = (read_metrics(opened), read_history(opened))
+            content = page_content(opened, results, *records, texts, missing, settings.live)
+            write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
+    if folder is not None:
+        show_page(folder / PAGE, in_browser=settings.open, sentence="yours-1")
+
+
+def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
+    """Return the known nouns and names before each pronoun, and before a later word that decides, by word index."""
+    nouns = {}
+    for note in notes:
+        # A head is read at the pronoun, and at the word that decides its meaning.
+        for span in (note.span, note.clue):
+            if span:
+                row = 1 + text.word_spans.index(span)
+                earlier = dict.fromkeys(text.words[:row])
+                nouns[row] = [word for word in earlier if word in REFERENTS or word in note.candidates]
+    return nouns
+
+
+def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:
+    """Return the questions for which the probe chose a head, with the verdict on it."""
+    chosen: dict[Head, list[str]] = {}
+    for finding in results.findings if results else ():
+        chosen.setdefault(finding.place, []).append(f"{finding.question} ({finding.verdict})")
+    return chosen

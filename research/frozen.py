@@ -34,7 +34,6 @@ _EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other conte
 _ANSWERS = _names("""follows_twin=follows head_share_of_one=cut_alone interchanged author_accuracy=author
     author_where_nearest_is_wrong=author_where_nearest_wrong right_in_both weight_correlation""")
 _TESTED = _names("verdict evidence_level=level criteria.*.outcome")
-_RENAMED = _SCORES | _EDITS | {"pronoun contrast": "contrast", "evidence_level": "level"}
 _TOLERANCE = (3e-6, 3e-5)  # relative: the files have six digits; absolute, in nats: of float32
 
 
@@ -67,6 +66,20 @@ def _of_edges() -> dict[str, str]:
         | _names("n unit rules curve")
         | {f"candidates.*.*.{i}": f"grids.{n}.*.*" for i, n in ((1, "edge_effect"), (2, "t"), (3, "p"))}
     )
+
+
+def _of_seeds() -> dict[str, str]:
+    """Return today's places by the old ones, of a question over seeds."""
+    places = _names("n n_supported share heads.*.verdict=verdicts.* heads.*.evidence_level=levels.*")
+    places |= {"heads.*.heads": "heads.*"}
+    for old, new in _names("accuracy block_accuracy pronoun_contrast=contrast").items():
+        places |= {f"heads.*.{old}": f"values.{new}.by_run.*", f"scores.{old}": f"values.{new}"}
+    curves = {"answer loss": "answer_loss", "accuracy": "accuracy", "pronoun contrast": "contrast"}
+    for old, new in (curves | {"resolved share": "resolved_share"}).items():
+        for name in ("t50", "end"):
+            places |= {f"timing.{old}.{name}": f"timing.{new}.{name}"}
+            places |= {f"timing.{old}.by_seed.*.{name}": f"timing.{new}.{name}.by_run.*"}
+    return places
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -117,10 +130,8 @@ def _both(old: Any, new: Any, places: Mapping[str, str], name: str = "") -> list
 def compared(old: Any, new: Any) -> tuple[list[tuple[str, Any, Any]], list[str]]:
     """Return the values of both files by their old place, and the questions that only the old file has."""
     if "seeds" in old:
-        # By places whose names are all known today; levels that only one of the formats has are left out
-        parts = [_keyed([*each["questions"], *each.get("next_pronoun", ())], "question") for each in (old, new)]
-        before, after = ({_seeds_place(place): value for place, value in _leaves(part)} for part in parts)
-        return [(place, before[place], after[place]) for place in before.keys() & after.keys()], []
+        parts = (_keyed(content["questions"], "question") for content in (old, new))
+        return _both(*parts, _moved(_of_seeds(), "*.", "*.")), []
     if "selected" not in old:
         changes = [{**change, "question": q["question"]} for q in old["questions"] for change in q["changes"]]
         names = ("question", "measure", "head")
@@ -145,10 +156,6 @@ def compared(old: Any, new: Any) -> tuple[list[tuple[str, Any, Any]], list[str]]
 
 def _keyed(rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Any]:
     return {" ".join(str(row[name]) for name in names): row for row in rows}
-
-
-def _seeds_place(place: str) -> str:
-    return ".".join(_RENAMED.get(name, name) for name in place.split(".") if name not in ("values", "scores"))
 
 
 def is_close(old: Any, new: Any) -> bool:

@@ -246,8 +246,8 @@ def _permute_labels(items: Items, seed: int) -> Items:
         # The texts change places, because the other pronoun now means what this one meant
         cells = []
         for cell in reversed(pair.cells):
-            answers = {"answers": cell.foils, "foils": cell.answers, "surprisal": ()}
-            cells.append(replace(cell, meant=cell.other, other=cell.meant, **answers))
+            cell = replace(cell, meant=cell.other, other=cell.meant)
+            cells.append(replace(cell, answers=cell.foils, foils=cell.answers, surprisal=()))
         return replace(pair, cells=(cells[0], cells[1]), texts=pair.texts[::-1])
 
     return Items([exchanged(p) if coins[p.clusters] and p.cells[0].meant else p for p in items.pairs])

@@ -130,8 +130,8 @@ def _both(old: Any, new: Any, places: Mapping[str, str], name: str = "") -> list
 def compared(old: Any, new: Any) -> tuple[list[tuple[str, Any, Any]], list[str]]:
     """Return the values of both files by their old place, and the questions that only the old file has."""
     if "seeds" in old:
-        parts = (_keyed(content["questions"], "question") for content in (old, new))
-        return _both(*parts, _moved(_of_seeds(), "*.", "*.")), []
+        before, after = (_keyed(content["questions"], "question") for content in (old, new))
+        return _both(before, after, _moved(_of_seeds(), "*.", "*.")), []
     if "selected" not in old:
         changes = [{**change, "question": q["question"]} for q in old["questions"] for change in q["changes"]]
         names = ("question", "measure", "head")

@@ -248,8 +248,8 @@ def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTrain
         gap=last.gap,
         gap_error=last.gap_error,
         gap_by_class=last.gap_by_class,
-        train_seconds=trained and trained.seconds,
-        train_cpu_seconds=trained and trained.cpu_seconds,
+        train_seconds=trained.seconds if trained else None,
+        train_cpu_seconds=trained.cpu_seconds if trained else None,
         eval_seconds=probed.seconds,
         eval_cpu_seconds=probed.cpu_seconds,
     )

@@ -87,7 +87,7 @@ def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str,
     both = found.Tested([Head(0, 1), Head(1, 0)], {measure: Estimate(0.9, 0.8, 1.0)}, verdict="supported", level="E3")
     rules = dict.fromkeys(["nearest", "first", "subject", "most frequent", "last words"], 0.5)
     known = {name: Estimate(0.25) for name in ("accuracy", untrained)}
-    words = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
+    words: Any = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
     finding = Finding(**words, unit="set", head=head, set=both, n=8, smallest_p=0.0, untrained=known, rules=rules)
     row, parts = seed_rows(3, finding)
     means = question_means([finding, finding])

@@ -99,7 +99,7 @@ def test_words_that_occur_twice_are_given_by_their_characters(tmp_path: Path) ->
         (lambda row: row.update(answers=["sat"], foils=["ran"]), "line 5: answers need the field payoff"),
         (lambda row: row.update(words=["a"]), "line 5: words must be"),
         (lambda row: row.update(text=7), "line 5: text must be a string"),
-        (lambda row: row.update(split="train"), "line 6: the texts of a block have the same frame, words and split"),
+        (lambda row: row.update(split="train"), "line 5: split must be dev or test"),
         (lambda row: row.update(meant=False), "line 5: meant must be 0 or 1"),
         (lambda row: row.update(frame=None), "line 5: frame must be a string"),
         (
@@ -137,7 +137,7 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: Callable[[dict
         ([{"question": "a", "colour": "red"}], "unknown field colour"),
         ([{"question": 7}], "question must be one line of text"),
         ([{"question": "a\0b"}], "question must be one line of text"),
-        ([{"question": "a" * 81}], "question is a name of at most 80 characters"),
+        ([{"question": "a" * 81}], "question must be one line of text with at most 80"),
         ([{"query": "She", "block": 0}], "line 1: no field text"),
         ([7], "not an object"),
         (block(0, FRAMES[0], PAIRS[0], split="dev"), "1 dev blocks, at least 2 are needed"),

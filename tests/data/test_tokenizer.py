@@ -16,7 +16,6 @@ from data.tokenizer import (
     bpe_tokenizer,
     character_tokenizer,
     encode,
-    encode_text,
     encode_with_bos,
     end_id,
     file_tokenizer,
@@ -94,13 +93,6 @@ def test_encode_with_bos_puts_a_token_before_the_text_and_gives_offsets() -> Non
     ]
 
 
-def test_a_tokenizer_file_with_the_end_token_is_used_unchanged(tmp_path: Path) -> None:
-    trained = bpe_tokenizer([ODD] * 3, 400)
-    tokenizer, notes = file_tokenizer(save(trained, tmp_path / "tokenizer.json"))
-    assert notes == [] and tokenizer.get_vocab() == trained.get_vocab()
-    assert encode(tokenizer, [ODD]) == encode(trained, [ODD])
-
-
 def test_a_tokenizer_file_gets_an_end_token_and_encodes_only_the_text(tmp_path: Path) -> None:
     external = Tokenizer(models.WordLevel({"[CLS]": 0, "[UNK]": 1, "the": 2, "cat": 3, "[PAD]": 4}, unk_token="[UNK]"))
     external.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -113,12 +105,6 @@ def test_a_tokenizer_file_gets_an_end_token_and_encodes_only_the_text(tmp_path: 
     assert len(notes) == 1 and end_id(tokenizer) == 5 and unknown_id(tokenizer) == 1
     for loaded in (tokenizer, load_tokenizer(save(tokenizer, tmp_path / "again.json"))):
         assert encode(loaded, ["the Cat the cat mat", f"{END} cat [CLS]"]) == [[2, 3, 2, 3, 1], [1, 3, 1]]
-
-
-def test_a_tokenizer_file_loses_its_random_dropout(tmp_path: Path) -> None:
-    external = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.5))
-    tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    assert encode(tokenizer, ["ab"] * 50) == [[2]] * 50
 
 
 def test_a_tokenizer_that_encodes_the_plain_end_text_as_end_token_is_refused(tmp_path: Path) -> None:
@@ -143,11 +129,3 @@ def test_a_file_that_is_no_tokenizer_is_one_line_with_the_setting(tmp_path: Path
 def test_a_tokenizer_file_with_gaps_in_its_ids_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gaps"):
         file_tokenizer(save(Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")), tmp_path / "tokenizer.json"))
-
-
-def test_text_that_a_tokenizer_cannot_encode_is_a_value_error(tmp_path: Path) -> None:
-    external = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
-    tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    for encode_b in (lambda: encode(tokenizer, ["b"]), lambda: encode_text(tokenizer, "b")):
-        with pytest.raises(ValueError, match="cannot encode"):
-            encode_b()

@@ -19,13 +19,11 @@ from train import GROUPS
 from training.command_line import (
     Groups,
     check_arguments,
-    error_message,
     hydra_arguments,
     next_command,
     one_line_errors,
     run_cli,
 )
-
 from training.settings import CONFIGS
 
 
@@ -88,12 +86,6 @@ def test_hydra_reads_free_text_as_it_was_written(text: str) -> None:
     assert OverridesParser.create().parse_override(argument).value() == text
 
 
-def test_flags_come_first_and_a_sweep_gets_the_directory_in_out() -> None:
-    arguments = hydra_arguments(["seed=1,2", "-m", "out=x"], GROUPS)
-    assert arguments == ["-m", "seed=1,2", "out='x'", "hydra.sweep.dir='x'"]
-    assert hydra_arguments(["out=x"], GROUPS) == ["out='x'"]
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -112,29 +104,10 @@ def test_an_error_that_a_user_can_cause_is_one_line_and_status_2(
     assert text.startswith("error: ") and len(text) > len("error: \n")
 
 
-def test_an_error_of_the_file_system_names_the_file() -> None:
-    assert (error_message(PermissionError(13, "Permission denied", "/a/b")) or "").startswith("/a/b: ")
-
-
 @pytest.mark.parametrize("error", [ValueError("shape"), RuntimeError("shape"), TypeError(), KeyError("x")])
 def test_an_error_of_the_program_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)), one_line_errors():
         raise error
-
-
-def test_ctrl_c_ends_with_status_130() -> None:
-    with pytest.raises(SystemExit) as exit_, one_line_errors():
-        raise KeyboardInterrupt
-    assert exit_.value.code == 130
-
-
-def test_another_rank_names_itself_in_its_errors(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RANK", "3")
-    with pytest.raises(SystemExit), one_line_errors():
-        raise UserError("x")
-    assert capsys.readouterr().err == "error: [rank 3] x\n"
 
 
 def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:

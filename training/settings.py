@@ -63,7 +63,7 @@ class Optimizer(Enum):
 # Which directories a run uses; always from the command line.
 _directory = partial(setting, resume=Resume.current, affects_result=False)
 _presentation = partial(setting, affects_result=False)
-_positive = partial(setting, above=0, high=MAX_LEARNING_RATE, limits="above 0 and at most 1e18")
+_positive = partial(setting, above=0, high=MAX_LEARNING_RATE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

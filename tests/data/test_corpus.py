@@ -112,7 +112,7 @@ def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..
 def test_damaged_story_files_are_refused_by_name(corpus: Corpus) -> None:
     load_stories(corpus, "dev")
     for name, read in (
-        ("dev_stories.jsonl", lambda: load_stories(corpus, "dev")),
+        ("dev_links.jsonl", lambda: load_stories(corpus, "dev")),
         ("train_stories.txt", lambda: load_training_texts(corpus)),
     ):
         path = corpus.folder / name
@@ -132,10 +132,10 @@ def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) 
 
 def test_dev_stories_are_generated_at_their_first_use(tmp_path: Path) -> None:
     corpus = load_corpus(CONFIG, tmp_path)
-    assert list(corpus.folder.glob("*_stories.jsonl")) == []
+    assert list(corpus.folder.glob("*_links.jsonl")) == []
     rows = load_stories(corpus, "dev")
     assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)
-    assert [path.name for path in corpus.folder.glob("*_stories.jsonl")] == ["dev_stories.jsonl"]
+    assert [path.name for path in corpus.folder.glob("*_links.jsonl")] == ["dev_links.jsonl"]
     assert load_stories(corpus, "dev") == rows
 
 

@@ -80,11 +80,12 @@ def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(o
 @pytest.mark.parametrize(
     ("override", "limits"),
     [
-        ("optim.learning_rate=0", "above 0 and at most 1e18"), ("optim.weight_decay=-1", "between 0 and 1e+18"),
+        ("optim.learning_rate=0", "above 0 and at most 1e+18"), ("optim.weight_decay=-1", "at least 0 and at most 1e+18"),
         ("optim.momentum=1", "at least 0 and below 1"), ("model.n_layer=0", "above 0"),
-        ("threads=0", "between 1 and 1,024"), ("model.dropout=1", "in [0, 1)"),
-        ("data.skew=1", "between 0 and 1, both excluded"), ("max_steps=0", "1 or more"),
-        ("seed=-1", "between 0 and 4,294,967,295"),
+        ("threads=0", "at least 1 and at most 1,024"),
+        ("model.dropout=1", "at least 0 and below 1"),
+        ("data.skew=1", "above 0 and below 1"), ("max_steps=0", "1 or more"),
+        ("seed=-1", "at least 0 and at most 4,294,967,295"),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_limits_is_answered_with_the_limits(override: str, limits: str) -> None:

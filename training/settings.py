@@ -139,17 +139,6 @@ SETTINGS: dict[str, list[type]] = {
 }
 
 
-def _infos() -> dict[str, SettingInfo]:
-    infos: dict[str, SettingInfo] = {}
-    for group, schemas in SETTINGS.items():
-        for schema in schemas:
-            for field in fields(schema):
-                info = setting_info(field)
-                assert info is not None
-                infos[_name(group, field.name)] = info
-    return infos
-
-
 def _name(group: str, field: str) -> str:
     """Return the name of a setting on the command line."""
     return field if group == "run" else f"{group}.{field}"
@@ -275,7 +264,13 @@ def flatten(settings: TrainSettings) -> dict[str, Any]:
 # Comparing settings
 
 # What every setting of train.py says about itself, by its name on the command line.
-INFOS = _infos()
+INFOS: dict[str, SettingInfo] = {
+    _name(group, field.name): info
+    for group, schemas in SETTINGS.items()
+    for schema in schemas
+    for field in fields(schema)
+    if (info := setting_info(field)) is not None
+}
 
 
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:

@@ -80,7 +80,8 @@ def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(o
 @pytest.mark.parametrize(
     ("override", "limits"),
     [
-        ("optim.learning_rate=0", "above 0 and at most 1e+18"), ("optim.weight_decay=-1", "at least 0 and at most 1e+18"),
+        ("optim.learning_rate=0", "above 0 and at most 1e+18"),
+        ("optim.weight_decay=-1", "at least 0 and at most 1e+18"),
         ("optim.momentum=1", "at least 0 and below 1"), ("model.n_layer=0", "above 0"),
         ("threads=0", "at least 1 and at most 1,024"),
         ("model.dropout=1", "at least 0 and below 1"),

@@ -18,7 +18,7 @@ from data.corpus import (
 )
 from data.stories import language_of
 from data.stories.floor import Floor
-from data.tokenizer import END, bpe_tokenizer, end_id
+from data.tokenizer import END, end_id
 from data.words import words_of
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
@@ -46,18 +46,6 @@ def test_one_document_is_split_ninety_to_ten_by_characters(load: Callable[..., C
     assert decoded(corpus, "train") == END + text[:cut]
     assert decoded(corpus, "validation") == END + text[cut:]
     assert (corpus.train.n_bytes, corpus.validation.n_bytes) == (cut, len(text) - cut)
-
-
-@pytest.mark.parametrize("vocab_size", [400, 70_000])
-def test_token_ids_take_two_bytes_up_to_65536_tokens_and_four_above(
-    load: Callable[..., Corpus], vocab_size: int, tmp_path: Path
-) -> None:
-    tokenizer = bpe_tokenizer(["abc"], 257)
-    tokenizer.add_tokens([f"<{i}>" for i in range(vocab_size - tokenizer.get_vocab_size())])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    corpus = load("abc" * 99, tokenizer=TokenizerKind.file, tokenizer_path=str(tmp_path / "tokenizer.json"))
-    assert corpus.train.tokens.dtype == (np.uint16 if vocab_size <= 2**16 else np.uint32)
-    assert decoded(corpus, "train") + decoded(corpus, "validation").removeprefix(END) == END + "abc" * 99
 
 
 def test_a_note_reports_text_that_the_tokenizer_loses(load: Callable[..., Corpus]) -> None:
@@ -121,13 +109,6 @@ def test_damaged_story_files_are_refused_by_name(corpus: Corpus) -> None:
         with pytest.raises(ValueError, match=f"{name}: damaged"):
             read()
         path.write_text(content)
-
-
-def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) -> None:
-    end = end_id(corpus.tokenizer)
-    for split in (corpus.train, corpus.validation):
-        assert (np.asarray(split.tokens)[np.asarray(split.starts)] == end).all()
-        assert (np.asarray(split.tokens) == end).sum() == len(split.starts)
 
 
 def test_dev_stories_are_generated_at_their_first_use(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """Batches are a function of (seed, step), every token is a target once, and ranks share a batch's rows."""
 
-import math
-import tracemalloc
-
 import numpy as np
 import pytest
 import torch
@@ -92,25 +89,10 @@ def test_validation_stops_after_about_n_tokens(split: Split) -> None:
     assert 180 <= sum(int((batch.targets != IGNORE).sum()) for batch in batches) <= 220
 
 
-def test_a_memory_mapped_stream_is_never_whole_in_memory() -> None:
-    split = Split(np.zeros(1_000_001, np.uint16), n_bytes=1)
-    tracemalloc.start()
-    batches = validation_batches(split, tokens_per_batch=1 << 13, context_length=128, n_tokens=None)
-    n_targets = sum(batch.targets.numel() for batch in batches)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert n_targets == 1_000_000 and peak < 1_000_000
-
-
 @pytest.mark.parametrize(("split", "context_length"), [(STORIES, 17), (STREAM, 1009)])
 def test_a_context_that_does_not_fit_the_text_is_refused(split: Split, context_length: int) -> None:
     with pytest.raises(ValueError, match=f"model.context_length={context_length}"):
         training_batches(split, tokens_per_batch=64, context_length=context_length, seed=0)
-
-
-def test_bits_per_byte_is_the_cost_of_all_predicted_tokens_per_byte() -> None:
-    split = Split(np.arange(9, dtype=np.uint16), n_bytes=32)  # eight of nine tokens are predicted
-    assert split.bits_per_byte(4 * math.log(2)) == pytest.approx(8 * 4 / 32)
 
 
 def test_padding_adds_ignored_rows_to_a_short_batch() -> None:

@@ -140,11 +140,6 @@ def test_the_splits_of_a_dataset_are_the_splits_of_the_corpus(hub_config: HubCon
     assert isinstance(corpus.config, HubConfig) and corpus.config.revision
 
 
-def test_concatenated_rows_are_one_document(hub_config: HubConfig, tmp_path: Path) -> None:
-    corpus = load_corpus(replace(hub_config, rows=RowsKind.concatenated), tmp_path / "cache")
-    assert decoded(corpus, "train") == END + "".join(f"train {i}" for i in range(30))
-
-
 @pytest.mark.parametrize(
     ("setting", "value"), [("split", "test"), ("subset", "small"), ("files", "*.csv"), ("validation_split", "train")]
 )

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from data.links import Link, LinkedText, LinkItem, Span, is_flipped, link_items, token_spans
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.links import Link, LinkedText, LinkItem, Span, is_flipped, link_items, token_spans
 from data.stories import generate_split
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from data.words import word_spans

@@ -1,9 +1,9 @@
 """The pronouns and mentions of English text."""
 
 import pytest
+from data.natural import ParsedText, pronoun_forms
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
-from data.natural import ParsedText, pronoun_forms
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import re
 
 import pytest
-
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.natural import MAX_WORDS
 from data.next_pronoun import (
     MIN_NAME_COUNT,
@@ -17,6 +15,8 @@ from data.next_pronoun import (
     make_twin,
     ngram_rule,
 )
+
+from data.english import FEMININE_NAMES, MASCULINE_NAMES
 
 
 def passages(text: str, question: str = "gender") -> list[Passage]:

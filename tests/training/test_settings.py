@@ -50,12 +50,6 @@ def test_every_yaml_file_gives_valid_settings(choice: str) -> None:
     assert isinstance(settings, TrainSettings)
 
 
-@pytest.mark.parametrize("path", sorted((CONFIGS / "optim").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_optimizer_has_every_setting(path: Path) -> None:
-    """With a default in Python a value that is missing here would go unnoticed until somebody sets it."""
-    assert set(OmegaConf.load(path)) == {field.name for field in fields(OptimSettings)}
-
-
 def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults() -> None:
     default = compose_settings()
     experiment = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x"])
@@ -84,11 +78,13 @@ def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(o
 @pytest.mark.parametrize(
     ("override", "limits"),
     [
-        ("optim.learning_rate=0", "above 0 and at most 1e18"), ("optim.weight_decay=-1", "between 0 and 1e+18"),
+        ("optim.learning_rate=0", "above 0 and at most 1e+18"),
+        ("optim.weight_decay=-1", "at least 0 and at most 1e+18"),
         ("optim.momentum=1", "at least 0 and below 1"), ("model.n_layer=0", "above 0"),
-        ("threads=0", "between 1 and 1,024"), ("model.dropout=1", "in [0, 1)"),
-        ("data.skew=1", "between 0 and 1, both excluded"), ("max_steps=0", "1 or more"),
-        ("seed=-1", "between 0 and 4,294,967,295"),
+        ("threads=0", "at least 1 and at most 1,024"),
+        ("model.dropout=1", "at least 0 and below 1"),
+        ("data.skew=1", "above 0 and below 1"), ("max_steps=0", "1 or more"),
+        ("seed=-1", "at least 0 and at most 4,294,967,295"),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_limits_is_answered_with_the_limits(override: str, limits: str) -> None:
@@ -165,12 +161,6 @@ def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() 
 def test_a_text_that_was_moved_can_be_resumed_from_its_new_path() -> None:
     settings = resumed(["data=text", "data.path=old.txt"], "data=text", "data.path=new.txt")
     assert settings.data.path == "new.txt"
-
-
-def test_the_commit_of_a_dataset_stays_when_the_command_line_names_its_branch() -> None:
-    hub = ["data=hub", "data.name=owner/name"]
-    commit = "0123456789" * 4
-    assert resumed([*hub, f"data.revision={commit}"], *hub, "data.revision=main").data.revision == commit
 
 
 def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:

@@ -75,7 +75,8 @@ def finding(name: str, **changes: Any) -> Finding:
     grids = grids if question.outcome == "attention" else {"edge_effect": grid(5, 0, 0.4), "t": grid(6, 0, 9)}
     passage = Shown(
         kind="typical", text="Anna does not listen to Ben.", query=6, word="", meant=[[1]], other=[[6]],
-        weights={"Ben": 0.16, "Anna": 0.79}, next=[("She", 0.91), ("He", 0.02)], exchanged=[("She", 0.23), ("He", 0.55)],
+        weights={"ben": 0.16, "anna": 0.79}, next=[("She", 0.91), ("He", 0.02)],
+        exchanged=[("She", 0.23), ("He", 0.55)],
     )  # fmt: skip
     facts: dict[str, Any] = {
         "question": name, "description": question.description, "link": question.link, "outcome": question.outcome,

@@ -51,7 +51,7 @@ Log = Callable[[str], None]
 def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     """Run the mode that the settings select."""
     if settings.mode == "runs":
-        compare_sweep(settings, config)
+        compare_sweep(settings, config, probed)
         return
     opened = _open(settings)
     if not opened.is_causal:

@@ -2,21 +2,18 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from data.text_tables import markdown_table
-from lab.compare import FIRST_STEPS, MEASURES, QUESTION, Comparison, MeasureResult
-from lab.seeds import AnswersOverSeeds, NextPronounOverSeeds, SeedsResult, Summary, Support
-from probe.results import Head
+from probe.results import MEASURES
+from probe.seeds import SHOWN, QuestionOverSeeds, SeedsResult, Summary
 from probe.statistics import MIN_SEEDS
+from probe.variants import COLUMNS, Comparison, Variant
 
-LEGEND = (
-    "gap: loss minus the entropy lower bound, nats/token; resolved share: 0 if the pronoun is ignored, 1 if optimal",
-    f"accuracy, block accuracy: of the head selected for {QUESTION}, on new words in new frames (headline)",
-    "entropy: 1 for uniform attention, 0 for attention to a single token, mean over heads",
-    f"gradient norm: before clipping, mean of the recorded steps among the first {FIRST_STEPS}",
-    "asymmetry: 0 if the score of a for b equals the score of b for a, .71 for random weights",
-    "supported: number of runs in which the probe's verdict on that head is supported",
+_Row = TypeVar("_Row")
+_STAR = (
     "*: differs from the standard: the 95 % interval of the paired difference excludes 0, and the permutation p is at",
     "   most .05 or, with fewer than six seeds, the smallest possible p (five seeds: .0625); not corrected for columns",
 )
@@ -27,115 +24,89 @@ def seeds_markdown(results: SeedsResult) -> str:
     lines = [
         f"# Results over training seeds {', '.join(map(str, results.seeds))}",
         "",
-        "Each run's head is the one its own dev items selected. Scores are means over seeds on the headline hold-out,",
+        "Each run's head is the one that its own dev items selected. Scores are means over seeds on the tested items,",
         f"with 95 % intervals from {MIN_SEEDS} seeds on.",
     ]
 
-    # What the heads do at the end of training.
-    if results.questions:
-        scores = "accuracy|block accuracy|pronoun contrast"
-        header = f"question|supported in|verdicts|{scores}|head and level per seed"
-        lines += _table(header, _question_rows(results))
-    if results.next_pronoun:
-        header = "next pronoun|supported in|share|flips|author's|nearest|head (share) and level per seed"
-        lines += _table(header, [_next_pronoun_row(question) for question in results.next_pronoun])
+    # What the heads do at the end of training; questions of one outcome have the same measures.
+    for outcome, measures in SHOWN.items():
+        columns: dict[str, Callable[[QuestionOverSeeds], str]] = {
+            "question": lambda row: row.question,
+            "supported in": lambda row: f"{row.n_supported} of {row.n} [{row.share.low:.2f}, {row.share.high:.2f}]",
+            "verdicts": lambda row: ", ".join(f"{name} {n}" for name, n in Counter(row.verdicts).items()),
+        }
+        for name in measures:
+            label = MEASURES[name].label if name in MEASURES else f"rule: {name}"
+            columns[label] = lambda row, name=name: _mean(row.values[name], ".3f")  # type: ignore[misc]
+        lines += _table([row for row in results.questions if row.outcome == outcome], columns | {"heads": _heads})
 
-    # When they emerge.
-    timed = _timing_rows(results)
-    if timed:
-        lines += ["", "t50: the step at which a curve has risen half way from chance to its end."]
-        lines += _table("question|curve|end|t50 (step)", timed)
-
-    # What the models answer.
-    answered = [group for group in results.behaviour if group.resolved_share.n]
-    if answered:
-        lines.append("")
-        lines.append("The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound,")
-        lines.append("below 0 if the model is misled.")
-        header = "answers|hold-out|n|resolved share|minimum|accuracy|minimum"
-        lines += _table(header, [_answer_row(group) for group in answered])
-    return "\n".join(lines) + "\n"
-
-
-def _table(header: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return an empty line and a table; the names of the columns are separated by "|"."""
-    return ["", *markdown_table(header.split("|"), rows)]
-
-
-def _question_rows(results: SeedsResult) -> list[list[str]]:
-    rows = []
-    for question in results.questions:
-        row = [question.question, _supported(question), _counts(question.verdicts)]
-        for score in question.scores.values():
-            row.append(_mean(score, ".3f"))
-        heads = [f"{'+'.join(map(str, head.heads))} {head.evidence_level}" for head in question.heads]
-        rows.append([*row, " ".join(heads)])
-    return rows
+    # When they emerge, and what the models answer.
+    curves = [(row.question, name, times) for row in results.questions for name, times in row.timing.items()]
+    note = "t50: the step at which a curve has risen half way from chance to its end."
+    lines += _table(curves, {
+        "question": lambda row: row[0],
+        "curve": lambda row: row[1].replace("_", " "),
+        "end": lambda row: _mean(row[2]["end"], ".2f"),
+        "t50 (step)": lambda row: _mean(row[2]["t50"], ".0f"),
+    }, note)  # fmt: skip
+    note = (
+        "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if\n"
+    )
+    answers = [item for item in results.behaviour.items() if item[1]["resolved_share"].n]
+    lines += _table(answers, {
+        "answers": lambda row: row[0],
+        "n": lambda row: f"{row[1]['n'].minimum:.0f}",
+        "resolved share": lambda row: _mean(row[1]["resolved_share"], ".3f"),
+        "minimum": lambda row: f"{row[1]['resolved_share'].minimum:.3f}",
+        "accuracy": lambda row: _mean(row[1]["accuracy"], ".3f"),
+    }, f"{note}the model is misled.")  # fmt: skip
+    return "\n".join([*lines, *_notes(results)]) + "\n"
 
 
-def _next_pronoun_row(question: NextPronounOverSeeds) -> list[str]:
-    heads = []
-    for head in question.heads:
-        unit = f" set of {len(head.head_set.heads)}" if head.unit == "set" and head.head_set else ""
-        heads.append(f"{Head(head.layer, head.head)}{unit} ({head.share:.2f}) {head.evidence_level}")
-    row = [question.question, _supported(question)]
-    for value in (question.share, question.flips, question.author_accuracy, question.nearest_accuracy):
-        row.append(_mean(value, ".2f"))
-    return [*row, " ".join(heads)]
+def _notes(results: SeedsResult | Comparison) -> list[str]:
+    return [f"note: {warning}" for warning in results.warnings]
 
 
-def _timing_rows(results: SeedsResult) -> list[list[str]]:
-    rows = []
-    for question in results.questions:
-        for curve, times in question.timing.items():
-            rows.append([question.question, curve, _mean(times.end, ".2f"), _mean(times.t50, ".0f")])
-    return rows
+def _heads(row: QuestionOverSeeds) -> str:
+    """Return the heads of each run with their level."""
+    return ", ".join(f"{'+'.join(map(str, each))} {level}" for each, level in zip(row.heads, row.levels, strict=True))
 
 
-def _answer_row(group: AnswersOverSeeds) -> list[str]:
-    name = group.family if group.family == group.level else f"{group.family} {group.level}"
-    row = [f"{name} at {group.site}", group.holdout, str(min(group.n_items))]
-    for score in (group.resolved_share, group.accuracy):
-        row += [_mean(score, ".3f"), f"{score.minimum:.3f}"]
-    return row
+def _table(rows: Iterable[_Row], columns: Mapping[str, Callable[[_Row], str]], note: str = "") -> list[str]:
+    """Return an empty line, a note and a table with a row for each item; nothing without rows."""
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    return ["", *([note, ""] if note else []), *markdown_table(list(columns), cells)] if cells else []
 
 
-def _supported(question: Support) -> str:
-    low, high = question.share_interval
-    return f"{question.n_supported} of {question.n} [{low:.2f}, {high:.2f}]"
-
-
-def _counts(verdicts: Mapping[str, int]) -> str:
-    return ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items())
-
-
-def _mean(values: Summary | MeasureResult, form: str, missing: str = "never") -> str:
+def _mean(values: Summary, form: str, missing: str = "never") -> str:
     """Return the mean with its interval, if it has one."""
     if values.mean is None:
         return missing
-    interval = ""
-    if values.interval:
-        low, high = values.interval
-        interval = f" [{low:{form}}, {high:{form}}]"
+    interval = f" [{values.interval[0]:{form}}, {values.interval[1]:{form}}]" if values.interval else ""
     return f"{values.mean:{form}}{interval}"
 
 
 def comparison_markdown(results: Comparison) -> str:
-    """Return a table with a row for each variant, and one sentence for each."""
-    # One row for each variant; the star is explained in LEGEND.
-    rows = []
-    for variant in results.variants:
-        row = [variant.name, str(len(variant.seeds))]
-        for measure in MEASURES:
-            values = variant.measures[measure.name]
-            is_significant = values.difference is not None and values.difference.is_significant
-            row.append(_mean(values, measure.form, missing="-") + (" *" if is_significant else ""))
-        supported = f"{variant.n_supported} of {variant.n_tested}" if variant.n_tested else "not tested"
-        rows.append([*row, supported])
-    names = [measure.name.replace("_", " ") for measure in MEASURES]
-    table = markdown_table(["variant", "seeds", *names, "supported"], rows)
+    """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
+    columns: dict[str, Callable[[Variant], str]] = {"variant": lambda row: row.name}
+    columns["seeds"] = lambda row: str(len(row.seeds))
+    names = list(results.variants[0].values)
+    for name in names:
+        columns[name.replace("_", " ")] = lambda row, name=name: _with_star(row, name)  # type: ignore[misc]
+    columns["supported"] = lambda row: f"{row.n_supported} of {len(row.verdicts)}" if row.verdicts else "not tested"
     sentences = [f"- {variant.sentence}" for variant in results.variants]
-    return "\n".join([*table, "", *sentences, ""])
+    legend = [f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names]
+    if results.question:
+        legend.append(f"supported: number of runs whose head for the question {results.question} is supported")
+    return "\n".join(
+        [*_table(results.variants, columns)[1:], "", *sentences, "", *legend, *_STAR, *_notes(results), ""]
+    )
+
+
+def _with_star(variant: Variant, name: str) -> str:
+    """Return a mean, with a star if it differs significantly from that of the standard."""
+    is_significant = name in variant.differences and variant.differences[name].is_significant
+    return _mean(variant.values[name], COLUMNS[name].form, missing="–") + (" *" if is_significant else "")
 
 
 def comparison_csv(results: Comparison) -> str:
@@ -144,9 +115,7 @@ def comparison_csv(results: Comparison) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["variant", "seed", "run", "measure", "value"])
     for variant in results.variants:
-        for measure in MEASURES:
-            values = variant.measures[measure.name].by_seed
-            for seed, run, value in zip(variant.seeds, variant.runs, values, strict=True):
-                shown = "" if value is None else f"{value:.6f}"
-                writer.writerow([variant.name, seed, run, measure.name, shown])
+        for name, values in variant.values.items():
+            for seed, run, value in zip(variant.seeds, variant.runs, values.by_run, strict=True):
+                writer.writerow([variant.name, seed, run, name, "" if value is None else f"{value:.6f}"])
     return stream.getvalue()

@@ -7,7 +7,6 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum
 from functools import partial
 from inspect import cleandoc
-from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -323,55 +322,3 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 def result_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings that a result depends on, as `flatten` names them."""
     return {name: value for name, value in flatten(settings).items() if INFOS[name].affects_result}
-
-
-def check_seeds(configs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the seed of each run, from the content of their config.json files by run name.
-
-    Raises UserError if two have one seed, or they differ in more than the seed.
-    """
-    first = saved_settings(next(iter(configs.values())))
-    runs, differing = check_variants(configs, first, only_stories=False)
-    for name in differing:
-        raise UserError(f"{name} differs between the runs; compare runs that differ by seed only")
-    return {run: seed for run, (seed, _) in runs.items()}
-
-
-def check_variants(
-    configs: Mapping[str, Any], defaults: TrainSettings, *, only_stories: bool = True
-) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
-    """Return the seed of each run and its settings that differ from the standard variant, and the standard's values.
-
-    The standard is the first run with the fewest differences from `defaults`, the settings of train.py without
-    arguments; `configs` has the content of config.json by run name. Raises UserError if two runs are the same, if runs
-    did not read the same batches in the same order, or, with `only_stories`, if a run was trained on a text.
-    """
-    # What can make results differ: settings and data.
-    variants: dict[str, dict[str, Any]] = {}
-    for run, config in configs.items():
-        settings = result_settings(saved_settings(config))
-        source = settings["data.source"]
-        if only_stories and source != "stories":
-            raise UserError(f"{run}: data.source={source}: only runs on stories can be compared")
-        variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
-    for run, other in combinations(variants, 2):
-        if variants[run] == variants[other]:
-            raise UserError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
-
-    # The standard: with the fewest differences from the defaults.
-    seeds = {run: settings.pop("seed") for run, settings in variants.items()}
-    n_changes = {run: len(changed_settings(result_settings(defaults), variants[run])) for run in variants}
-    first = min(variants, key=n_changes.__getitem__)
-
-    # The differences of each run from the standard.
-    runs: dict[str, tuple[int, dict[str, Any]]] = {}
-    standard: dict[str, Any] = {}
-    for run, variant in variants.items():
-        changes = changed_settings(variants[first], variant)
-        for name in changes:
-            if name in INFOS and not INFOS[name].orders_batches:
-                continue  # all others, and the fingerprint of the data, decide what a step reads
-            raise UserError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
-        runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
-        standard |= {name: value for name, (value, _) in changes.items()}
-    return runs, dict(sorted(standard.items()))

@@ -9,11 +9,11 @@ import pytest
 from antecedent_lab import saved
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
 from data.errors import UserError
+from data.typed_json import to_json
 from probe.opened_model import OpenedModel
-from probe.results import SCHEMA_VERSION, ProbeResults, TestedData, TestedModel
+from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
 from report.reproduce import eval_command
-from tests.blank import blank
-from tests.probe.evaluated_models import SETTINGS, word_model
+from tests.small_models import SETTINGS, word_model
 
 
 @pytest.fixture
@@ -25,12 +25,11 @@ def opened(tmp_path: Path) -> OpenedModel:
 
 def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) -> None:
     model = TestedModel("nowhere", 0, None, {})
-    parts = {"model": model, "settings": SETTINGS, "data": TestedData(fingerprint="english")}
-    results = blank(ProbeResults, schema_version=SCHEMA_VERSION, **parts)
+    results = ProbeResults(model=model, settings=SETTINGS, data={"fingerprint": "english"}, warnings=[])
     command = eval_command(opened)
     assert read_results(opened) == (None, [f"The heads have not been tested yet: {command}"])
     file = opened.folder / "probe" / "probe.json"
-    file.write_text(json.dumps(results.to_json()))
+    file.write_text(json.dumps(to_json(results)))
     assert read_results(opened) == (results, [])
     for change in ({"step": 1}, {"data_fingerprint": "other"}, {"shape": {"sha256": "0"}}):
         assert "another checkpoint" in read_results(replace(opened, **change))[1][0]

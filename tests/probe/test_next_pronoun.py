@@ -24,7 +24,7 @@ from probe.results import NextPronounResult
 from probe.verdict import MIN_EXCHANGE, NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from report.next_pronoun import NOTED_HEADS, next_pronoun_lines, screening_notes
 from tests.copying_model import CopyingModel
-from tests.probe.evaluated_models import SIZES
+from tests.small_models import SIZES
 from tests.tiny_models import make_uniform, random_view, untrained
 
 CONFIG = ProbeConfig(

@@ -6,7 +6,7 @@ import pytest
 
 from probe.results import Head
 from probe.sentences import SHOWCASE, word_attention
-from tests.probe.evaluated_models import word_model
+from tests.small_models import word_model
 
 EXAMPLES = SHOWCASE["later_cue"]
 OPENED = word_model([example.text for example in EXAMPLES])

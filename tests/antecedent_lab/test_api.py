@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data.english_blocks import english_texts
 
-from antecedent_lab import ProbeResult, open_model, probe_model
+from antecedent_lab import ProbeResult, compare_models, open_model, probe_model
+from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
+from data.typed_json import to_json
 from model.export import export_transformers
 from model.transformer import Transformer, draw_outputs
 from report.reproduce import ablation_code
 from tests.program import SMALL_PROBE, run_program
-from tests.report.browser import Markup
 from tests.tiny_models import config
 
 pytest.importorskip("transformers")
@@ -26,9 +26,8 @@ SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama with random weights and a tokenizer of English, as `save_pretrained` writes it."""
-    rows = english_texts(None, n_frames=20, n_pairs=5, seed=0)
-    tokenizer = bpe_tokenizer((row.text for split in rows.values() for row in split), 800)
-    model = Transformer(config(context_length=64), tokenizer.get_vocab_size(), seed=5)
+    tokenizer = bpe_tokenizer(read_documents([SHIPPED_TEXT])[:200], 800)
+    model = Transformer(config(context_length=128), tokenizer.get_vocab_size(), seed=5)
     draw_outputs(model, seed=5)
     path = tmp_path_factory.mktemp("external") / "llama"
     export_transformers(model, path, tokenizer.token_to_id(END), tokenizer)
@@ -36,62 +35,63 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(folder: Path) -> ProbeResult:
-    return probe_model(folder, device="cpu", **SETTINGS)
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A part of the shipped text that has enough passages."""
+    path = tmp_path_factory.mktemp("text") / "part.jsonl"
+    path.write_text("".join(json.dumps({"text": each}) + "\n" for each in read_documents([SHIPPED_TEXT])[:800]))
+    return str(path)
 
 
-def test_a_model_of_transformers_is_tested_on_plain_english(result: ProbeResult) -> None:
-    head = result.heads["english"]
-    assert (head.verdict, head.evidence_level) == ("not established", "E0")
-    assert 0 <= head.layer < result.opened.model.n_layer
-    low, high = head.headline.accuracy_interval
-    assert 0 <= low <= head.headline.accuracy <= high
-    assert "not established" in str(result) and "training data of this model is unknown" in str(result)
+@pytest.fixture(scope="module")
+def result(folder: Path, text: str) -> ProbeResult:
+    return probe_model(folder, path=text, device="cpu", **SETTINGS)
 
 
-def test_the_table_has_a_row_of_plain_values_for_each_question(result: ProbeResult) -> None:
+def test_a_model_of_transformers_is_tested_on_english_and_does_not_know(result: ProbeResult) -> None:
+    (finding,) = result.findings.values()
+    assert finding.outcome == "edge" and finding.verdict == "the model does not know" and finding.level == "E0"
+    assert finding.verdict in str(result) and "training data of this model is unknown" in str(result)
     (row,) = result.table()
-    assert row["question"] == "english" and all(isinstance(v, str | int | float | None) for v in row.values())
-    assert row["p"] == result.heads["english"].headline.p_corrected
+    assert row["question"] == finding.question and row["p"] == finding.head.value("p")
+    assert all(isinstance(value, str | int | float) for value in row.values())
 
 
-def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Path, tmp_path: Path) -> None:
+def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Path, text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
-    program = run_program("eval.py", f"model={folder}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE)
+    arguments = [f"model={folder}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
+    program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
-    written = tmp_path / "program" / "probe"
+    written = tmp_path / "program" / "probe" / "outside" / "part"
     names = {"probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
     assert {path.name for path in page.parent.iterdir()} == names <= {path.name for path in written.iterdir()}
-    assert json.loads((written / "probe.json").read_text()) == result.results.to_json()
+    assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
 
 
 def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) -> None:
-    head = result.heads["english"]
+    (finding,) = result.findings.values()
     names: dict[str, Any] = {}
     with redirect_stdout(io.StringIO()) as output:
-        exec(ablation_code(head, result.results.model), names)
+        exec(ablation_code(finding, result.results.model), names)
     assert "tensor([[[" in output.getvalue()
     edited = names["opened"].model.logits(names["tokens"], edits=names["edits"])
     assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
 
 
 def test_a_notebook_shows_the_report_in_a_frame_of_its_own(result: ProbeResult) -> None:
-    frame = Markup(result._repr_html_())
-    assert frame.tags == ["iframe"]
-    attributes = dict(frame.attributes)
-    assert attributes["srcdoc"] == result.page() and "allow-same-origin" not in attributes["sandbox"]
-    assert "trained elsewhere" in attributes["srcdoc"]  # no live model of another program
+    frame = result._repr_html_()
+    assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
 
 
-def test_natural_text_is_tested_with_a_path(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("Lily met Tom. She ran home.\n" * 3)
-    result = probe_model(open_model(folder, device="cpu"), path=str(tmp_path / "text.txt"), **SETTINGS)
-    missing = result.results.natural.missing
-    assert result.results.natural.questions == {} and result.results.next_pronoun == []
-    assert missing[0].startswith("next_pronoun_gender: 0 passages with one person (needed: 40) and 0 passages with a")
-    assert any(sentence.startswith("gender: 3 prefixes") for sentence in missing)
+def test_the_same_model_twice_has_no_change(folder: Path) -> None:
+    opened = open_model(folder, device="cpu")
+    results = compare_models(opened, opened)
+    assert results.changes and all(change.p == 1 for change in results.changes)
+    other = open_model(folder, device="cpu")
+    object.__setattr__(other, "bos_id", 3)
+    with pytest.raises(ValueError, match="other tokens"):
+        compare_models(other, opened)
 
 
 def test_an_opened_model_takes_no_settings_of_opening(result: ProbeResult) -> None:
@@ -105,7 +105,8 @@ def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_
     settings = json.loads((folder / "config.json").read_text())
     short = shutil.copytree(folder, tmp_path / "short")
     (short / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 9}))
-    assert "9" in run_program("eval.py", f"model={short}", f"out={tmp_path / 'out'}", "device=cpu").error
+    arguments = ["items=stories", f"out={tmp_path / 'out'}", "device=cpu"]
+    assert "9" in run_program("eval.py", f"model={short}", *arguments).error
     result = run_program("eval.py", f"model={folder}", f"out={tmp_path / 'out'}", "device=cpu", "text=It")
     assert result.status == 0, result.err
 

@@ -1,4 +1,4 @@
-"""Small models and tokenizers for the tests of external test sets."""
+"""Small opened models with random weights, and settings of a quick probe."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

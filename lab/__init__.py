@@ -1,1 +1,0 @@
-"""Worked examples of attention, results over training seeds, and comparison of model variants."""

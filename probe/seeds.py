@@ -1,0 +1,187 @@
+"""Results over training seeds: how many runs have a head, what it does there, and when it emerges.
+
+Heads are matched by function: each run's head is the one that its own dev items selected, whatever its index. The
+dataclasses are the content of seeds.json: fields are keys, in their order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy import special
+
+from probe.emergence import half_rise
+from probe.questions import QUESTIONS
+from probe.results import MEASURES, Estimate, Finding, Head, ProbeResults
+from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
+from probe.verdict import SUPPORTED, level_over_seeds
+from training.metrics import Metrics
+
+_Value = TypeVar("_Value")
+_AT_START = {"accuracy": 0.5}  # of the curves of a head; the others rise from 0
+_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, with the value that they rise from
+SHOWN = {
+    "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
+    "edge": ("swap", "flips", "author", "nearest"),
+}  # by outcome: measures, or rules that do not know the model
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """One finished run of a sweep."""
+
+    name: str
+    seed: int
+    metrics: Metrics
+    probe: ProbeResults | None  # None for a non-causal model, whose heads are not tested
+    changes: Mapping[str, Any] = field(default_factory=dict)  # the settings in which it differs from the standard
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One value over the runs that have it."""
+
+    by_run: list[float | None]
+    n: int  # runs that have it
+    mean: float | None
+    minimum: float | None
+    interval: tuple[float, float] | None  # Student's t, 95 %; None below MIN_SEEDS values
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionOverSeeds:
+    """One question in all runs; lists are by run."""
+
+    question: str
+    outcome: str
+    n: int  # runs
+    n_supported: int
+    share: Estimate  # of supported runs, with its exact binomial interval
+    heads: list[list[Head]]  # that the verdict of a run is about
+    verdicts: list[str]
+    levels: list[str]  # judged with all seeds, so one can be E4
+    values: dict[str, Summary]  # by the names in SHOWN
+    timing: dict[str, dict[str, Summary]]  # t50 (step) and end of each curve; empty if not probed during training
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsResult:
+    """The content of seeds.json: what all runs have tested."""
+
+    seeds: list[int]
+    runs: list[str]
+    questions: list[QuestionOverSeeds]
+    behaviour: dict[str, dict[str, Summary]]  # n, resolved_share and accuracy of the answers, by "QUESTION PART"
+    warnings: list[str]
+    schema_version: int = 4
+
+
+def over_seeds(runs: Sequence[SweepRun], warnings: Sequence[str] = ()) -> SeedsResult:
+    """Return what holds over runs with the same settings and different seeds."""
+    probes = [run.probe for run in runs if run.probe]
+    metrics = [run.metrics for run in runs]
+    findings = _in_all_runs([{each.question: each for each in probe.findings} for probe in probes])
+    answers = _in_all_runs([{f"{each.question} {each.part}": each for each in probe.behaviour} for probe in probes])
+    behaviour = {}
+    for name, groups in answers.items():
+        behaviour[name] = {
+            "n": mean_over_runs([group.n for group in groups]),
+            "resolved_share": mean_over_runs([group.resolved_share for group in groups]),
+            "accuracy": mean_over_runs([group.accuracy.value for group in groups], is_share=True),
+        }
+    questions = [_question(of_runs, metrics) for of_runs in findings.values()]
+    return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, behaviour, list(warnings))
+
+
+def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) -> Summary:
+    """Return count, mean, minimum and 95 % Student t interval of the values that are finite.
+
+    The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1. (A sign or rank interval of
+    five seeds would cover at most 1 - 2 / 2^5 = 93.75 %.)
+    """
+    by_run = [value if value is not None and isfinite(value) else None for value in values]
+    numbers = [value for value in by_run if value is not None]
+    if not numbers:
+        return Summary(by_run, 0, None, None, None)
+    mean = float(np.mean(numbers))
+
+    # Student's t for the mean of few runs.
+    interval = None
+    if len(numbers) >= MIN_SEEDS:
+        t = special.stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2)
+        half = float(t * (np.std(numbers, ddof=1) / np.sqrt(len(numbers))))
+        interval = (mean - half, mean + half)
+    if interval and is_share:
+        interval = (max(0.0, interval[0]), min(1.0, interval[1]))
+    return Summary(by_run, len(numbers), mean, min(numbers), interval)
+
+
+def value_of(finding: Finding, name: str) -> float:
+    """Return a measure of the heads that a verdict is about, or the accuracy of a rule; nan if it is not known."""
+    return finding.rules[name] if name in finding.rules else finding.judged.value(name)
+
+
+def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, tuple[float | None, float | None]]:
+    """Return t50 (step) and last value of the training curves of a head and of the model for a question, by curve.
+
+    Both are None if nothing has emerged: a head that ends below the bar of its question, or a resolved share that ends
+    at or below 0. If the question was not probed during training, the result is empty.
+    """
+    points = [(float(point.step), point.questions[question]) for point in metrics.probe if question in point.questions]
+    if not points:
+        return {}
+    steps = [step for step, _ in points]
+    last = points[-1][1]
+
+    # What the head does; the first measure of a question is the one that its bar is for.
+    curves: dict[str, tuple[list[float], float | None, bool]] = {}
+    layer, head = place
+    has_emerged = next(iter(last.grids.values()))[layer][head] > last.values.get("bar", 0.0)
+    for name in last.grids:
+        values = [point.grids[name][layer][head] for _, point in points]
+        curves[name] = values, _AT_START.get(name, 0.0), has_emerged
+
+    # What the model answers: its loss falls from the first value, and some questions have no answers.
+    for name, start in _OF_MODEL.items():
+        values = [point.values[name] for _, point in points if name in point.values]
+        if len(values) == len(points):
+            curves[name] = values, start, start is None or values[-1] > start
+    return {
+        name: (half_rise(steps, values, start), values[-1]) if emerged else (None, None)
+        for name, (values, start, emerged) in curves.items()
+    }
+
+
+def _in_all_runs(by_run: Sequence[Mapping[str, _Value]]) -> dict[str, list[_Value]]:
+    """Return the value of each run for every key that all runs have."""
+    keys = [key for key in by_run[0] if all(key in values for values in by_run)] if by_run else []
+    return {key: [values[key] for values in by_run] for key in keys}
+
+
+def _question(findings: Sequence[Finding], metrics: Sequence[Metrics]) -> QuestionOverSeeds:
+    """Return the findings of all runs about one question."""
+    # Level E4 needs other seeds with such a head; links need one head alone.
+    name, outcome, n = findings[0].question, findings[0].outcome, len(findings)
+    supported = [each for each in findings if each.verdict == SUPPORTED]
+    n_counted = sum(outcome != "attention" or each.unit == "head" for each in supported)
+    levels = [level_over_seeds(each, QUESTIONS[name], n_counted, n) for each in findings]
+    share = Estimate(len(supported) / n, *share_interval(len(supported), n))
+
+    # Means over the runs, and when each run's own head emerged.
+    values = {}
+    for measure in SHOWN[outcome]:
+        values[measure] = mean_over_runs([value_of(each, measure) for each in findings], is_share=_is_share(measure))
+    timing = {}
+    times = [curve_times(of_run, name, each.place) for of_run, each in zip(metrics, findings, strict=True)]
+    for curve, by_run in _in_all_runs(times).items():
+        t50, end = zip(*by_run, strict=True)
+        timing[curve] = {"t50": mean_over_runs(t50), "end": mean_over_runs(end, is_share=_is_share(curve))}
+    heads = [each.judged.heads for each in findings]
+    verdicts = [each.verdict for each in findings]
+    return QuestionOverSeeds(name, outcome, n, len(supported), share, heads, verdicts, levels, values, timing)
+
+
+def _is_share(name: str) -> bool:
+    return name == "nearest" or (name in MEASURES and MEASURES[name].is_share)

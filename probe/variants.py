@@ -1,0 +1,215 @@
+"""Comparison of model variants over training seeds: every difference is taken within seeds and tested.
+
+A variant is a set of changed settings; the standard is the variant closest to the defaults. Runs with the same seed
+read the same batches in the same order, so the runs of a variant and of the standard are paired by seed. The
+dataclasses are the content of compare.json: fields are keys, in their order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from data.errors import UserError
+from probe.questions import HEADLINE, SAME_WORDS
+from probe.results import MEASURES, Measure
+from probe.seeds import Summary, SweepRun, mean_over_runs, value_of
+from probe.statistics import CONFIDENCE
+from probe.verdict import SUPPORTED
+
+STANDARD = "standard"
+FIRST_STEPS = 20  # gradient norms are averaged over these steps, where all variants are still close to their start
+_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows")}  # by outcome of the question
+COLUMNS = {
+    "gap": Measure("gap to the entropy lower bound", "loss minus the bound, nats/token", ".4f"),
+    "loss": Measure("validation loss", "nats/token", ".4f"),
+    "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
+    "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
+    **{name: MEASURES[name] for names in _OF_HEAD.values() for name in names},
+    "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
+    "gradient_norm": Measure("first gradient norms", f"before clipping, recorded up to step {FIRST_STEPS}"),
+    "asymmetry": Measure("asymmetry of the scores", "0: a for b equals b for a, .71: random weights", is_share=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Paired differences, variant minus standard, one for each seed; fewer than three are not tested."""
+
+    n: int
+    mean: float | None
+    interval: tuple[float, float] | None = None  # Student's t, 95 %
+    p: float | None = None  # two-sided permutation test
+    smallest_p: float | None = None  # that is possible with so few seeds
+    is_significant: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The runs of one variant; lists are by run."""
+
+    name: str  # its changed settings
+    seeds: list[int]
+    unpaired_seeds: list[int]  # that only the variant or only the standard has
+    runs: list[str]
+    is_causal: bool
+    verdicts: list[str]  # on the question of the comparison, of the runs that were tested
+    n_supported: int
+    values: dict[str, Summary]  # by name in COLUMNS
+    differences: dict[str, Difference]  # from the standard, for which there are none
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The content of compare.json."""
+
+    schema_version: int = 3
+    question: str  # whose head is compared; "" if the runs have none in common
+    standard: dict[str, Any]  # the standard's value of every setting that a run changes
+    variants: list[Variant]  # the standard first
+    warnings: list[str]
+
+
+def compared_question(runs: Sequence[SweepRun]) -> str:
+    """Return the first question by attention that all tested runs have, else the first by edges, "" without one."""
+    probes = [run.probe for run in runs if run.probe]
+    findings = probes[0].findings if probes else []
+    shared = [each for each in findings if all(probe.finding(each.question) for probe in probes)]
+    return next((each.question for each in sorted(shared, key=lambda each: each.outcome != "attention")), "")
+
+
+def measured(run: SweepRun, question: str) -> dict[str, float]:
+    """Return the values that a run has, by name in COLUMNS."""
+    # From training; a text has no lower bound.
+    last = run.metrics.validation[-1]
+    norms = [record.gradient_norm for record in run.metrics.train if record.step <= FIRST_STEPS]
+    values = {"gap": last.gap, "gradient_norm": float(np.mean(norms)) if norms else None}
+    if last.gap is None:
+        values["loss"] = last.loss
+
+    # From the model's answers, its head, and all heads.
+    if run.probe:
+        answers = {each.part: each.resolved_share for each in run.probe.behaviour if each.question == question}
+        values |= {"resolved_share": answers.get(SAME_WORDS), "resolved_share_headline": answers.get(HEADLINE)}
+        if finding := run.probe.finding(question):
+            values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
+        values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
+    known = {name: value for name, value in values.items() if value is not None and np.isfinite(value)}
+    return {name: known[name] for name in COLUMNS if name in known}
+
+
+def variant_name(changes: Mapping[str, Any]) -> str:
+    """Return the changed settings as written on the command line; "standard" if there are none."""
+    shown = {name: str(value).lower() if isinstance(value, bool) else value for name, value in changes.items()}
+    return ", ".join(f"{name.removeprefix('model.')}={value}" for name, value in shown.items()) or STANDARD
+
+
+def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, dict[int, str]]:
+    """Return {variant: {seed: run name}}, the standard first, of {run name: (seed, changes to the standard)}.
+
+    Raises UserError if a variant has no seed of the standard, because differences need pairs of runs.
+    """
+    variants: dict[str, dict[int, str]] = {STANDARD: {}}
+    for name, (seed, changes) in runs.items():
+        variants.setdefault(variant_name(changes), {})[seed] = name
+    for variant, seeds in variants.items():
+        if not seeds.keys() & variants[STANDARD].keys():
+            raise UserError(f"{variant} shares no seed with the standard; train both with the same seeds")
+    return variants
+
+
+def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings: Sequence[str] = ()) -> Comparison:
+    """Return how the variants differ; `standard` has the standard's value of every setting that a run changes."""
+    question = compared_question(runs)
+    by_name = {run.name: run for run in runs}
+    values = {run.name: measured(run, question) for run in runs}
+    columns = [name for name in COLUMNS if any(name in of_run for of_run in values.values())]
+    names = by_variant({run.name: (run.seed, run.changes) for run in runs})
+    reference = {seed: values[run] for seed, run in names[STANDARD].items()}
+    variants = []
+    for name, by_seed in names.items():
+        seeds = sorted(by_seed)
+        of_variant = [by_name[by_seed[seed]] for seed in seeds]
+        findings = [finding for run in of_variant if run.probe and (finding := run.probe.finding(question))]
+
+        # Every measure, with the differences from the standard's runs of the same seeds
+        summaries, differences = {}, {}
+        for column in columns:
+            by_run = {run.seed: values[run.name].get(column) for run in of_variant}
+            summaries[column] = mean_over_runs(list(by_run.values()), is_share=COLUMNS[column].is_share)
+            if name != STANDARD:
+                pairs = [(value, reference.get(seed, {}).get(column)) for seed, value in by_run.items()]
+                differences[column] = difference([a - b for a, b in pairs if a is not None and b is not None])
+        variant = Variant(
+            name=name,
+            seeds=seeds,
+            unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
+            runs=[run.name for run in of_variant],
+            is_causal=any(run.probe for run in of_variant),
+            verdicts=[finding.verdict for finding in findings],
+            n_supported=sum(finding.verdict == SUPPORTED for finding in findings),
+            values=summaries,
+            differences=differences,
+        )
+        variants.append(replace(variant, sentence=_sentence(variant, standard)))
+    return Comparison(question=question, standard=dict(standard), variants=variants, warnings=list(warnings))
+
+
+def difference(differences: Sequence[float]) -> Difference:
+    """Return the mean of paired differences with its interval and test.
+
+    The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is
+    significant if its interval excludes 0 and p <= .05 or, if n is too small for that, p is the smallest possible one.
+    """
+    from scipy import stats  # half a second to import, and only comparisons of variants need it
+
+    # Rounding removes the errors of the subtraction, so that equal runs differ by exactly 0.
+    values = np.round(np.asarray(differences, dtype=float), 12)
+    n = len(values)
+    if n == 0:
+        return Difference(0, None)
+    mean = float(np.mean(values))
+    if n < 3:
+        return Difference(n, mean)
+
+    # The permutation test for p, Student's t for the interval.
+    test = stats.permutation_test(
+        (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
+    )
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * stats.sem(values))
+    p = float(test.pvalue)
+    smallest_p = 2.0 ** (1 - n)
+    is_significant = bool(abs(mean) > half and p <= max(0.05, smallest_p))
+    return Difference(n, mean, (mean - half, mean + half), p, smallest_p, is_significant)
+
+
+def _sentence(variant: Variant, standard: Mapping[str, Any]) -> str:
+    """Return the result of a variant in one sentence."""
+    supported = f"a head is supported in {variant.n_supported} of {len(variant.verdicts)} runs"
+    if variant.name == STANDARD:
+        return f"{STANDARD} ({variant_name(standard)}): the reference of all comparisons; {supported}."
+
+    # Differences that are significant, or of too few seeds for a test
+    significant, untested = [], []
+    for name, test in variant.differences.items():
+        form = COLUMNS[name].form
+        if test.is_significant and test.interval:
+            low, high = test.interval
+            significant.append(f"{COLUMNS[name].label} {test.mean:+{form}} [{low:+{form}}, {high:+{form}}]")
+        elif test.mean is not None and test.interval is None:
+            untested.append(f"{COLUMNS[name].label} {test.mean:+{form}}")
+
+    # The clauses of the sentence
+    clauses = [supported]
+    if not variant.is_causal:
+        clauses = ["not causal: every position sees its target, so the loss means nothing and no head is tested"]
+    if significant or not untested:
+        clauses.append(f"significant difference in {', '.join(significant) or 'nothing'}")
+    if untested:
+        clauses.append(f"too few seeds to test {', '.join(untested)}")
+    if variant.unpaired_seeds:
+        seeds = ", ".join(map(str, variant.unpaired_seeds))
+        clauses.append(f"seeds without a pair, not in the differences: {seeds}")
+    return f"{variant.name}: {'; '.join(clauses)}."

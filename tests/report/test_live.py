@@ -1,27 +1,23 @@
 """The live section of the report page shows what torch computes, after typing and after each change."""
 
 import re
-from base64 import b64decode
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 
+from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
-from model.transformer import Transformer
-from probe.sentences import EXAMPLE_BLOCK, next_tokens, tokenize_text, word_attention
+from probe.sentences import EXAMPLE_BLOCK, TokenizedText, word_attention
 from report.live import Live
 from report.page import page
 from tests.report import sample
 from tests.report.browser import Markup, Opened, opened, running
-from tests.tiny_models import config
 
 CONTENT = sample.content()
 LIVE = CONTENT.live.model
@@ -36,31 +32,16 @@ def show(browser: Any, tmp_path: Path) -> Show:
     return lambda content=CONTENT, **settings: opened(browser, page(content), tmp_path, **settings)
 
 
-def view_of(weights: str, kind: str) -> TransformerView:
-    """Return the model whose weights the page holds."""
-    shape = {name: LIVE.shape[name] for name in ("n_layer", "n_head", "d_model", "d_mlp", "context_length")}
-    model = Transformer(config(**shape), len(LIVE.tokenizer.vocabulary), 0).eval()
-    numbers = torch.from_numpy(np.frombuffer(b64decode(weights), kind).astype(np.float32))
-    with torch.no_grad():
-        for parameter, part in zip(
-            model.parameters(), numbers.split([size for _, size in LIVE.parameters]), strict=True
-        ):
-            parameter.copy_(part.view_as(parameter))
-    return TransformerView(model)
+JSON = to_json(LIVE)
+VIEW = sample.model_of(JSON)
 
 
-VIEW = view_of(LIVE.weights, "<f4")
-
-
-def tokenizer() -> Tokenizer:
-    vocabulary = {word: i for i, word in enumerate(LIVE.tokenizer.vocabulary)}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
+def read(text: str) -> TokenizedText:
+    return sample.read(JSON, text)
 
 
 def tokens_of(text: str) -> list[int]:
-    return tokenize_text(tokenizer(), text, LIVE.tokenizer.start).tokens
+    return read(text).tokens
 
 
 def next_words(view: Opened, name: str = "live-next") -> list[str]:
@@ -98,20 +79,17 @@ def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(sh
         assert next_words(view) == expected_words(TEXT)
         view.page.locator("#live-text").fill(text)
         assert next_words(view) == expected_words(text)
-        read = tokenize_text(tokenizer(), text, LIVE.tokenizer.start)
-        [weights] = word_attention(VIEW, [read])
+        words = read(text)
+        [weights] = word_attention(VIEW, [words])
         for layer, head in ((0, 1), (1, 2)):
             view.page.locator(f"[data-head=L{layer}H{head}]").click()
-            row = weights[layer, head, read.words.index("They")]
+            row = weights[layer, head, words.words.index("They")]
             assert word_weights(view) == pytest.approx([w if w >= 0.005 else 0 for w in row], abs=0.0051)
-        assert next_tokens(VIEW, read.tokens, 1)[0][1] == pytest.approx(
-            float(next_words(view)[0].split()[1]), abs=0.0051
-        )
         view.check()
 
 
 def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) -> None:
-    words = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start).words
+    words = read(TEXT).words
     it, cat, buses = (words.index(word) for word in ("It", "cat", "buses"))
     edits: list[HeadEdit] = []
     with show() as view:
@@ -179,7 +157,7 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
 
 
 def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
-    earlier = view_of(LIVE.earlier[0], "<f2")
+    earlier = sample.model_of(JSON, LIVE.earlier[0], "<f2")
     with show() as view:
         recorded = sorted([*LIVE.earlier_steps, LIVE.step])
         for position, step in enumerate(sample.STEPS):  # the label is the step of the weights
@@ -188,8 +166,8 @@ def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Sho
             assert view.page.locator("#step-name").inner_text().startswith(f"step {shown:,}, ")
         view.page.locator("#step").fill("3")  # between the recorded steps
         assert next_words(view) == expected_words(TEXT, model=earlier)
-        read = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start)
-        row = word_attention(earlier, [read])[0][0, 1, read.words.index("It")]
+        words = read(TEXT)
+        row = word_attention(earlier, [words])[0][0, 1, words.words.index("It")]
         assert word_weights(view) == pytest.approx(
             [w if w >= 0.005 else 0 for w in row], abs=0.0051
         )  # a stored sentence
@@ -275,20 +253,13 @@ def test_a_link_to_a_stored_sentence_opens_with_it_in_the_field_and_in_view(show
         assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight && scrollY > 0")
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        "text=The+cat&query=-1&target=1.5&cut=L0H0&step=",
-        "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99",
-        "text=a&cut=L0H0&exchange=x&remove=",
-        "text=%ff%00",
-    ],
-)
-def test_a_link_with_impossible_values_is_harmless(show: Show, state: str) -> None:
+def test_a_link_with_impossible_values_is_harmless(show: Show) -> None:
     with show() as view:
-        view.page.goto(f"{view.url}#{state}")
-        view.page.reload()
-        assert len(next_words(view)) == 5 and view.complaints == []
+        for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
+                      "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99", "text=%ff%00"):  # fmt: skip
+            view.page.goto(f"{view.url}#{state}")
+            view.page.reload()
+            assert len(next_words(view)) == 5 and view.complaints == []
 
 
 def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +272,7 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
 
     class Run:
         model = VIEW
-        tokenize = staticmethod(lambda text: tokenize_text(tokenizer(), text, LIVE.tokenizer.start))
+        tokenize = staticmethod(read)
         decode = staticmethod(lambda token: LIVE.tokenizer.vocabulary[token])
 
     printed: list[str] = []

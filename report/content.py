@@ -31,8 +31,8 @@ _SHOWN_GROUPS = {  # by kind of `Shown`
                 "exchanging the head's weights is near the median in them: selected by this rule, not by hand."),
 }  # fmt: skip
 _BLOCK_NOTE = (
-    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the nouns, "
-    "is right in two of them."
+    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the "
+    "nouns, is right in two of them."
 )
 _CUE_NOTE = (
     "At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides what "

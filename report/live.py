@@ -94,13 +94,13 @@ def live_content(
 
     # A sentence to begin with: the worked block, or what was tested of an own question or of English text
     text, head = (EXAMPLE_BLOCK[0].text if opened.has_stories else _ENGLISH_TEXT), None
-    pair = () if opened.has_stories else _PRONOUN_PAIR
+    pair = [] if opened.has_stories else list(_PRONOUN_PAIR)
     finding = results.findings[0] if results and results.findings else None
     if finding and finding.examples and finding.examples[0].kind != "worked":
         shown = finding.examples[0]
         head = finding.place
         text = shown.text.rstrip() if shown.next else _up_to_query(opened, shown)
-        pair = tuple(word.lower() for word, _ in shown.next)
+        pair = [word.lower() for word, _ in shown.next]
 
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer
@@ -122,7 +122,7 @@ def live_content(
             start_name=START,
             text=text,
             head=head,
-            pair=list(pair),
+            pair=pair,
         ),
         "",
     )

@@ -4,10 +4,11 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from textwrap import wrap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores, best_head
 from probe.claim import claim_of, limits_of
 from probe.questions import DEV, LEVELS, MAX_P, description_of
-from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown, Tested
+from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Grid, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
 _LEGENDS = {  # by outcome
@@ -72,13 +73,14 @@ def number(value: float | None, form: str = ".3f") -> str:
     """Return a number with three decimals (four below .001) or as `form` says, "–" for None and nan."""
     if value is None or math.isnan(value):
         return "–"
+    value = round(value, 4)
     text = f"{value:{'.4f' if form == '.3f' and 0 < abs(value) < 0.001 else form}}"
-    return text.removeprefix("-") if not text.strip("-0.") else text  # -0.00 is 0.00
+    return text if text.strip("-0.") else text.removeprefix("-")  # -0.00 is 0.00
 
 
 def estimate(shown: Estimate, form: str = ".3f") -> str:
     """Return a number and its interval, if it has one: "0.996 [0.980, 1.000]"."""
-    if shown.low is None or shown.high is None:
+    if shown.low is None or shown.high is None or math.isnan(shown.value):
         return number(shown.value, form)
     return f"{number(shown.value, form)} [{number(shown.low, form)}, {number(shown.high, form)}]"
 
@@ -96,7 +98,7 @@ def head_names(heads: Iterable[Head]) -> str:
 
 def _value(finding: Finding, name: str, form: str = "") -> str:
     """Return a value of what the verdict is about, with its interval."""
-    return estimate(finding.judged.values.get(name, Estimate(math.nan)), form or MEASURES[name].form)
+    return estimate(finding.judged.values.get(name, NOT_KNOWN), form or MEASURES[name].form)
 
 
 # Summary
@@ -121,7 +123,8 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
         lines += ["", _LEGENDS["attention"]]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):
-            lines += ["", example_title(worked), *aligned(list(map(_example_row, worked)))]
+            title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
+            lines += ["", title, *aligned(list(map(_example_row, worked)))]
     if by_edges:
         lines += [""] if by_attention else []
         lines += table_of("", by_edges, {
@@ -143,17 +146,13 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
 
 def confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
     """Return the table of heads that were chosen on the run's own validation text; none without any."""
-    if not confirmed:
-        return []
     measures = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
-    columns: dict[str, Callable[[Finding], str]] = {
-        "head chosen on the run's own text": lambda finding: finding.description,
-        "head": lambda finding: head_names(finding.judged.heads),
-        "passages": lambda finding: f"{finding.n:,}",
-    }
-    for name in measures:
-        columns[MEASURES[name].label] = lambda finding, name=name: _value(finding, name)  # type: ignore[misc]
-    return [*table_of("", confirmed, columns).lines(), ""]
+    rows = []
+    for finding in confirmed:
+        values = [_value(finding, name) for name in measures]
+        rows.append([finding.description, head_names(finding.judged.heads), f"{finding.n:,}", *values])
+    header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in measures)]
+    return [*aligned([header, *rows]), ""] if rows else []
 
 
 def _verdict(finding: Finding) -> str:
@@ -172,11 +171,6 @@ def _lacking(finding: Finding) -> list[str]:
     return lines
 
 
-def example_title(worked: Sequence[Shown]) -> str:
-    """Return the title of worked examples: the words of a block differ in the nouns, those of a cue at its end."""
-    return _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
-
-
 def _example_row(shown: Shown) -> tuple[str, str, str]:
     """Return the text, the weights on both nouns, and the most probable next words."""
     weights = ", ".join(f"{noun} {weight:.2f}" for noun, weight in shown.weights.items())
@@ -191,7 +185,9 @@ def _passage_lines(finding: Finding) -> list[str]:
     for shown in finding.examples_of("typical")[:1]:
         text = " ".join(shown.text.split())
         text = text if len(text) <= _LONGEST_PASSAGE else f"… {text[-_LONGEST_PASSAGE:]}"
-        attends = _chances(sorted(shown.weights.items(), key=lambda weight: -weight[1]))  # the larger weight first
+        written = {word.lower(): word for word in re.findall(r"\w+", text)}
+        weights = [(written.get(name, name), weight) for name, weight in shown.weights.items()]
+        attends = _chances(sorted(weights, key=lambda weight: -weight[1]))  # the larger weight first
         before, exchanged = _chances(shown.next), _chances(shown.exchanged)
         facts = f"{finding.place} → {attends}    next: {before}    weights exchanged: {exchanged}"
         lines += [f"  {text} ___", f"    {facts}"]
@@ -246,19 +242,13 @@ def finding_tables(finding: Finding) -> list[Table]:
         }, "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."),
     ]  # fmt: skip
     if finding.outcome == "edge":
+        measures = [MEASURES[name] for name in finding.grids]
         rows = []
         for place, *values in _head_rows(finding.grids):
             if not all(map(math.isnan, values)):
-                rows.append(
-                    [
-                        str(place),
-                        *(
-                            number(value, MEASURES[name].form)
-                            for name, value in zip(finding.grids, values, strict=True)
-                        ),
-                    ]
-                )
-        tables.append(Table("All tested heads", ["head", *(MEASURES[name].label for name in finding.grids)], rows))
+                cells = [number(value, measure.form) for value, measure in zip(values, measures, strict=True)]
+                rows.append([str(place), *cells])
+        tables.append(Table("All tested heads", ["head", *(measure.label for measure in measures)], rows))
     return [table for table in tables if table.rows]
 
 
@@ -278,55 +268,46 @@ def _measured(criterion: Criterion) -> str:
     """Return the numbers of a criterion: "lead, low 0.49"; low and high are the ends of the interval."""
     texts = []
     for key, value in criterion.measured.items():
-        name, end = next(
-            ((key.removesuffix(f"_{end}"), end) for end in ("low", "high") if key.endswith(f"_{end}")), (key, "")
-        )
+        name = key.removesuffix("_low").removesuffix("_high")
         label = MEASURES[name].label if name in MEASURES else name.replace("_", " ")
-        texts.append(f"{label}{f', {end}' if end else ''} {number(value)}")
+        texts.append(f"{label}{key.removeprefix(name).replace('_', ', ')} {number(value)}")
     return "; ".join(texts)
 
 
 def _measure_table(finding: Finding) -> Table:
     """Return every measure of the head and of the set, with those of untrained models and of rules."""
-    tested: dict[str, Tested] = {f"head {finding.place} [95 %]": finding.head}
+    columns = {f"head {finding.place} [95 %]": (finding.head.values, finding.rules)}
     if finding.set is not None:
-        tested[f"set {head_names(finding.set.heads)} [95 %]"] = finding.set
-    rows = []
-    for name, measure in MEASURES.items():
-        if any(name in each.values for each in tested.values()):
-            cells = [estimate(each.values.get(name, NOT_KNOWN), measure.form) for each in tested.values()]
-            rows.append([measure.label, *(cell.replace("– [–, –]", "–") for cell in cells), measure.meaning])
-    for name, value in finding.untrained.items():
-        label = MEASURES[name].label
-        rows.append(
-            [f"untrained: {label}", estimate(value), *[""] * (len(tested) - 1), "mean [range] over untrained models"]
-        )
-    for name, accuracy in finding.rules.items():
-        rows.append(
-            [
-                f"rule: {name}",
-                number(accuracy),
-                *[""] * (len(tested) - 1),
-                "accuracy of a rule that does not know the model",
-            ]
-        )
+        columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
+    if finding.untrained:
+        columns["untrained models [range]"] = (finding.untrained, {})
     counts = [*finding.clusters.items(), *((f"left out: {reason}", n) for reason, n in finding.left_out.items())]
     texts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts)
-    return Table("Measures", ["measure", *tested, "meaning"], rows, f"{finding.n:,} tested texts: {texts}.")
+    note = f"{finding.n:,} tested texts: {texts}."
+    return Table("Measures", ["measure", *columns, "meaning"], _measure_rows(list(columns.values())), note)
 
 
 def _part_table(finding: Finding) -> Table:
     """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
     parts = finding.parts.values()
-    rows = [["texts", *(f"{part.n:,}" for part in parts)]] if parts else []
-    for name, measure in MEASURES.items():
-        if any(name in part.values for part in parts):
-            values = [estimate(part.values[name], measure.form) if name in part.values else "" for part in parts]
-            rows.append([measure.label, *values])
-    for name in dict.fromkeys(name for part in parts for name in part.rules):
-        rows.append([f"rule: {name}", *(number(part.rules.get(name)) for part in parts)])
+    rows = [row[:-1] for row in _measure_rows([(part.values, part.rules) for part in parts])]
+    if rows:
+        rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
     note = _PARTS_NOTE if finding.outcome == "attention" and finding.file is None else ""
-    return Table("Parts of the tested texts", ["", *finding.parts], rows, note)
+    return Table("Parts of the tested texts", ["measure", *finding.parts], rows, note)
+
+
+def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, float]]]) -> list[list[str]]:
+    """Return a row for each measure, then for each rule: label, a cell for each of `columns`, and meaning."""
+    rows = []
+    for name, measure in MEASURES.items():
+        if any(name in values for values, _ in columns):
+            cells = [estimate(values[name], measure.form) if name in values else "" for values, _ in columns]
+            rows.append([measure.label, *cells, measure.meaning])
+    for name in dict.fromkeys(name for _, rules in columns for name in rules):
+        cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
+        rows.append([f"rule: {name}", *cells, "accuracy of a rule that does not know the model"])
+    return rows
 
 
 def model_tables(results: ProbeResults) -> list[Table]:
@@ -389,24 +370,9 @@ def _most_changed(changes: list[Change]) -> list[Change]:
 
 
 def _change_row(change: Change) -> list[str]:
-    before, after, value, low, high = (
-        None if each is None else round(each, 4)
-        for each in (
-            change.before,
-            change.after,
-            change.difference.value,
-            change.difference.low,
-            change.difference.high,
-        )
-    )
-    return [
-        f"  {change.measure}" + (f" {change.head}" if change.head else ""),
-        number(before),
-        number(after),
-        estimate(Estimate(value or 0.0, low, high)),
-        f"{change.p:.4f}",
-        "changed" if change.p < MAX_P else "no change shown",
-    ]
+    name = f"  {change.measure}" + (f" {change.head}" if change.head else "")
+    numbers = [number(change.before), number(change.after), estimate(change.difference), f"{change.p:.4f}"]
+    return [name, *numbers, "changed" if change.p < MAX_P else "no change shown"]
 
 
 def _change_counts(measure: str, changes: list[Change]) -> list[str]:
@@ -482,7 +448,7 @@ def _largest(text: TokenizedText, weights: np.ndarray) -> str:
 # Files
 
 
-def _head_rows(grids: Mapping[str, list[list[float]]]) -> list[tuple[Head, *tuple[float, ...]]]:
+def _head_rows(grids: Mapping[str, Grid]) -> list[tuple[Any, ...]]:
     """Return a row for each head: its place, and its value in each grid."""
     if not grids:
         return []

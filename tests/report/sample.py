@@ -7,20 +7,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from data.tokenizer import end_id, word_tokenizer
 from data.words import word_spans
+from model.config import ModelConfig
+from model.observe import TransformerView
+from model.transformer import Transformer
 from probe.claim import claim_of, limits_of
 from probe.config import ProbeConfig
 from probe.questions import HEADLINE, QUESTIONS
 from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
-from probe.sentences import START, Example, TokenizedText, pack_weights
+from probe.sentences import START, Example, TokenizedText, pack_weights, tokenize_text
 from report.content import training_content
 from report.live import Live, LiveModel, live_tokenizer, plain_shape
 from report.page import PageContent, PageFinding, PageGroup, PageMeasure, PageModel, PageSentence
 from report.tables import finding_tables, model_tables
 from tests.tiny_models import random_model
 from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
+from training.settings import to_settings
 from training.weight_history import pack_parameters
 
 N_LAYER, N_HEAD = 2, 4
@@ -75,7 +80,8 @@ def finding(name: str, **changes: Any) -> Finding:
     grids = grids if question.outcome == "attention" else {"edge_effect": grid(5, 0, 0.4), "t": grid(6, 0, 9)}
     passage = Shown(
         kind="typical", text="Anna does not listen to Ben.", query=6, word="", meant=[[1]], other=[[6]],
-        weights={"Ben": 0.16, "Anna": 0.79}, next=[("She", 0.91), ("He", 0.02)], exchanged=[("She", 0.23), ("He", 0.55)],
+        weights={"ben": 0.16, "anna": 0.79}, next=[("She", 0.91), ("He", 0.02)],
+        exchanged=[("She", 0.23), ("He", 0.55)],
     )  # fmt: skip
     facts: dict[str, Any] = {
         "question": name, "description": question.description, "link": question.link, "outcome": question.outcome,
@@ -142,16 +148,43 @@ def live_model() -> LiveModel:
     texts = [example.text for examples in EXAMPLES.values() for example in examples]
     tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
     sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
-    models = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
+    made = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
     described = live_tokenizer(tokenizer, end_id(tokenizer))
     assert described is not None
     return LiveModel(
-        source="runs/default", step=STEPS[-1], shape=plain_shape(models[0].config),
-        parameters=[(name, parameter.numel()) for name, parameter in models[0].named_parameters()], type="float32",
-        weights=pack_parameters(models[0], torch.float32), rounding="", earlier_steps=[STEPS[0], STEPS[6]],
-        earlier=[pack_parameters(model, torch.float16) for model in models[1:]], tokenizer=described, start_name=START,
+        source="runs/default", step=STEPS[-1], shape=plain_shape(made[0].config),
+        parameters=[(name, parameter.numel()) for name, parameter in made[0].named_parameters()], type="float32",
+        weights=pack_parameters(made[0], torch.float32), rounding="", earlier_steps=[STEPS[0], STEPS[6]],
+        earlier=[pack_parameters(model, torch.float16) for model in made[1:]], tokenizer=described, start_name=START,
         text=texts[0], head=None, pair=[],
     )  # fmt: skip
+
+
+def model_of(live: dict[str, Any], weights: str = "", kind: str = "") -> TransformerView:
+    """Return the model that a page's JSON holds, with its own weights or those of an earlier step."""
+    model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
+    numbers = np.frombuffer(
+        b64decode(weights or live["weights"]), kind or {"float32": "<f4", "float16": "<f2"}[live["type"]]
+    )
+    parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
+    with torch.no_grad():
+        for parameter, part in zip(model.parameters(), parts, strict=True):
+            parameter.copy_(part.view_as(parameter))
+    return TransformerView(model.eval())
+
+
+def read(live: dict[str, Any], text: str) -> TokenizedText:
+    """Return the tokens of a text, by the tokenizer that a page's JSON holds."""
+    described = live["tokenizer"]
+    ids = {token: i for i, token in enumerate(described["vocabulary"])}
+    if described["kind"] == "words":
+        tokenizer = Tokenizer(models.WordLevel(ids, unk_token=described["vocabulary"][described["unknown"]]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        tokenizer = Tokenizer(models.BPE(ids, [tuple(pair.split(" ")) for pair in described["merges"]]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    return tokenize_text(tokenizer, text, described["start"])
 
 
 def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> PageContent:

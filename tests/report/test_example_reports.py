@@ -2,23 +2,16 @@
 
 import json
 import re
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from model.config import ModelConfig
-from model.observe import TransformerView
-from model.transformer import Transformer
-from probe.sentences import TokenizedText, next_tokens, tokenize_text, word_attention
+from probe.sentences import next_tokens, word_attention
 from report.page import policy, script_text, style_text
 from tests.report.browser import opened, running
-from tests.report.sample import unpacked
-from training.settings import to_settings
+from tests.report.sample import model_of, read, unpacked
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORTS = {"stories": DOCS / "report.html", "english": DOCS / "report_english.html"}
@@ -30,31 +23,6 @@ each_report = pytest.mark.parametrize("name", REPORTS)
 def content_of(name: str) -> dict[str, Any]:
     page = REPORTS[name].read_text(encoding="utf-8")
     return json.loads(re.search(r'<script type="application/json" id="content">(.*?)</script>', page, re.DOTALL)[1])
-
-
-def model_of(live: dict[str, Any]) -> TransformerView:
-    """Return the model that a report holds."""
-    model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
-    numbers = np.frombuffer(b64decode(live["weights"]), {"float32": "<f4", "float16": "<f2"}[live["type"]])
-    parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
-    with torch.no_grad():
-        for parameter, part in zip(model.parameters(), parts, strict=True):
-            parameter.copy_(part.view_as(parameter))
-    return TransformerView(model.eval())
-
-
-def read(live: dict[str, Any], text: str) -> TokenizedText:
-    """Return the tokens of a text, by the tokenizer that a report holds."""
-    described = live["tokenizer"]
-    ids = {token: i for i, token in enumerate(described["vocabulary"])}
-    if described["kind"] == "words":
-        tokenizer = Tokenizer(models.WordLevel(ids, unk_token=described["vocabulary"][described["unknown"]]))
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    else:
-        tokenizer = Tokenizer(models.BPE(ids, [tuple(pair.split(" ")) for pair in described["merges"]]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-    return tokenize_text(tokenizer, text, described["start"])
 
 
 @each_report
@@ -99,7 +67,7 @@ def test_a_report_opens_from_disk_without_a_network_and_runs_its_model(name: str
 def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_changes_them(
     browser: Any, tmp_path: Path
 ) -> None:
-    with opened(browser, with_present_script(REPORTS["english"].read_text(encoding="utf-8")), tmp_path) as view:
+    with opened(browser, REPORTS["english"].read_text(encoding="utf-8"), tmp_path) as view:
         odds = view.page.locator("#live-odds")
         before = odds.inner_text()
         assert re.match(r"p\(she\) 0\.\d\d, p\(he\) 0\.\d\d", before)
@@ -113,24 +81,24 @@ def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_ch
 
 def test_the_pages_of_the_project_show_the_numbers_of_the_report() -> None:
     content = content_of("stories")
-    live, head = content["live"]["model"], content["questions"][0]
+    live, (layer, head) = content["live"]["model"], content["findings"][0]["place"]
     shown, weights_on_meant = [], []
     for sentence in content["sentences"][:4]:
         text = read(live, sentence["text"])
-        row = word_attention(model_of(live), [text])[0][head["layer"], head["head"], -1]
+        row = word_attention(model_of(live), [text])[0][layer, head, -1]
         cat, buses = (row[text.words.index(noun)] for noun in ("cat", "buses"))
         words = [word for word, _ in sentence["next"][:2]]
         shown.append(f"| {sentence['text']} | {cat:.2f} | {buses:.2f} | {', '.join(words)} |")
         weights_on_meant.append(f"{max(cat, buses):.2f}")
     attention = (REPORTS["stories"].parent / "attention.md").read_text()
-    assert "\n".join(shown) in attention and f"layer {head['layer']}, head {head['head']} of the default" in attention
+    assert "\n".join(shown) in attention and f"layer {layer}, head {head} of the default" in attention
     *first, last = weights_on_meant
     readme = (REPORTS["stories"].parents[1] / "README.md").read_text()
     assert f"{', '.join(first)} and {last}, in four sentences" in readme  # the description of the picture
 
 
 def test_a_space_at_the_end_of_an_english_sentence_changes_nothing(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, with_present_script(REPORTS["english"].read_text(encoding="utf-8")), tmp_path) as view:
+    with opened(browser, REPORTS["english"].read_text(encoding="utf-8"), tmp_path) as view:
         lists = []
         for text in ("Anna met Ben.", "Anna met Ben. "):
             view.page.locator("#live-text").fill(text)
@@ -158,14 +126,14 @@ def test_at_an_earlier_step_the_page_computes_with_the_weights_of_that_step(
 ) -> None:
     content = content_of("stories")
     live = content["live"]["model"]
-    model = model_of(live | {"weights": live["earlier"][step], "type": "float16"})
+    model = model_of(live, live["earlier"][step], "<f2")
     sentence = content["sentences"][0]
     text = read(live, sentence["text"])
-    head = content["questions"][0]
+    layer, head = content["findings"][0]["place"]
     with opened(browser, REPORTS["stories"].read_text(encoding="utf-8"), tmp_path) as view:
         position = content["training"]["steps"].index(live["earlier_steps"][step])
         view.page.locator("#step").fill(str(position))
         texts = view.page.locator("#words button small").all_inner_texts()
-        row = word_attention(model, [text])[0][head["layer"], head["head"], sentence["query"][0]]
+        row = word_attention(model, [text])[0][layer, head, sentence["query"][0]]
         shown = [float(text) if text.strip() else 0.0 for text in texts]
         assert shown == pytest.approx([weight if weight >= 0.005 else 0 for weight in row], abs=0.0051)

@@ -1,29 +1,25 @@
 """The live section of the report page shows what torch computes, after typing and after each change."""
 
 import re
-from base64 import b64decode
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 
+from data.typed_json import to_json
+from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
-from model.transformer import Transformer
-from probe.interventions import cut_link, exchange_links, remove_head
-from probe.sentences import EXAMPLE_BLOCK, next_tokens, tokenize_text, word_attention
+from probe.sentences import EXAMPLE_BLOCK, TokenizedText, word_attention
 from report.live import Live
 from report.page import page
 from tests.report import sample
 from tests.report.browser import Markup, Opened, opened, running
-from tests.tiny_models import config
 
-CONTENT = sample.live_content()
+CONTENT = sample.content()
 LIVE = CONTENT.live.model
 TEXT = EXAMPLE_BLOCK[0].text  # "One sunny day, the cat sat near the buses. It"
 Show = Callable[..., AbstractContextManager[Opened]]
@@ -36,31 +32,16 @@ def show(browser: Any, tmp_path: Path) -> Show:
     return lambda content=CONTENT, **settings: opened(browser, page(content), tmp_path, **settings)
 
 
-def view_of(weights: str, kind: str) -> TransformerView:
-    """Return the model whose weights the page holds."""
-    shape = {name: LIVE.shape[name] for name in ("n_layer", "n_head", "d_model", "d_mlp", "context_length")}
-    model = Transformer(config(**shape), len(LIVE.tokenizer.vocabulary), 0).eval()
-    numbers = torch.from_numpy(np.frombuffer(b64decode(weights), kind).astype(np.float32))
-    with torch.no_grad():
-        for parameter, part in zip(
-            model.parameters(), numbers.split([size for _, size in LIVE.parameters]), strict=True
-        ):
-            parameter.copy_(part.view_as(parameter))
-    return TransformerView(model)
+JSON = to_json(LIVE)
+VIEW = sample.model_of(JSON)
 
 
-VIEW = view_of(LIVE.weights, "<f4")
-
-
-def tokenizer() -> Tokenizer:
-    vocabulary = {word: i for i, word in enumerate(LIVE.tokenizer.vocabulary)}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
+def read(text: str) -> TokenizedText:
+    return sample.read(JSON, text)
 
 
 def tokens_of(text: str) -> list[int]:
-    return tokenize_text(tokenizer(), text, LIVE.tokenizer.start).tokens
+    return read(text).tokens
 
 
 def next_words(view: Opened, name: str = "live-next") -> list[str]:
@@ -98,20 +79,17 @@ def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(sh
         assert next_words(view) == expected_words(TEXT)
         view.page.locator("#live-text").fill(text)
         assert next_words(view) == expected_words(text)
-        read = tokenize_text(tokenizer(), text, LIVE.tokenizer.start)
-        [weights] = word_attention(VIEW, [read])
+        words = read(text)
+        [weights] = word_attention(VIEW, [words])
         for layer, head in ((0, 1), (1, 2)):
             view.page.locator(f"[data-head=L{layer}H{head}]").click()
-            row = weights[layer, head, read.words.index("They")]
+            row = weights[layer, head, words.words.index("They")]
             assert word_weights(view) == pytest.approx([w if w >= 0.005 else 0 for w in row], abs=0.0051)
-        assert next_tokens(VIEW, read.tokens, 1)[0][1] == pytest.approx(
-            float(next_words(view)[0].split()[1]), abs=0.0051
-        )
         view.check()
 
 
 def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) -> None:
-    words = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start).words
+    words = read(TEXT).words
     it, cat, buses = (words.index(word) for word in ("It", "cat", "buses"))
     edits: list[HeadEdit] = []
     with show() as view:
@@ -143,53 +121,43 @@ def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) ->
         view.check()
 
 
-def test_the_heads_are_coloured_by_the_effect_of_removing_each(show: Show) -> None:
+def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) -> None:
+    tokens = torch.tensor([tokens_of(TEXT)])
+    ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
+
+    def change(edit: HeadEdit) -> float:
+        """Return how far an edit moves the log-odds of both words."""
+        before, after = (VIEW.logits(tokens, edits=edits)[0, -1, ids] for edits in ([], [edit]))
+        return float((after - before)[0] - (after - before)[1])
+
+    heads = [(layer, head) for layer in range(sample.N_LAYER) for head in range(sample.N_HEAD)]
+    last = tokens.shape[1] - 1
+    cuts = {
+        (*head, target): abs(change(cut_link(*head, last, [target]))) for head in heads for target in range(1, last + 1)
+    }
+    layer, head, target = max(cuts, key=lambda place: cuts[place])
     with show() as view:
+        view.page.locator("#live-text").fill(TEXT)
         for label, word in (("Compare", "cat"), ("and", "buses")):
             field(view, label).fill(word)
             field(view, label).press("Tab")
-        view.page.locator("#live-text").fill(TEXT)
         view.page.get_by_label("Colour by").select_option("effect of removing each head")
         view.page.wait_for_function("!document.querySelector('#heads-grid').innerText.includes('–')")
         shown = [float(text) for text in view.page.locator("#heads-grid button").all_inner_texts()]
-        ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
-        tokens = torch.tensor([tokens_of(TEXT)])
-
-        def odds(edits: list[HeadEdit]) -> float:
-            logits = VIEW.logits(tokens, edits=edits)[0, -1]
-            return float(logits[ids[0]] - logits[ids[1]])
-
-        places = [(layer, head) for layer in range(sample.N_LAYER) for head in range(sample.N_HEAD)]
-        expected = [odds([remove_head(*place)]) - odds([]) for place in places]
-        assert shown == pytest.approx(expected, abs=0.0051)
-
-
-def test_the_deciding_link_is_the_one_whose_cut_changes_most(show: Show) -> None:
-    tokens = tokens_of(TEXT)
-    ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
-
-    def odds(edits: list[HeadEdit]) -> float:
-        logits = VIEW.logits(torch.tensor([tokens]), edits=edits)[0, -1]
-        return float(logits[ids[0]] - logits[ids[1]])
-
-    changes = {}
-    for layer in range(sample.N_LAYER):
-        for head in range(sample.N_HEAD):
-            for target in range(1, len(tokens)):
-                cut = cut_link(layer, head, len(tokens) - 1, [target])
-                changes[layer, head, target] = abs(odds([cut]) - odds([]))
-    layer, head, target = max(changes, key=lambda place: changes[place])
-    with show() as view:
-        for label, word in (("Compare", "cat"), ("and", "buses")):
-            field(view, label).fill(word)
-            field(view, label).press("Tab")
+        assert shown == pytest.approx([change(remove_head(*place)) for place in heads], abs=0.0051)
         view.page.locator("#live").get_by_role("button", name="Find the link that decides").click()
         assert field(view, "Head").input_value() == f"{layer}.{head}"
         assert field(view, "to").input_value() == str(target)
+        view.page.locator("#step").fill("0")
+        assert [field(view, label).input_value() for label in ("Compare", "and")] == ["cat", "buses"]
+        field(view, "Compare").fill("two words")
+        field(view, "Compare").press("Tab")
+        for part in ("#live-odds", "#heads-legend"):
+            assert "cannot be compared" in view.page.locator(part).inner_text()
 
 
 def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
-    earlier = view_of(LIVE.earlier[0], "<f2")
+    earlier = sample.model_of(JSON, LIVE.earlier[0], "<f2")
     with show() as view:
         recorded = sorted([*LIVE.earlier_steps, LIVE.step])
         for position, step in enumerate(sample.STEPS):  # the label is the step of the weights
@@ -198,8 +166,8 @@ def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Sho
             assert view.page.locator("#step-name").inner_text().startswith(f"step {shown:,}, ")
         view.page.locator("#step").fill("3")  # between the recorded steps
         assert next_words(view) == expected_words(TEXT, model=earlier)
-        read = tokenize_text(tokenizer(), TEXT, LIVE.tokenizer.start)
-        row = word_attention(earlier, [read])[0][0, 1, read.words.index("It")]
+        words = read(TEXT)
+        row = word_attention(earlier, [words])[0][0, 1, words.words.index("It")]
         assert word_weights(view) == pytest.approx(
             [w if w >= 0.005 else 0 for w in row], abs=0.0051
         )  # a stored sentence
@@ -235,18 +203,13 @@ def test_a_word_can_be_exchanged_and_the_four_sentences_made(show: Show) -> None
         view.check()
 
 
-def test_unknown_words_and_a_text_beyond_the_context_are_named(show: Show) -> None:
+def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) -> None:
     with show() as view:
         view.page.locator("#live-text").fill("The zebra sat")
         assert "zebra" in view.page.locator("#live-notes").inner_text()
         view.page.locator("#live-text").fill("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
         assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
-        view.check()
-
-
-def test_an_empty_text_shows_the_first_words_of_a_text(show: Show) -> None:
-    with show() as view:
         view.page.locator("#live-text").fill("")
         assert next_words(view) == expected_words("")
         view.check()
@@ -290,20 +253,13 @@ def test_a_link_to_a_stored_sentence_opens_with_it_in_the_field_and_in_view(show
         assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight && scrollY > 0")
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        "text=The+cat&query=-1&target=1.5&cut=L0H0&step=",
-        "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99",
-        "text=a&cut=L0H0&exchange=x&remove=",
-        "text=%ff%00",
-    ],
-)
-def test_a_link_with_impossible_values_is_harmless(show: Show, state: str) -> None:
+def test_a_link_with_impossible_values_is_harmless(show: Show) -> None:
     with show() as view:
-        view.page.goto(f"{view.url}#{state}")
-        view.page.reload()
-        assert len(next_words(view)) == 5 and view.complaints == []
+        for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
+                      "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99", "text=%ff%00"):  # fmt: skip
+            view.page.goto(f"{view.url}#{state}")
+            view.page.reload()
+            assert len(next_words(view)) == 5 and view.complaints == []
 
 
 def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +272,7 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
 
     class Run:
         model = VIEW
-        tokenize = staticmethod(lambda text: tokenize_text(tokenizer(), text, LIVE.tokenizer.start))
+        tokenize = staticmethod(read)
         decode = staticmethod(lambda token: LIVE.tokenizer.vocabulary[token])
 
     printed: list[str] = []
@@ -401,7 +357,7 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         assert view.page.evaluate("document.activeElement.dataset.name") == "remove"  # the next that makes sense
 
 
-def test_the_link_of_the_buttons_stays_when_another_head_is_chosen(show: Show) -> None:
+def test_changes_stay_with_their_words_and_are_named_where_they_act(show: Show) -> None:
     with show() as view:
         for head in ("L0H0", "L0H1", "L1H3"):
             select(view, "Head", head)
@@ -409,57 +365,13 @@ def test_the_link_of_the_buttons_stays_when_another_head_is_chosen(show: Show) -
         changes = view.page.locator("#live .edits li").all_inner_texts()
         words = [re.findall("“(.*?)”", change) for change in changes]
         assert len(words) == 3 and words == [words[0]] * 3 and set(words[0]) == {"It", "cat", "buses"}
-
-
-def test_changes_of_words_that_are_gone_are_dropped_with_a_note(show: Show) -> None:
-    with show() as view:
         view.page.get_by_role("button", name="Remove this head").click()
-        view.page.get_by_role("button", name="Cut the link").click()
-        view.page.get_by_role("button", name="Cut the link").click()  # the same again
-        assert view.page.locator("#live .edits li").count() == 2
-        view.page.locator("#live-text").fill(TEXT + " and")
-        assert view.page.locator("#live .edits li").count() == 2
-        view.page.locator("#live-text").fill("The dog slept. It")
-        assert view.page.locator("#live .edits li").count() == 1
-        assert "1 of your changes" in view.page.locator("#live-notes").inner_text()
-        assert next_words(view) == expected_words("The dog slept. It", [remove_head(0, 1)])
-
-
-def test_a_removed_head_is_named_where_its_weights_are_shown(show: Show) -> None:
-    with show() as view:
-        view.page.get_by_role("button", name="Remove this head").click()
-        assert "L0H1 is removed" in view.page.locator("#sentence").inner_text()
+        view.page.get_by_role("button", name="Remove this head").click()  # the same again
+        assert view.page.locator("#live .edits li").count() == 4
+        assert "L1H3 is removed" in view.page.locator("#sentence").inner_text()
         view.page.locator("[data-head=L1H0]").click()
         assert "is removed" not in view.page.locator("#sentence").inner_text()
-
-
-def test_the_slider_keeps_the_compared_words(show: Show) -> None:
-    with show() as view:
-        words = [field(view, label).input_value() for label in ("Compare", "and")]
-        view.page.locator("#step").fill("0")
-        assert [field(view, label).input_value() for label in ("Compare", "and")] == words
-        field(view, "Compare").fill("two words")
-        field(view, "Compare").press("Tab")
-        assert "cannot be compared" in view.page.locator("#live-odds").inner_text()
-        view.page.get_by_label("Colour by").select_option("effect of removing each head")
-        assert "NaN" not in view.page.locator("#heads").inner_text()
-        assert "cannot be compared" in view.page.locator("#heads-legend").inner_text()
-
-
-def test_a_page_without_a_live_model_says_why_and_has_no_field(show: Show) -> None:
-    with show(replace(CONTENT, live=Live(None, "No live model: <b>trained</b> elsewhere."))) as view:
-        assert view.page.locator(".live-reason").inner_text() == "No live model: <b>trained</b> elsewhere."
-        assert view.page.locator("#live-text").count() == 0
-        view.check()
-
-
-def test_without_scripts_the_page_has_no_live_section(show: Show) -> None:
-    with show(java_script_enabled=False) as view:
-        assert not view.page.locator("#live").is_visible()
-        assert view.page.locator(".claim").first.is_visible()
-
-
-def test_the_policy_allows_no_more_than_before() -> None:
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page(CONTENT))[1]
-    assert not re.search(r"unsafe|wasm|blob:|https?:", policy)
-    assert policy.startswith("default-src 'none'; ") and policy.count("sha256-") == 2
+        view.page.locator("#live-text").fill("The dog slept. It")
+        assert view.page.locator("#live .edits li").count() == 1
+        assert "3 of your changes" in view.page.locator("#live-notes").inner_text()
+        assert next_words(view) == expected_words("The dog slept. It", [remove_head(1, 3)])

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from data.tokenizer import bpe_tokenizer, character_tokenizer, encode_with_bos, end_id, word_tokenizer
 from model.config import Scale, Weighting
+from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
-from probe.interventions import cut_link, exchange_links, remove_head
 from probe.sentences import between_words, tokenize_text
 from report.live import live_tokenizer, plain_shape
 from report.page import FOLDER

@@ -1,81 +1,114 @@
-"""report/tables.py: numbers, tables and lines of the results."""
+"""report/tables.py: numbers, tables, lines and files of the results."""
 
+import csv
+import io
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from probe.results import Head, ProbeResults
-from report.tables import (
-    estimate,
-    head_names,
-    model_tables,
-    question_tables,
-    sentence_lines,
-    summary_lines,
-    table_lines,
-    table_of,
-)
-from tests.report.sample import filled, question_result, tokenized
+from data.pairs import Cell, Items, Pair
+from probe.attention import HeadRows, HeadScores
+from probe.results import Change, Estimate, Head
+from report import tables
+from report.tables import estimate, finding_tables, heads_csv, items_jsonl, number, sentence_lines, summary_lines
+from tests.report.sample import finding, results, tokenized
+
+NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
+
+
+def change(i: int, p: float = 0.5) -> Change:
+    """Return what changed in head i."""
+    return Change(question="number", measure="effect", head=Head(0, i), before=0.1, after=0.2 - i / 100,
+                  difference=Estimate(-0.00001, -0.1, 0.2), t=-i, p=p, n=20, smallest_p=0.02)  # fmt: skip
 
 
 def test_numbers_and_heads_as_text() -> None:
-    assert estimate(0.9955, (0.98, 1.0)) == "0.996 [0.980, 1.000]"
-    assert estimate(-0.0001, (math.nan, 0.0)) == "-0.0001 [–, 0.000]"
-    assert estimate(None) == "–"
-    assert head_names([Head(0, 1), Head(10, 12)]) == "L0H1 + L10H12"
+    assert estimate(Estimate(0.9955, 0.98, 1.0)) == "0.996 [0.980, 1.000]"
+    assert estimate(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
+    assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
+    assert tables.head_names([Head(0, 1), Head(10, 12)]) == "L0H1 + L10H12"
 
 
-def test_a_table_has_aligned_columns_below_its_title_and_a_wrapped_note() -> None:
-    columns = {"head": str, "layer": lambda head: f"{head.layer}"}
-    lines = table_lines([table_of("Heads", [Head(0, 1), Head(10, 12)], columns, "a note " * 20)])
-    assert lines[:5] == ["", "  Heads", "    head    layer", "    L0H1    0", "    L10H12  10"]
-    assert len(lines) == 7 and max(map(len, lines)) <= 120
-
-
-def test_the_attention_of_a_sentence_names_nouns_and_the_largest_weights() -> None:
-    text = tokenized("fox saw the fox . it")
-    weights = np.zeros((1, 2, 7, 7))
-    weights[0, :, 6] = [[0, 0.25, 0.125, 0, 0.5, 0, 0.125], [0, 0, 1, 0, 0, 0, 0]]
-    title, first, second = sentence_lines(text, weights, {6: ["fox"]}, {Head(0, 0): ["number"]})[1:]
-    assert title == "at “it”: the three largest weights of each head; before them the weights on fox"
-    assert first.split() == "L0H0 fox 0.75 | fox 0.50 fox 0.25 saw 0.12 ← chosen for number".split()
-    assert second.split() == "L0H1 fox 0.00 | saw 1.00".split()
-
-
-def test_of_many_heads_the_ten_with_the_largest_effect_and_the_chosen_ones_are_shown() -> None:
-    text = tokenized("fox saw the fox . it")
-    weights = np.full((3, 4, 7, 7), 0.5)
-    effects = np.arange(12.0).reshape(3, 4)
-    lines = sentence_lines(text, weights, {6: []}, {Head(0, 0): ["number"]}, {6: effects})
-    names = [line.split()[0] for line in lines if line.startswith("  L")]
-    assert names == [f"L{i // 4}H{i % 4}" for i in range(11, 1, -1)] + ["L0H0"]
-    assert "all heads: verbose=true" in "".join(lines)
-    assert [line.split()[1] for line in lines if line.startswith("  L")][:2] == ["11.00", "10.00"]
+def test_the_summary_has_a_table_for_each_outcome_and_one_passage() -> None:
+    header, number_line, *lines = summary_lines(results(NUMBER, EDGE, EDGE))
+    assert header.split("  ")[0] == "question" and "accuracy [95 %]" in header
+    assert number_line.startswith(
+        'number: "it" or "they": number agreement, at the pronoun  L0H1  0.999 [0.969, 0.999]'
+    )
+    assert [line.split("  ")[-1] for line in lines if line.startswith('"she"')] == ["supported (E3)"] * 2
+    passage = lines.index("  Anna does not listen to Ben. ___")
+    attends = "    L0H1 → Anna 0.79, Ben 0.16    next: She 0.91, He 0.02    weights exchanged: She 0.23, He 0.55"
+    assert lines[passage + 1] == attends and lines.count(attends) == 1
+    assert lines[passage + 2] == "  not met: causal_edge (Why.)"
+    assert summary_lines(results(EDGE, EDGE), verbose=True).count(attends) == 2
+    confirmed = summary_lines(results(confirmed=[replace(EDGE, head=EDGE.head)]))
+    assert confirmed[1].startswith('"she" or "he": gender')
 
 
 def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
-    of_sample = question_result("number", "supported")
-    enough = {name: replace(test, smallest_p=0.001) for name, test in of_sample.test.items()}
-    supported = replace(of_sample, test=enough)
-    assert supported.own
-    results = filled(ProbeResults, selected=[supported], showcase={})
-    complete = summary_lines(results)
-    few = {name: replace(test, smallest_p=0.25) for name, test in supported.test.items()}
-    constant = replace(supported.causal, attention_swap=None) if supported.causal else None
-    for change, line in (
-        ({"test": few}, "  too few different test frames or words: no p can be below 0.01"),
-        ({"causal": constant}, "  no swap: the model's answer does not follow the antecedent"),
-        ({"causal": None}, "  no swap: the texts have no answers that can be compared"),
+    no_swap = replace(NUMBER.head, values={name: each for name, each in NUMBER.head.values.items() if name != "swap"})
+    constant = replace(no_swap, values=no_swap.values | {"answer": Estimate(0.0)})
+    complete = summary_lines(results(replace(NUMBER, file="own.jsonl")))
+    for changes, line in (
+        ({"smallest_p": 0.25}, "  too few different test frames or words: no p can be below 0.01"),
+        ({"head": constant}, "  no swap: the answer does not follow the antecedent"),
+        ({"head": no_swap}, "  no swap: the texts have no answers that can be compared"),
     ):
-        lines = summary_lines(replace(results, selected=[replace(supported, **change)]))
+        lines = summary_lines(results(replace(NUMBER, file="own.jsonl", **changes)))
         assert line in lines and line not in complete
 
 
-def test_the_tables_of_a_question_and_of_the_model_leave_out_what_was_not_measured() -> None:
-    result = question_result("number", "supported")
-    weights = replace(result.weights, ov_auc=None)
-    untested = replace(result, causal=None, weights=weights, similar=[], head_set=None)
-    assert [len(question_tables(each)) for each in (result, untested)] == [5, 2]
-    results = filled(ProbeResults)
-    assert [len(model_tables(each)) for each in (results, replace(results, importance=[]))] == [2, 1]
+def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
+    titles = [table.title for table in finding_tables(EDGE)]
+    assert titles[:3] == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts"]
+    assert titles[3:] == ["Heads together", "Heads whose scores correlate", "All tested heads"]
+    assert len(finding_tables(replace(NUMBER, curve=[], similar=[], parts={}))) == 2
+    both = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
+    measures = finding_tables(both)[1]
+    assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
+    assert next(row for row in measures.rows if row[0] == "accuracy")[1:3] == ["0.999 [0.969, 0.999]"] * 2
+    lines = tables.detail_lines(results(both, missing=["gender: too few"]))
+    assert "not tested: gender: too few" in lines and any("rule: nearest" in line for line in lines)
+    assert "**Attention head L0H1 links" in tables.claims_markdown(results(NUMBER))
+
+
+def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
+    changes = [change(i, p=0.001 if i == 7 else 0.5) for i in range(9)]
+    lines = tables.change_lines(results(changes=changes, warnings=["A warning."]), all_rows=False)
+    assert [line.split()[1] for line in lines if line.startswith("  effect L")] == ["L0H7", "L0H0", "L0H8", "L0H6"]
+    assert "  effect: 1 of 9 heads changed, 20 cases" in "\n".join(lines) and "changed" in lines[3]
+    assert "(smallest p 0.020)" in "\n".join(lines) and lines[-1] == "note: A warning."
+    assert len(tables.change_lines(results(changes=changes), all_rows=True)) > len(lines)
+
+
+def test_the_files_have_every_head_and_every_tested_text() -> None:
+    rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER, grids={"entropy": [[0.5, 0.25]]})))))
+    assert len(rows) == 4 * 8 + 2 and rows[-1] == dict(
+        question="", measure="entropy", layer="0", head="1", value="0.25"
+    )
+    cells = (Cell((9, 1, 2, 3), 3, ((1,),), ((2,),)), Cell((9, 1, 2, 4), 3, ((2,),), ((1,),)))
+    pairs = [Pair("number", part, cells, ("a b it", "a b they"), 0, ("f", "a", "b"), order)
+             for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
+    values = np.arange(16.0).reshape(8, 1, 2) + 1
+    scores = HeadScores(Items(pairs), HeadRows(*[values] * 6))
+    records = [json.loads(line) for line in items_jsonl(scores).splitlines()]
+    assert [record["text"] for record in records] == ["a b it", "a b they"] * 2
+    assert [record["log_ratio"] for record in records] == values[4:, 0, records[0]["head"]].tolist()
+
+
+@pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
+def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effects: dict | None) -> None:
+    weights = np.zeros((3, 4, 7, 7))
+    weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
+    lines = sentence_lines(tokenized("fox saw the fox . it"), weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
+    assert lines[1] == "at “it”: the three largest weights of each head; before them the weights on fox"
+    names = [line.split()[0] for line in lines if line.startswith("  L")]
+    every = [f"L{i // 4}H{i % 4}" for i in range(12)]
+    assert names == (every if effects is None else [*every[:1:-1], "L0H0"])
+    line = next(line for line in lines if "L0H0" in line)
+    assert [
+        word for word in line.split() if word != "0.00"
+    ] == "L0H0 fox 0.75 | fox 0.50 fox 0.25 saw 0.12 ← chosen for number".split()

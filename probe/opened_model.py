@@ -1,7 +1,7 @@
 """A model that is ready to be measured, with its tokenizer and what its results say about it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from data.config import DataConfig
 from data.tokenizer import encode_text, unknown_id
 from model.observe import ObservableModel
 from model.transformer import Transformer
-from probe.results import Head, ShowcaseExample
+from probe.results import Head, Shown
 from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
 from training.settings import TrainSettings
 
@@ -90,12 +90,13 @@ class OpenedModel:
         """Return whether the model's context is long enough for `text`."""
         return len(text.tokens) <= self.model.context_length
 
-    def measure_example(self, example: Example, head: Head) -> ShowcaseExample:
+    def measure_example(self, example: Example, head: Head) -> Shown:
         """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
         # Attention from the query.
         text = self.tokenize(example.text)
         [attention] = word_attention(self.model, [text])  # [L, H, W, W]
-        row = attention[*head, text.words.index(example.query)]
+        query = text.words.index(example.query)
+        row = attention[*head, query]
         weights = {}
         for noun in sorted((example.antecedent, example.distractor)):
             weights[noun] = float(row[text.words.index(noun)])
@@ -105,7 +106,16 @@ class OpenedModel:
         if example.text.endswith(example.query):
             for token, probability in next_tokens(self.model, text.tokens, 3):
                 following.append((self.decode(token), probability))
-        return ShowcaseExample(**asdict(example), weights=weights, next=following)
+        return Shown(
+            kind="worked",
+            text=example.text,
+            query=text.tokens_of(query)[-1],
+            word=example.query,
+            meant=[text.tokens_of(text.words.index(example.antecedent))],
+            other=[text.tokens_of(text.words.index(example.distractor))],
+            weights=weights,
+            next=following,
+        )
 
     def decode(self, token: int) -> str:
         """Return the text of a token, special tokens by their name."""

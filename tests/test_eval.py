@@ -18,7 +18,7 @@ from antecedent_lab.eval_settings import EvalSettings, Task
 from antecedent_lab.opened import load_data, open_external, open_run
 from probe.config import Items
 from probe.sentences import word_attention
-from tests.probe.evaluated_models import SETTINGS
+from tests.probe.factories import SETTINGS
 from tests.program import SMALL, SMALL_PROBE, run_program
 from training.evaluate import validation_loss
 from training.metrics import Metrics, ValidationRecord

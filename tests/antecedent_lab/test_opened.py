@@ -9,7 +9,7 @@ import torch
 
 from antecedent_lab.opened import check_items, load_resumes, load_run_settings, open_run
 from probe.opened_model import OpenedModel
-from tests.probe.evaluated_models import word_model
+from tests.probe.factories import word_model
 from tests.probe.pair_items import link
 
 

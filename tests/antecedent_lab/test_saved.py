@@ -13,7 +13,7 @@ from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedData, TestedModel
 from report.reproduce import eval_command
 from tests.blank import blank
-from tests.probe.evaluated_models import SETTINGS, word_model
+from tests.probe.factories import SETTINGS, word_model
 
 
 @pytest.fixture

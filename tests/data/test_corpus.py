@@ -17,7 +17,7 @@ from data.corpus import (
     load_training_texts,
     validation_documents,
 )
-from data.links import link_items
+from data.pairs import link_items
 from data.stories import language_of
 from data.stories.floor import Floor
 from data.tokenizer import END, bpe_tokenizer, end_id

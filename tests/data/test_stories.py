@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from data.links import ORACLES, LinkedText, Span
+from data.pairs import ORACLES, LinkedText, Span
 from data.stories import assert_balanced, generate_split, language_of, plot_shares, read_stories, write_stories
 from data.stories.blocks import sample_block
 from data.stories.frames import base_frame, held_out

@@ -168,7 +168,8 @@ def noun_pairs() -> Items:
         for order, meant in product((0, 1), (0, 1)):
             words = ((2,), (4,)) if order == 0 else ((4,), (2,))
             tokens = [START, OTHER, nouns[order], OTHER, nouns[1 - order], *[OTHER] * number, PRONOUN[meant]]
-            cells.append(cell(tokens, words, meant, answers=(VERB[meant],), foils=(VERB[1 - meant],)))
+            of_verbs = {"answers": (VERB[meant],), "foils": (VERB[1 - meant],), "target": VERB[meant]}
+            cells.append(cell(tokens, words, meant, **of_verbs))
         pairs += block_of(number, cells, clusters=(f"t{number}", str(nouns[0]), str(nouns[1])))
     return Items(pairs)
 

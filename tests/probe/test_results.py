@@ -45,8 +45,8 @@ def results() -> ProbeResults:
     model = TestedModel("runs/a", 100, "stories", {"d_model": 8})
     return ProbeResults(
         model=model, before=model, settings=ProbeConfig(), data={"fingerprint": "0"}, warnings=["w"], missing=["m"],
-        findings=[finding], confirmed=[replace(finding, file=None, grids={})], changes=[change, replace(change, head=None)],
-        behaviour=[blank(Answers)], contract={"logits": 0.0}, grids={"entropy": [[0.5]]},
+        findings=[finding], confirmed=[replace(finding, file=None, grids={})],
+        changes=[change, replace(change, head=None)], behaviour=[blank(Answers)], contract={"logits": 0.0}, grids={"entropy": [[0.5]]},
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from data.pairs import Cell, Items, Pair
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from tests.program import ROOT
-from tests.small_models import word_model
+from tests.probe.factories import word_model
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from probe.results import Head
 from probe.sentences import SHOWCASE, word_attention
-from tests.small_models import word_model
+from tests.probe.factories import word_model
 
 EXAMPLES = SHOWCASE["later_cue"]
 OPENED = word_model([example.text for example in EXAMPLES])
@@ -25,6 +25,9 @@ def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last
     text = OPENED.tokenize(in_the_middle.text)
     row = word_attention(OPENED.model, [text])[0][1, 2, text.words.index("it")]
     assert list(measured.weights) == ["cat", "mat"] and measured.next == []
+    assert (measured.kind, measured.word, text.words[text.word_of_token[measured.query]]) == ("worked", "it", "it")
+    meant, other = ([text.words[text.word_of_token[i]] for i in words] for [words] in (measured.meant, measured.other))
+    assert (meant, other) == (["cat"], ["mat"])
     assert measured.weights["cat"] == pytest.approx(row[text.words.index("cat")])
     assert len(OPENED.measure_example(at_the_end, Head(1, 2)).next) == 3
 

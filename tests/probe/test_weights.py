@@ -8,18 +8,18 @@ import torch
 
 from model.config import Position
 from model.observe import HeadWeights, TransformerView
-from probe.results import WeightsResult
+from probe.results import Head
 from probe.weights import (
     answer_areas,
     answers_of_words,
     entropies,
     head_types,
+    ov_auc,
     ov_logits,
     score_asymmetry,
     type_scores,
-    weights_study,
 )
-from tests.probe.pair_items import GAIN, NOUN, START, VERB, noun_items, pair_view, three_heads
+from tests.probe.factories import GAIN, NOUN, START, VERB, noun_pairs, pair_view, three_heads
 from tests.tiny_models import H, L
 
 TYPES = ("previous", "first", "duplicate", "induction")
@@ -60,18 +60,17 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
 
 @pytest.mark.parametrize(("head", "area"), [(0, 1.0), (1, 0.5), (2, 0.5)])
 def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int, area: float) -> None:
-    study = weights_study(three_heads(), noun_items(), 0, head, seed=0)
-    assert study.ov_auc == pytest.approx(area)
-    assert study.ov_auc_interval == pytest.approx((area, area))
+    found = ov_auc(three_heads(), noun_pairs().cells, Head(0, head), seed=0)
+    assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
 
 
 def test_a_head_that_writes_the_wrong_verbs_has_area_0() -> None:
-    swapped = [replace(item, answers=item.foils, foils=item.answers) for item in noun_items()]
-    assert weights_study(three_heads(), swapped, 0, 0, seed=0).ov_auc == 0
+    swapped = [replace(cell, answers=cell.foils, foils=cell.answers) for cell in noun_pairs().cells]
+    assert ov_auc(three_heads(), swapped, Head(0, 0), seed=0).value == 0
 
 
-def test_answers_belong_to_the_antecedents_of_their_items() -> None:
-    answers = answers_of_words(noun_items())
+def test_answers_belong_to_the_antecedents_of_their_texts() -> None:
+    answers = answers_of_words(noun_pairs().cells)
     assert answers == {(noun,): {VERB[noun % 2]} for noun in NOUN}
 
 
@@ -85,7 +84,7 @@ def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
             return HeadWeights(None, None, None, None)
 
     view = Unknown(three_heads().model)
-    assert weights_study(view, noun_items(), 0, 0, seed=0) == WeightsResult(None, None)
+    assert np.isnan(ov_auc(view, noun_pairs().cells, Head(0, 0), seed=0).value)
     assert score_asymmetry(view) is None
 
 

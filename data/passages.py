@@ -449,17 +449,8 @@ def passage_items(
         except UserError as reason:
             left_out[str(reason)] += 1
             continue
-        pair = Pair(
-            question=name,
-            part="",
-            cells=cells,
-            texts=(passage.text, twin.text),
-            block=len(pairs),
-            clusters=(passage.doc, *passage.entities),
-            meant=passage.meant,
-            forms=passage.forms,
-        )
-        pairs.append(pair)
+        texts, clusters = (passage.text, twin.text), (passage.doc, *passage.entities)
+        pairs.append(Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms))
 
     # No entity may dominate.
     entities = [[pair.clusters[side] for pair in pairs] for side in (1, 2)]

@@ -29,7 +29,7 @@ from training.run_dir import (
     run_config,
     write_run_files,
 )
-from training.settings import Device, TrainSettings, result_settings
+from training.settings import Device, TrainSettings
 from training.stop import StopRequest
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
@@ -328,7 +328,7 @@ def _log_validation(
 
 
 def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) -> None:
-    """Print the gap to the entropy lower bound, and add the run to TensorBoard's table of hyperparameters."""
+    """Print the gap to the entropy lower bound, and which checkpoint is the best."""
     is_causal = trainer.settings.model.is_causal
     lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
     context.console.print(*lines)
@@ -339,10 +339,6 @@ def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) ->
     if best_steps and best_steps[0] != trainer.step:
         best = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}"
         context.console.print(f"{best}; eval.py reads that one")
-
-    final = ("loss", "bits_per_byte", "gap")
-    results = {name: value for name, value in measured.known().items() if name in final}
-    context.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:

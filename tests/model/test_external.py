@@ -117,12 +117,6 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line_and_runs_no_code(
     assert not Path("executed").exists()
 
 
-def test_a_run_given_as_a_model_is_refused_with_the_setting_to_use(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="use run="):
-        open_transformers(str(tmp_path), CPU)
-
 
 @pytest.mark.parametrize("source", ["./nowhere", "/nowhere", "not a/hub/name"])
 def test_a_missing_model_is_refused_with_its_setting(source: str, monkeypatch: pytest.MonkeyPatch) -> None:

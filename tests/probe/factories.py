@@ -55,7 +55,7 @@ def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
 
 
 def chosen(items: Items, *questions: str) -> Items:
-    return items.take(i for i, pair in enumerate(items.pairs) if pair.question in questions)
+    return Items([pair for pair in items.pairs if pair.question in questions])
 
 
 def planted(kind: str, **options: Any) -> Transformer:
@@ -97,28 +97,22 @@ def random_pairs() -> Items:
     In the third block the texts of a pair differ before the query; the fourth has a mention that is never meant.
     """
     rng = np.random.default_rng(0)
-    shapes = [
-        (0, (1, 1), 2, 2, 0),
-        (4, (2, 1), 3, 1, 0),
-        (2, (1, 3), 1, 2, 3),
-        (3, (1, 1), 5, 1, 2),
-        (2, (2, 2), 2, 0, 0),
-    ]
+    shapes = ((0, 1, 1, 2, 2, 0), (4, 2, 1, 3, 1, 0), (2, 1, 3, 1, 2, 3), (3, 1, 1, 5, 1, 2), (2, 2, 2, 2, 0, 0))
     pairs = []
-    for number, (n_before, lengths, n_between, n_behind, n_after) in enumerate(shapes):
-        names = [list(rng.integers(1, 30, n)) for n in lengths]
-        gaps = [list(rng.integers(1, 30, n)) for n in (n_before, n_between, n_behind)]
+    for number, (n_before, *lengths, n_between, n_behind, n_after) in enumerate(shapes):
+        names, gaps = (
+            [rng.integers(1, 30, n).tolist() for n in ns] for ns in (lengths, (n_before, n_between, n_behind))
+        )
         cells = []
         for order, meant in product((0, 1), (0, 1)):
             first, second = names[order], names[1 - order]
             prefix = [0, *gaps[0], *first, *gaps[1], *second, *gaps[2]]
             start, later = n_before + 1, n_before + 1 + len(first) + n_between
             mentions = (tuple(range(start, start + len(first))), tuple(range(later, later + len(second))))
-            words = mentions if order == 0 else mentions[::-1]
             prefix[-1] = 30 + meant if number == 2 else prefix[-1]
-            tokens = [int(i) for i in [*prefix, 32 + meant, *range(34, 34 + n_after)]]
-            further = ((n_before - 1,),) if number == 3 else ()
-            cells.append(cell(tokens, words, meant, query=len(prefix), bystanders=further, control=(0,)))
+            places = {"query": len(prefix), "bystanders": ((n_before - 1,),) if number == 3 else (), "control": (0,)}
+            tokens = [*prefix, 32 + meant, *range(34, 34 + n_after)]
+            cells.append(cell(tokens, mentions if order == 0 else mentions[::-1], meant, **places))
         pairs += block_of(number, cells)
     return Items(pairs)
 

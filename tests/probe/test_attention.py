@@ -11,17 +11,14 @@ from model.observe import HeadWeights, TransformerView
 from probe.attention import (
     HeadRows,
     HeadScores,
-    best_head,
     candidates,
-    item_batches,
     joint_log_ratio,
     measure_heads,
-    output_norms,
     reduce_scores,
     score,
 )
 from probe.results import Head
-from tests.probe.factories import cell, chosen, story_model, story_pairs, untrained_view
+from tests.probe.factories import cell, chosen, story_model, story_pairs
 
 ORDER = np.array([0, 0, 1, 1])
 MEANT = np.array([0, 1, 0, 1])  # the cells of a block
@@ -56,24 +53,6 @@ def means(values: np.ndarray) -> tuple[float, ...]:
 )
 def test_a_habit_scores_what_its_definition_says(habits: dict[str, float], expected: tuple[float, ...]) -> None:
     assert means(log_ratios(**habits)) == pytest.approx(expected)
-
-
-def test_both_pronouns_right_in_one_order_is_a_pair_and_not_a_block() -> None:
-    assert means(np.array([1.0, 1.0, -1.0, 1.0])) == (0.75, 0.5, 0, 0.5)
-
-
-def test_the_best_head_has_the_highest_block_accuracy() -> None:
-    values = np.stack([log_ratios(first=1), log_ratios(coreference=2)], axis=-1)[:, None]  # [N, 1 layer, 2 heads]
-    assert best_head(score(values, values, (values > 0).astype(float))) == Head(0, 1)
-
-
-def test_pairs_that_are_not_whole_blocks_have_no_scores() -> None:
-    items = story_pairs("test").of("number", "iid")
-    scores = HeadScores.of_model(untrained_view(0), items, 4096)
-    scores.scores()
-    for index in ([1, 0], [0, 1, 2], [0, 3]):
-        with pytest.raises(ValueError, match="whole blocks"):
-            scores.take(np.array(index)).scores()
 
 
 # Measured on a model
@@ -142,11 +121,6 @@ def test_strict_ignores_the_first_token_and_shares_ties(scores: list[float], str
     assert reduced["strict"].item() == pytest.approx(strict)
 
 
-def test_a_head_that_writes_nothing_has_no_value_weighted_preference() -> None:
-    rows = measure_heads(untrained_view(0), story_pairs("test").of("number", "iid").take([0]), 100)
-    assert (rows.value_log_ratio == 0).all() and (rows.log_ratio != 0).all()
-
-
 class WithoutWeights(TransformerView):
     def head_weights(self, layer: int) -> HeadWeights:
         return HeadWeights(None, None, None, None)
@@ -155,29 +129,6 @@ class WithoutWeights(TransformerView):
 def test_a_model_without_known_output_weights_has_no_value_weighted_attention() -> None:
     rows = measure_heads(WithoutWeights(story_model()), story_pairs("test").of("number", "iid").take([0, 1]), 100)
     assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
-
-
-def test_output_norms_are_the_lengths_of_what_each_value_adds(model: TransformerView) -> None:
-    record = model.record(torch.tensor([[0, 5, 6, 7], [0, 8, 9, 1]]))[1]
-    weight = model.head_weights(1).output
-    assert weight is not None
-    norms = output_norms(weight, record, torch.tensor([1, 0]), torch.tensor([[[1, 3]], [[2, 0]]]))  # [N, H, W, P]
-    assert norms.shape == (2, model.n_head, 1, 2)
-    expected = (weight[2] @ record.values[1, 2, 3]).norm()
-    assert norms[0, 2, 0, 1].item() == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_texts_that_are_equal_up_to_the_query_share_a_row() -> None:
-    cells = [made_up([(3,), (7,)], 1), made_up([(7,), (3,)], 1)]
-    [batch] = item_batches(cells, 100)
-    assert (batch.members, batch.rows.tolist(), len(batch.tokens)) == ([0, 1], [0, 0], 1)
-    assert batch.query.tolist() == [[cells[0].query]]
-
-
-def test_batching_does_not_change_what_is_measured(model: TransformerView) -> None:
-    items = story_pairs("dev").take(range(30))
-    single, together = (measure_heads(model, items, tokens_per_batch=size) for size in (1, 10**6))
-    np.testing.assert_allclose(single.log_ratio, together.log_ratio, rtol=1e-4, atol=1e-5)
 
 
 def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: TransformerView) -> None:
@@ -207,12 +158,3 @@ def test_the_weight_difference_is_that_of_the_attention_weights() -> None:
     weights = np.array([[0.6, 0.2], [0.1, 0.3]])
     rows = rows_of(np.log(weights[:, 0] / weights[:, 1])[:, None, None], weights.sum(axis=1)[:, None, None])
     assert rows.weight_difference() == pytest.approx(np.array([[0.3]]))
-
-
-def test_the_pairs_of_a_question_keep_their_rows() -> None:
-    items = chosen(story_pairs("test"), "number", "gender")
-    scores = HeadScores.of_model(untrained_view(0), items, 4096)
-    of_part = scores.of("gender", "headline")
-    alone = measure_heads(untrained_view(0), items.of("gender", "headline"), 4096)
-    assert len(alone.mass) == 2 * len(of_part.items) > 0
-    np.testing.assert_allclose(of_part.rows.log_ratio, alone.log_ratio, atol=1e-5)

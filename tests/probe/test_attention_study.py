@@ -19,7 +19,6 @@ from probe.questions import DEV, HEADLINE, QUESTIONS, STORY_QUESTIONS, UNDECIDED
 from probe.results import Finding, Head
 from probe.study import Study, study
 from tests.probe.factories import (
-    EVERY,
     SETTINGS,
     chosen,
     noun_pairs,
@@ -91,21 +90,6 @@ def test_random_weights_have_no_supported_head() -> None:
         assert all(part.values["accuracy"].value < 0.9 for part in finding.parts.values())
 
 
-def test_every_family_has_a_finding() -> None:
-    found = studied(story_model(), story_pairs("study", EVERY), replace(SETTINGS, n_bootstrap=100))
-    assert [finding.question for finding in found.findings] == ["number", "gender", "told_gender", "later_cue"]
-    assert all(finding.head.reasons for finding in found.findings)  # with one frame nothing can be supported
-
-
-def test_intervals_contain_their_score_and_p_is_the_larger_p() -> None:
-    for finding in of_random_weights().findings:
-        for part in finding.parts.values():
-            for estimate in part.values.values():
-                assert estimate.low is None or estimate.high is None or estimate.low <= estimate.value <= estimate.high
-            p, p_pairs, p_contrast = (part.values[name].value for name in ("p", "p_pair_accuracy", "p_contrast"))
-            assert p == max(p_pairs, p_contrast)
-
-
 def choose_and_test(model: TransformerView, question: str = "number") -> tuple[Head, float]:
     """Return the best head on dev and its accuracy on the headline, from readings of these items alone."""
     dev, tested = (
@@ -134,18 +118,6 @@ def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
         assert set(finding.grids) == {"accuracy", "block_accuracy", "contrast", "p"}
         for name, grid in finding.grids.items():
             assert grid[layer][head] == pytest.approx(finding.head.value(name)), name
-
-
-def test_half_of_the_blocks_lie_below_and_above_the_block_that_is_shown() -> None:
-    found = of_random_weights()
-    assert found.scores is not None
-    for finding in found.findings:
-        tested = found.scores.of(finding.question, HEADLINE)
-        contrasts = tested.scores().contrast[:, *finding.place]
-        texts = [shown.text for shown in finding.examples_of("median")]
-        [block] = {i // 2 for i, pair in enumerate(tested.items.pairs) if list(pair.texts) == texts[:2]}
-        assert contrasts[block] == np.sort(contrasts)[(len(contrasts) - 1) // 2]
-        assert len(texts) == 4
 
 
 # Instruments
@@ -264,10 +236,3 @@ def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun() -> None:
     assert "swap" not in finding.head.values and (finding.curve, finding.set) == ([], None)
     [reason] = finding.head.reasons
     assert "does not follow the pronoun" in reason and finding.level == "E2"
-
-
-def test_items_without_answers_have_no_effects() -> None:
-    pairs = [replace(pair, cells=tuple(replace(cell, payoff=None) for cell in pair.cells)) for pair in many_nouns(DEV)]
-    items = Items(pairs) + Items(pairs).named(HEADLINE)
-    found = study(three_heads(), lambda seed: three_heads(0.0), items, [QUESTIONS["number"]], SETTINGS)
-    assert "answer" not in found.findings[0].head.values and found.behaviour == []

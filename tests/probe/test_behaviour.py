@@ -9,7 +9,6 @@ import torch
 from data.pairs import ORACLES, Items
 from model.observe import TransformerView
 from probe.behaviour import behaviour_study, measure_payoffs, oracle_losses, resolved_share
-from probe.questions import UNDECIDED
 from tests.probe.factories import SETTINGS, chosen, story_model, story_pairs
 
 MODEL = TransformerView(story_model())
@@ -36,18 +35,6 @@ def test_answer_accuracy_is_the_share_of_positive_margins() -> None:
     assert (result.n, result.accuracy.value) == (len(cells), pytest.approx((margins > 0).mean()))
     assert result.loss == pytest.approx(losses.mean(), abs=1e-4)
     assert {"bayes": result.bayes_loss, "blind": result.blind_loss}.items() <= oracle_losses(cells).items()
-
-
-def test_every_part_with_payoffs_has_answers_but_undecided_sites() -> None:
-    items = chosen(story_pairs("study"), "later_cue", "later_cue_at_pronoun", "no_antecedent")
-    results = {(result.question, result.part): result for result in behaviour_study(MODEL, items, SETTINGS)}
-    undecided = {question.name for question in UNDECIDED}
-    expected = {(pair.question, pair.part) for pair in items.pairs if pair.cells[0].payoff is not None}
-    assert set(results) == {group for group in expected if group[0] not in undecided}
-    without = Items(
-        [replace(pair, cells=tuple(replace(c, payoff=None) for c in pair.cells)) for pair in items.pairs[:4]]
-    )
-    assert behaviour_study(MODEL, without, SETTINGS) == []
 
 
 @pytest.mark.parametrize(

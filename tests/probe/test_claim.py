@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from data.typed_json import to_json
-from probe.claim import asked, card_of, claim_of, limits_of
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS
+from probe.claim import claim_of, limits_of
 from probe.results import Estimate, Finding, Head, Tested, TestedModel
 from probe.verdict import judged
 from tests.blank import blank
@@ -81,11 +79,6 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
     assert unknown.startswith("The model does not know the next word: it ignores the persons")
 
 
-def test_a_heading_says_what_is_asked_of_heads() -> None:
-    assert asked(link(STRONG)) == "links a pronoun to its antecedent"
-    assert asked(decision(DECIDES)).startswith("copies the gender")
-
-
 @pytest.mark.parametrize(
     ("words", "shape"),
     [("training data are unknown", {"source": "transformers"}), ("token_shift", {"token_shift": True})],
@@ -99,25 +92,3 @@ def test_a_limit_of_the_model_is_named_only_where_it_holds(words: str, shape: di
 def test_a_head_without_errors_says_nothing_about_how_rare_they_are(low: float, high: float, is_limit: bool) -> None:
     limits = limits_of(link(STRONG | {"accuracy": Estimate(1.0, low, high)}), MODEL)
     assert ("resampling shows none" in " ".join(limits)) == is_limit
-
-
-def test_attention_alone_is_no_cause_and_copying_is_no_reading() -> None:
-    assert not any("not a cause" in limit for limit in limits_of(link(STRONG), MODEL))
-    assert any("not a cause" in limit for limit in limits_of(link(STRONG | {"swap": Estimate(0.1)}), MODEL))
-    assert any("whom the author means" in limit for limit in limits_of(decision(DECIDES), MODEL))
-    assert "29 frames, 13 first words, 17 second words, 43 pairs" in limits_of(link(STRONG), MODEL)[-1]
-
-
-@pytest.mark.parametrize("name", [*QUESTIONS, *(question.name for question in PASSAGE_QUESTIONS.values())])
-def test_every_question_has_a_claim(name: str) -> None:
-    question = QUESTIONS[name]
-    make = link(STRONG) if question.outcome == "attention" else decision(DECIDES)
-    assert question.link in claim_of(replace(make, question=name, link=question.link), MODEL)
-
-
-def test_the_card_has_the_claim_with_its_values_and_limits() -> None:
-    finding = link(STRONG)
-    card = card_of(finding, MODEL)
-    assert (card["claim"], card["does_not_show"]) == (claim_of(finding, MODEL), limits_of(finding, MODEL))
-    assert (card["heads"], card["verdict"], card["level"], card["n"]) == ([Head(1, 2)], "supported", "E3", 188)
-    assert to_json(card)["values"]["accuracy"]["value"] == pytest.approx(0.9876)

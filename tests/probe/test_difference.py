@@ -10,7 +10,7 @@ from data.pairs import Items
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe import difference as module
-from probe.difference import difference, spread_blocks
+from probe.difference import difference
 from probe.edge_study import EDIT_ALL
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS
 from probe.results import Change, Head
@@ -87,14 +87,6 @@ def test_of_many_heads_only_candidates_of_either_model_are_edited(
         assert len([change for change in changes if change.measure == "effect"]) <= 2
 
 
-def test_without_answers_only_attention_is_compared(model: Transformer) -> None:
-    pairs = []
-    for pair in ITEMS.pairs:
-        first, second = (replace(cell, payoff=None, answers=(), foils=()) for cell in pair.cells)
-        pairs.append(replace(pair, cells=(first, second)))
-    assert {change.measure for change in compared(model, without_head(model, PLACE), Items(pairs))} == {"attention"}
-
-
 @pytest.mark.parametrize("n_heads", [3, EDIT_ALL + 1])
 def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads: int) -> None:
     gains = [0.0, 3.0, *[0.0] * (n_heads - 2)]
@@ -104,12 +96,3 @@ def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads: int
     assert changed(changes, "effect") == [Head(0, 1)]
     same = difference(before, before, passage_items(), PASSAGE_QUESTIONS["gender"], SETTINGS)
     assert {(change.difference.value, change.p) for change in same} == {(0, 1)}
-
-
-def test_whole_blocks_are_spread_evenly() -> None:
-    items = ITEMS.of("number", "headline")
-    spread = spread_blocks(items, 3).pairs
-    assert (
-        [pair.order for pair in spread] == [0, 1] * 3 and spread[0] == items.pairs[0] and spread[-1] == items.pairs[-1]
-    )
-    assert spread_blocks(items, 999).pairs == items.pairs

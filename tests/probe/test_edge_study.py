@@ -11,10 +11,9 @@ from data.pairs import Items
 from data.passages import Passage
 from model.observe import ObservableModel, TransformerView
 from probe import edge_study
-from probe.edge_study import Half, candidates_of, confirm, problem_of
+from probe.edge_study import Half, candidates_of, confirm
 from probe.questions import DEV, PASSAGE_QUESTIONS, TESTED
 from probe.results import Finding, Head
-from probe.rules import FIXED_RULES
 from probe.study import study
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from tests.probe.factories import SETTINGS, SIZES, copying_model, documents, passage_items, passage_tokenizer, passages
@@ -58,12 +57,6 @@ def test_the_planted_head_is_found_and_supported() -> None:
     assert finding.set is None and [place for place, *_ in finding.curve] == [Head(0, 1)]
 
 
-@pytest.mark.parametrize("place", [0, 2])
-def test_the_head_is_found_at_every_place(place: int) -> None:
-    finding = planted(*(3.0 if i == place else 0.0 for i in range(3)))
-    assert (finding.place.head, finding.verdict) == (place, SUPPORTED)
-
-
 def test_a_head_that_looks_at_persons_without_writing_has_no_effect() -> None:
     [effects] = planted(0.0, 3.0, 0.0).grids["edge_effect"]
     assert effects[1] > 1 and max(abs(effects[0]), abs(effects[2])) < 1e-6
@@ -100,21 +93,6 @@ def test_the_halves_share_no_document_and_the_counts_add_up() -> None:
         == finding.clusters["documents"]
         == len(halves[1])
     )
-
-
-def test_rules_and_parts_are_counted_in_passages_with_two_people() -> None:
-    finding = planted(0.0, 3.0, 0.0)
-    cells = [
-        pair.cells[0]
-        for part in (DEV, TESTED)
-        for pair in passage_items().of(QUESTION.name, part).pairs
-        if pair.has_two
-    ]
-    both = finding.parts["both halves"]
-    nearest = [FIXED_RULES["nearest"](cell) for cell in cells]
-    assert both.n == len(cells) and both.rules["nearest"] == pytest.approx(np.mean([value > 0 for value in nearest]))
-    assert both.clusters["nearest_is_wrong"] == sum(value < 0 for value in nearest)
-    assert set(finding.rules) == {"nearest", "first", "subject", "last words"}
 
 
 def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:
@@ -198,20 +176,6 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     assert "those with a woman and a man: only" in str(studied(model, [*one, *clumped]))
 
 
-def test_too_few_entities_and_the_most_frequent_reason_are_named() -> None:
-    items = passage_items()
-    pairs = [
-        replace(pair, clusters=(pair.clusters[0], *(name and "anna" for name in pair.clusters[1:])))
-        for pair in items.pairs
-    ]
-    assert problem_of(QUESTION, Items(pairs)).endswith(
-        "only 1 different entities of one class in the tested half (needed: 9)"
-    )
-    few = Items(items.pairs[:9])
-    few.left_out[QUESTION.name, "longer than the context (two)"] = 1234
-    assert problem_of(QUESTION, few).endswith("1,234 left out: longer than the context (two)")
-
-
 # Heads that were chosen on another text
 
 
@@ -228,16 +192,3 @@ def test_heads_that_were_chosen_elsewhere_are_tested_once_on_all_passages_with_t
 
 
 # By hand
-
-
-def test_the_edge_effect_is_how_far_edges_move_the_margin_to_their_side() -> None:
-    """With one entity what the edge to it takes; with two half of what one edge takes more than the other."""
-    items = passage_items().of(QUESTION.name, DEV)
-    half = Half(copying_model([3.0, 1.0]), items, 4096)
-    effects = half.edge_effects([[Head(0, 0)], [Head(0, 1)]])
-    assert half.items.pairs == [*(p for p in items.pairs if not p.has_two), *(p for p in items.pairs if p.has_two)]
-    one = half.one.margins([[Head(0, 0)]], ["cut_meant"])
-    assert effects[0, 0] == pytest.approx((one.clean[0] - one.edited["cut_meant"][0, :, 0]).mean())
-    two = half.two.margins([[Head(0, 0)]], ["cut_meant", "cut_other"]).edited
-    expected = (two["cut_other"][0, :, 0] - two["cut_meant"][0, :, 0]).mean() / 2
-    assert effects[len(half.one.items), 0] == pytest.approx(expected)

@@ -14,15 +14,12 @@ import torch
 from data.config import StoriesConfig
 from data.corpus import Corpus, load_corpus
 from data.pairs import Items, Pair
-from data.words import word_spans
 from model.config import Mask
-from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses
 from probe.edits import measure_margins
 from probe.emergence import (
-    choose_examples,
     choose_items,
     half_rise,
     measure_attention,
@@ -30,7 +27,6 @@ from probe.emergence import (
     training_probe,
 )
 from probe.results import Head
-from probe.sentences import TokenizedText
 from tests.data.small_corpora import text_config
 from tests.probe.factories import (
     block_of,
@@ -38,11 +34,10 @@ from tests.probe.factories import (
     copying_model,
     documents,
     passage_items,
-    random_pairs,
     story_pairs,
     untrained_view,
 )
-from tests.tiny_models import config, make_uniform, untrained
+from tests.tiny_models import config, make_uniform
 
 STEPS = [0, 1, 2, 4, 8, 16, 32, 64, 100]
 
@@ -68,11 +63,6 @@ def test_watched_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
     }  # fmt: skip
     for items in chosen.values():
         assert [pair.order for pair in items.pairs] == [0, 1] * 3
-
-
-def test_incomplete_blocks_are_an_error() -> None:
-    with pytest.raises(ValueError, match="block"):
-        choose_items(Items(blocks(3)[:-1]), 12)
 
 
 def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() -> None:
@@ -113,15 +103,6 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
     assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4) and point.values["follows"] > 0.9
     idle = measure_edges(copying_model([0.0, 0.0]), items, 4096)
     assert idle.grids["swap"] == [[0.0, 0.0]]
-
-
-def test_values_that_are_not_numbers_are_told() -> None:
-    model = untrained(53, context_length=64)
-    with torch.no_grad():
-        model.token_embedding.weight.fill_(torch.nan)
-    for measure in (measure_attention, measure_edges):
-        with pytest.raises(FloatingPointError):
-            measure(TransformerView(model), random_pairs(), 4096)
 
 
 @pytest.fixture(scope="module")
@@ -188,24 +169,3 @@ def test_the_first_crossing_after_the_start_value_counts() -> None:
 def test_a_curve_that_does_not_change_has_no_half_rise() -> None:
     assert half_rise(STEPS, [0.0] * 9) is None
     assert half_rise([], []) is None
-
-
-@pytest.mark.parametrize(
-    ("unknown", "context_length", "endings"),
-    [
-        (None, 23, ["uses. It", "es. They", " cat. It", "at. They", "as tired", "was soft"]),
-        (1, 23, ["uses. It", " cat. It", "as tired", "was soft"]),
-        (1, 14, ["uses. It", " cat. It"]),
-        (None, 3, []),
-    ],
-)
-def test_examples_without_unknown_tokens_that_fit_the_context_are_chosen_once(
-    unknown: int | None, context_length: int, endings: list[str]
-) -> None:
-    def tokenize(text: str) -> TokenizedText:
-        words = word_spans(text)
-        spans = [span for _, span in words]
-        return TokenizedText(text, [0] + [1 if word == "They" else 2 for word, _ in words], spans, spans)
-
-    chosen = choose_examples(tokenize, unknown, context_length)
-    assert [example.text[-8:] for example, _ in chosen] == endings

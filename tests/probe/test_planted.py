@@ -1,17 +1,13 @@
 """Planted heads have the scores that their habit implies."""
 
-import numpy as np
 import pytest
-import torch
 
 from model.observe import TransformerView
-from probe.attention import HeadScores, best_head
+from probe.attention import HeadScores
 from probe.behaviour import measure_payoffs
 from probe.contract import check_contract
-from probe.results import Head
-from tests.planted import KINDS, plant
-from tests.probe.factories import planted, story_pairs, story_tokenizer
-from tests.tiny_models import config
+from tests.planted import KINDS
+from tests.probe.factories import planted, story_pairs
 
 ITEMS = story_pairs("test").of("number", "headline")
 
@@ -35,26 +31,7 @@ def test_a_planted_transformer_keeps_the_contract(kind: str) -> None:
     check_contract(TransformerView(planted(kind, layer=1)), ITEMS.cells, n_cells=8)
 
 
-def test_the_planted_coreference_head_is_the_best_head() -> None:
-    assert best_head(scores_of("coreference", layer=1, head=1).scores()) == Head(1, 1)
-
-
 @pytest.mark.parametrize(("kind", "low", "high"), [("coreference", 0.97, 1), ("first", 0.45, 0.55)])
 def test_the_planted_head_decides_the_models_answer(kind: str, low: float, high: float) -> None:
     margins, _ = measure_payoffs(TransformerView(planted(kind)), ITEMS.cells, 4096)
     assert low <= (margins > 0).mean() <= high
-
-
-def test_strength_multiplies_the_log_ratio() -> None:
-    np.testing.assert_allclose(scores_of("coreference", strength=2.5).rows.log_ratio[:, 0, 0], 5, atol=0.01)
-
-
-def test_an_unknown_habit_is_refused() -> None:
-    with pytest.raises(ValueError, match="coreference, first"):
-        plant(config(), story_tokenizer().get_vocab(), "last")
-
-
-def test_the_same_seed_plants_the_same_model() -> None:
-    first_model, again, other = (planted("lexical", seed=seed).state_dict() for seed in (3, 3, 4))
-    assert all(torch.equal(first_model[name], again[name]) for name in first_model)
-    assert any(not torch.equal(first_model[name], other[name]) for name in first_model)

@@ -5,7 +5,6 @@ from string import Formatter
 
 import pytest
 
-from data.pairs import check_blocks
 from data.passages import CLASSES
 from probe.questions import (
     EMPTY,
@@ -82,16 +81,6 @@ def test_the_full_mix_has_items_for_every_question_and_the_default_mix_for_three
     assert questions_with_items(OF_STORIES, story_pairs("test", EVERY)) == list(OF_STORIES)
     names = [question.name for question in questions_with_items(STORY_QUESTIONS, story_pairs("test", CONFIG))]
     assert names == ["number", "gender", "later_cue"]
-
-
-@pytest.mark.parametrize("split", ["dev", "test"])
-def test_the_pairs_of_a_question_are_whole_blocks(split: str) -> None:
-    items = story_pairs(split, EVERY)
-    for question in OF_STORIES:
-        for part in items.parts(question.name):
-            of_part = items.of(question.name, part)
-            check_blocks(of_part)
-            assert len({pair.block for pair in of_part.pairs}) == len(of_part) // 2
 
 
 @pytest.mark.parametrize("config", [CONFIG, EVERY], ids=["default", "full"])

@@ -12,7 +12,6 @@ from data.errors import UserError
 from data.typed_json import to_json
 from probe.config import ProbeConfig
 from probe.results import (
-    MEASURES,
     SCHEMA_VERSION,
     Answers,
     Change,
@@ -46,7 +45,8 @@ def results() -> ProbeResults:
     return ProbeResults(
         model=model, before=model, settings=ProbeConfig(), data={"fingerprint": "0"}, warnings=["w"], missing=["m"],
         findings=[finding], confirmed=[replace(finding, file=None, grids={})],
-        changes=[change, replace(change, head=None)], behaviour=[blank(Answers)], contract={"logits": 0.0}, grids={"entropy": [[0.5]]},
+        changes=[change, replace(change, head=None)], behaviour=[blank(Answers)],
+        contract={"logits": 0.0}, grids={"entropy": [[0.5]]},
     )  # fmt: skip
 
 
@@ -100,11 +100,6 @@ def test_what_is_judged_is_the_unit_of_a_finding() -> None:
     found = results()
     assert found.finding("number") is found.findings[0] and found.finding("gender") is None
     assert finding.examples_of("median") == []
-
-
-def test_measures_have_a_label_and_a_meaning_of_their_own() -> None:
-    assert len({measure.label for measure in MEASURES.values()}) == len(MEASURES)
-    assert all(measure.meaning and format(0.5, measure.form) for measure in MEASURES.values())
 
 
 def fields_of(kind: Any) -> set[str]:

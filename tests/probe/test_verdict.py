@@ -8,7 +8,7 @@ import pytest
 
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, own_question
 from probe.results import Estimate, Finding, Head, Tested
-from probe.verdict import exclusions_of, is_replicated, judged, level_over_seeds, show
+from probe.verdict import exclusions_of, judged, level_over_seeds
 from tests.blank import blank
 
 LINK = QUESTIONS["number"]
@@ -65,21 +65,6 @@ def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[
 )
 def test_the_first_criterion_and_another_are_suggestive(n_missed: int, verdict: str) -> None:
     assert judge(with_misses(n_missed)).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("change", "level"),
-    [
-        ({}, "E3"),
-        ({"swap": Estimate(0.1)}, "E2"),
-        ({"p_pair_accuracy": Estimate(0.3)}, "E1"),
-        ({"lead": Estimate(0.1, 0.0, 0.2)}, "E0"),
-        ({"lead": Estimate(0.1, 0.0, 0.2), "p_contrast": Estimate(0.9)}, "E0"),
-    ],
-    ids=str,
-)
-def test_a_level_needs_the_evidence_of_all_lower_levels(change: dict[str, Estimate], level: str) -> None:
-    assert judge(STRONG | change).level == level
 
 
 @pytest.mark.parametrize(
@@ -184,11 +169,3 @@ def test_the_last_level_needs_its_own_bars_and_other_seeds(
     assert level_over_seeds(finding, question, *seeds) == level
     as_set = replace(finding, unit="set", set=head)
     assert level_over_seeds(as_set, question, *seeds) == (head.level if outcome == "attention" else level)
-
-
-def test_four_of_five_seeds_replicate_a_head() -> None:
-    assert is_replicated(4, 5) and not is_replicated(7, 9) and not is_replicated(4, 4)
-
-
-def test_numbers_of_reasons_are_short() -> None:
-    assert [show(value) for value in (None, 0.5, 0.0004321, 1.0, -0.25)] == ["unknown", "0.5", "0.00043", "1", "-0.25"]

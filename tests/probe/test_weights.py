@@ -1,7 +1,5 @@
 """A head's weights give the numbers that its planted habit implies."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,17 +8,14 @@ from model.config import Position
 from model.observe import HeadWeights, TransformerView
 from probe.results import Head
 from probe.weights import (
-    answer_areas,
-    answers_of_words,
     entropies,
-    head_types,
     ov_auc,
     ov_logits,
     score_asymmetry,
     type_scores,
 )
 from tests.probe.factories import GAIN, NOUN, START, VERB, noun_pairs, pair_view, three_heads
-from tests.tiny_models import H, L
+from tests.tiny_models import H
 
 TYPES = ("previous", "first", "duplicate", "induction")
 N = 7  # tokens before the text repeats
@@ -64,20 +59,6 @@ def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int,
     assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
 
 
-def test_a_head_that_writes_the_wrong_verbs_has_area_0() -> None:
-    swapped = [replace(cell, answers=cell.foils, foils=cell.answers) for cell in noun_pairs().cells]
-    assert ov_auc(three_heads(), swapped, Head(0, 0), seed=0).value == 0
-
-
-def test_answers_belong_to_the_antecedents_of_their_texts() -> None:
-    answers = answers_of_words(noun_pairs().cells)
-    assert answers == {(noun,): {VERB[noun % 2]} for noun in NOUN}
-
-
-def test_words_that_have_all_answers_have_no_area() -> None:
-    assert len(answer_areas(three_heads(), {(6,): {2, 3}, (7,): {2, 3}}, 0, 0, START)) == 0
-
-
 def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
     class Unknown(TransformerView):
         def head_weights(self, layer: int) -> HeadWeights:
@@ -102,31 +83,6 @@ def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None
     scores = type_scores(maps_of(kind), N)
     assert scores[kind].tolist() == [[1]]
     assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
-
-
-def uniform_view() -> TransformerView:
-    view = pair_view()
-    with torch.no_grad():
-        view.model.blocks[0].attention.query.weight.zero_()
-    return view
-
-
-def test_a_uniform_head_scores_the_mean_of_one_over_the_number_of_keys() -> None:
-    scores = head_types(uniform_view(), start_token=0, seed=0, n_sequences=3, n_distinct=5)
-    for name, fewest_keys in {"previous": 3, "first": 2, "duplicate": 7, "induction": 7}.items():
-        expected = np.mean([1 / n_keys for n_keys in range(fewest_keys, 12)])
-        assert scores[name][0] == pytest.approx([expected] * H, rel=1e-5)
-
-
-def test_the_seed_decides_the_texts_and_they_fit_the_context() -> None:
-    first, again, different = (head_types(pair_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
-    assert all((first[name] == again[name]).all() for name in TYPES)
-    assert (first["previous"] != different["previous"]).any() and first["previous"].shape == (L, H)
-
-
-def test_a_uniform_head_has_entropy_1() -> None:
-    texts = torch.randint(1, 53, (5, 11), generator=torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(entropies(uniform_view(), texts)[0], 1, rtol=1e-5)
 
 
 def test_entropy_equals_a_loop_over_queries() -> None:

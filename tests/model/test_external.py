@@ -117,7 +117,6 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line_and_runs_no_code(
     assert not Path("executed").exists()
 
 
-
 @pytest.mark.parametrize("source", ["./nowhere", "/nowhere", "not a/hub/name"])
 def test_a_missing_model_is_refused_with_its_setting(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

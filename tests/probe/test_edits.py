@@ -12,19 +12,10 @@ from torch import Tensor
 from data.errors import UserError
 from data.pairs import Cell, Items
 from model.config import Position, Weighting
+from model.edits import cut_link, exchange_links, exchange_weights, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe import edits
-from probe.edits import (
-    Margins,
-    Sites,
-    cut_link,
-    exchange_links,
-    exchange_weights,
-    grown,
-    measure_margins,
-    remove_head,
-    screened,
-)
+from probe.edits import Margins, Sites, grown, measure_margins, screened
 from probe.results import Head
 from tests.probe.factories import (
     GAIN,

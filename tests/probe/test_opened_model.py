@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from probe.results import Head
-from probe.sentences import SHOWCASE, word_attention
+from probe.sentences import TIRED_OR_SOFT, word_attention
 from tests.probe.factories import word_model
 
-EXAMPLES = SHOWCASE["later_cue"]
+EXAMPLES = TIRED_OR_SOFT
 OPENED = word_model([example.text for example in EXAMPLES])
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from data.pairs import Items
-from probe import study as module
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED
-from probe.study import study, with_dev
+from probe.study import study, testable, with_dev
 from tests.probe.factories import (
     SETTINGS,
     copying_model,
@@ -19,7 +18,8 @@ from tests.probe.factories import (
 def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str) -> None:
     items = story_pairs("study")
     some = Items([pair for pair in items.pairs if (pair.question, pair.part) != ("gender", part)])
-    assert [question.name for question in module.testable(STORY_QUESTIONS, some)] == ["number", "later_cue"]
+    asked, missing = testable(STORY_QUESTIONS, some)
+    assert [question.name for question in asked] == ["number", "later_cue"] and missing == []
 
 
 def test_dev_has_the_words_of_training_and_undecided_sites_those_of_dev() -> None:

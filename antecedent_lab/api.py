@@ -23,7 +23,7 @@ from probe.difference import difference
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
 from probe.results import Finding, Head, ProbeResults, TestedModel
-from probe.study import study, testable
+from probe.study import study, askable
 from report.content import page_content
 from report.page import page
 from report.tables import claims_markdown, detail_lines, heads_csv, items_jsonl, summary_lines
@@ -255,7 +255,7 @@ def compare_models(
         raise UserError(f"before={before.source}: {problem}; items are compared one by one")
 
     # One question after the other
-    questions, missing = testable(source.questions, source.items)
+    questions, missing = askable(source.questions, source.items)
     changes = []
     show = stages("two models")
     try:

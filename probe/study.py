@@ -61,7 +61,7 @@ def study(
     def others() -> "map[ObservableModel]":
         return map(untrained, range(config.seed, config.seed + config.n_untrained))
 
-    asked, missing = testable(questions, items)
+    asked, missing = askable(questions, items)
     by_attention = [question for question in asked if question.outcome == "attention"]
     result = Study(missing=missing)
     if by_attention:
@@ -78,7 +78,7 @@ def study(
     return result
 
 
-def testable(questions: Sequence[Question], items: Items) -> tuple[list[Question], list[str]]:
+def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question], list[str]]:
     """Return the questions that can be asked, and why others cannot; those without any items are left out silently.
 
     By attention a question needs pairs on dev and on the headline: with few frames it may lack some.

@@ -4,7 +4,7 @@ import pytest
 
 from data.pairs import Items
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED
-from probe.study import study, testable, with_dev
+from probe.study import study, askable, with_dev
 from tests.probe.factories import (
     SETTINGS,
     copying_model,
@@ -18,7 +18,7 @@ from tests.probe.factories import (
 def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str) -> None:
     items = story_pairs("study")
     some = Items([pair for pair in items.pairs if (pair.question, pair.part) != ("gender", part)])
-    asked, missing = testable(STORY_QUESTIONS, some)
+    asked, missing = askable(STORY_QUESTIONS, some)
     assert [question.name for question in asked] == ["number", "later_cue"] and missing == []
 
 

@@ -30,7 +30,7 @@ class EvalSettings:
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 
     model: str | None = setting("a run of train.py, a folder of save_pretrained or a hub name; null: the newest run")
-    run: str | None = setting("the same as model=")
+    run: str | None = setting("the same as model=, for a run")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
@@ -58,7 +58,7 @@ class EvalSettings:
     @property
     def is_external(self) -> bool:
         """Whether the model is not a run of train.py, whose folder has everything."""
-        return self.source is not None and not (Path(self.source) / "checkpoints").is_dir()
+        return self.model is not None and not (Path(self.model) / "checkpoints").is_dir()
 
     @property
     def own_items(self) -> str | None:

@@ -81,7 +81,7 @@ def _open(settings: EvalSettings) -> OpenedModel:
     source = settings.source
     items = None if settings.own_items or not settings.is_external else settings.items
     opened = open_model(
-        source if source is not None and settings.is_external else find_run(source),
+        str(source) if settings.is_external else find_run(source),
         items=items,
         tokenizer=settings.tokenizer if settings.is_external else None,
         out=settings.out,

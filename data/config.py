@@ -53,7 +53,7 @@ class StoriesConfig:
     skew: float = _setting(
         "probability that a training pronoun refers to the first noun; 0.5: position is no clue", above=0, below=1
     )
-    # The shares of the story families add up to 1 (docs/stories.md).
+    # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
     share_told_gender: float = _setting("share: by a gender that the story states")
     share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')
@@ -83,12 +83,10 @@ class _TokenizedConfig:
 
     source: str = _source()
     validation_fraction: float = _setting(
-        "share of the text for validation, if there is no validation text", above=0, below=1, limits="between 0 and 1"
+        "share of the text for validation, if there is no validation text", above=0, below=1
     )
     column: str = _setting("field of the text in .jsonl, .csv and .parquet")
-    max_bytes: int | None = _setting(
-        "use only the first bytes, as in 20_000_000; null: all", low=1, limits="1 or more, or null for all of the text"
-    )
+    max_bytes: int | None = _setting("use only the first bytes, as in 20_000_000; null: all", low=1)
     tokenizer: TokenizerKind = _setting("how text becomes tokens; file: an existing tokenizer.json")
     vocab_size: int = _setting("number of tokens, for bpe (257 or more) and words (3 or more)")
     tokenizer_path: str | None = _path("a tokenizer.json, with tokenizer=file only")

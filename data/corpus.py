@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -53,19 +53,10 @@ class Corpus:
     notes: tuple[str, ...]  # limits of the tokenizer that the user must know
 
 
-class _Meta(NamedTuple):
-    """The content of meta.json."""
-
-    dtype: str  # type of the token ids
-    n_bytes: dict[str, int]  # length of each split in UTF-8
-    notes: list[str]
-
-
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     """Return the corpus of `config`; tokenize it first if it is not in the cache.
 
-    Raise UserError if the text or the tokenizer cannot be used, OSError if a file or the hub cannot
-    be read.
+    Raise UserError if the text or the tokenizer cannot be used, OSError if a file or the hub cannot be read.
     """
     if isinstance(config, HubConfig):
         config = pin_revision(config)
@@ -78,10 +69,10 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         _write_once(folder, lambda path: _write_text(config, cache_dir, path))
 
     # The tokens are mapped, not read.
-    meta = _read_meta(folder)
-    train, validation = (_open_split(folder, split, meta) for split in SPLITS)
+    meta = json.loads((folder / "meta.json").read_text())
+    train, validation = (_open_split(folder, split, meta["dtype"], meta["n_bytes"][split]) for split in SPLITS)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta.notes))
+    return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
 
 def corpus_fingerprint(config: DataConfig) -> str:
@@ -119,7 +110,8 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     """Return the stories of a split with their gold links, which are generated at first use."""
     config = corpus.config
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    path = corpus.folder / f"{split}_stories.jsonl"
+    # Files of the name {split}_stories.jsonl are of earlier versions, and hold stories that are no more generated.
+    path = corpus.folder / f"{split}_links.jsonl"
     if path.exists():
         with damaged_file_error(path, "delete it"):
             return read_stories(path)
@@ -133,12 +125,7 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
 
 def load_training_texts(corpus: Corpus) -> list[str]:
     """Return the texts of the training stories."""
-    config = corpus.config
-    assert isinstance(config, StoriesConfig)
     path = corpus.folder / _TRAINING_TEXTS
-    if not path.exists():  # the folder is of an earlier version
-        texts = [story.text for story in generate_split(config, "train")]
-        _write_once(path, lambda temporary: temporary.write_text("\n".join(texts)))
     texts = path.read_text().split("\n")
     if len(texts) != len(np.load(corpus.folder / "train_starts.npy")) - 1:
         raise UserError(f"{path}: damaged; delete it")
@@ -174,25 +161,21 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
                 raise
 
 
-def _read_meta(folder: Path) -> _Meta:
-    return _Meta(**json.loads((folder / "meta.json").read_text()))
-
-
 def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
-    meta = _Meta(_dtype(tokenizer), n_bytes, notes)
-    (folder / "meta.json").write_text(json.dumps(meta._asdict()))
+    meta = {"dtype": _dtype(tokenizer), "n_bytes": n_bytes, "notes": notes}
+    (folder / "meta.json").write_text(json.dumps(meta))
 
 
-def _open_split(folder: Path, split: str, meta: _Meta) -> Split:
-    tokens = np.memmap(folder / f"{split}.bin", dtype=meta.dtype, mode="r")
+def _open_split(folder: Path, split: str, dtype: str, n_bytes: int) -> Split:
+    tokens = np.memmap(folder / f"{split}.bin", dtype=dtype, mode="r")
     starts = folder / f"{split}_starts.npy"
     if not starts.exists():
-        return Split(tokens, meta.n_bytes[split])
+        return Split(tokens, n_bytes)
 
     # Stories; only those of validation have classes and a floor.
     by_token = [folder / f"{split}_{name}.npy" for name in ("classes", "floor")]
     classes, floor = (np.load(path) if path.exists() else None for path in by_token)
-    return StorySplit(tokens, meta.n_bytes[split], np.load(starts), classes, floor)
+    return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
 
 
 def _dtype(tokenizer: Tokenizer) -> str:

@@ -90,9 +90,8 @@ class _StreamBatches:
 class _StoryBatches:
     """Whole stories, each once per epoch in a new order, packed into rows of at most `context_length` tokens.
 
-    In batches of equally long stories, all end at the same position. Models trained on such batches
-    had a loss at pronouns up to 0.16 nats away from the entropy lower bound, with packed rows less
-    than 0.05.
+    In batches of equally long stories, all end at the same position. Models trained on such batches had a loss at
+    pronouns up to 0.16 nats away from the entropy lower bound, with packed rows less than 0.05.
     """
 
     def __init__(self, split: StorySplit, *, tokens_per_batch: int, context_length: int, seed: int) -> None:

@@ -2,16 +2,16 @@
 
 A block has four texts, both orders of two words times which of them is meant, or two texts, one order of the words.
 
-The first line may describe the question; every other line is one text (docs/own_question.md).
+The first line may describe the question; every other line is one text (docs/probe.md).
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.errors import UserError
 from data.pairs import Link, LinkedText, Span
@@ -19,14 +19,10 @@ from data.stories.lexicon import unit_hash
 
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 OWN = "own"  # family, level and site of the items
-_ABOUT = {"question", "description", "link", "guards_off"}
-_REQUIRED = ("text", "query", "antecedents", "distractors", "block", "order", "meant", "frame", "words")
-_OPTIONAL = ("answers", "foils", "payoff", "split")
 _CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
 _BLOCKS = (_CELLS, _CELLS[:2], _CELLS[2:])  # a block of two has one order
 _MAX_NAME = 80  # characters
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
-
 
 _Block = list[LinkedText]  # the texts of one block
 
@@ -48,67 +44,61 @@ class OwnQuestion:
     places: dict[str, str]  # "FILE line N" by text, for messages
 
 
+class _Row(NamedTuple):
+    where: str  # "FILE line N"
+    values: Mapping[str, Any]
+    text: LinkedText
+
+
 def load_own_question(path: Path) -> OwnQuestion:
     """Return the question of a file; UserError names the line of the first problem.
 
     Without the field `split`, frames and words are divided by their hashes, so that no test block shares a frame or a
     word with dev; blocks that would are left out.
     """
-    rows: list[tuple[str, dict[str, Any]]] = []
-    about: dict[str, Any] = {}
-    for where, line in _load_lines(path).items():
-        value = _json_object(where, line)
-        if not rows and not about and not value.keys() & set(_REQUIRED):
-            about = _checked_about(value, where)
-        else:
-            rows.append((where, value))
+    lines = _load_lines(path)
+    about: Mapping[str, Any] = {}
+    if not lines[0][1].keys() & {"text", "query", "block"}:
+        where, about = lines.pop(0)
+        _check(where, about, _ABOUT, ())
+    rows = [_read_row(where, values) for where, values in lines]
 
     # Whole blocks, each in the part to which it belongs; blocks of two are joined within their part.
-    blocks: dict[str, list[_Block]] = {"dev": [], "test": []}
-    n_left_out = 0
-    names = _Names()
-    for _, group in groupby(rows, key=_block_key):
-        of_block = list(group)
-        texts, split = _read_block(of_block)
-        names.add([where for where, _ in of_block], texts)
-        if split is None:
-            n_left_out += 1
-        else:
-            blocks[split].append(texts)
-    dev, n_alone_dev = _whole_blocks(blocks["dev"])
-    test, n_alone_test = _whole_blocks(blocks["test"])
-    for name, part in (("dev", dev), ("test", test)):
-        n_blocks = len(part) // len(_CELLS)
-        if n_blocks < _MIN_BLOCKS:
-            advice = "give more frames and words, or the field split"
-            if n_left_out:
-                advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
-            if n_alone_dev + n_alone_test:
-                advice = "a block of two needs another with the same list of words and the other value of order"
-            raise UserError(f"{path}: {n_blocks} {name} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
-    _check_parts(path, dev, test)
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.values["block"])]
+    blocks: dict[str | None, list[_Block]] = {"dev": [], "test": [], None: []}
+    for group in groups:
+        blocks[_part(group)].append([row.text for row in group])
+    _check_names(groups)
+    whole = {part: _whole_blocks(part, blocks[part]) for part in ("dev", "test")}
+    dev, test = (texts for texts, _ in whole.values())
+    n_alone = sum(n for _, n in whole.values())
+    _check_parts(path, dev, test, n_left_out=len(blocks[None]), n_alone=n_alone)
     return OwnQuestion(
         file=str(path),
-        name=str(about.get("question", path.stem)),
-        description=str(about.get("description", path.name)),
-        link=str(about.get("link", "the query to its antecedent")),
-        guards_off=list(about.get("guards_off", [])),
+        name=about.get("question", path.stem),
+        description=about.get("description", path.name),
+        link=about.get("link", "the query to its antecedent"),
+        guards_off=about.get("guards_off", []),
         dev=dev,
         test=test,
-        n_left_out=n_left_out,
-        n_alone=n_alone_dev + n_alone_test,
+        n_left_out=len(blocks[None]),
+        n_alone=n_alone,
         n_patterns=_count_patterns([*dev, *test]),
-        places={row["text"]: where for where, row in rows},
+        places={row.text.text: row.where for row in rows},
     )
 
 
-def _load_lines(file: Path) -> dict[str, str]:
-    """Return the non-blank lines by "FILE line N"; UserError if there are none or the text is not UTF-8."""
+def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return "FILE line N" and the object of each line that is not blank; UserError if there are none."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        content = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    lines = {f"{file} line {number}": line for number, line in enumerate(text.split("\n"), 1) if line.strip()}
+    lines = []
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.strip():
+            where = f"{file} line {number}"
+            lines.append((where, _json_object(where, line)))
     if not lines:
         raise UserError(f"{file}: no text in it")
     return lines
@@ -130,255 +120,101 @@ def _json_object(where: str, line: str) -> dict[str, Any]:
     return value
 
 
-def _checked_about(value: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the description of a question; UserError for an unknown field or value."""
-    if unknown := sorted(value.keys() - _ABOUT):
-        raise UserError(f"{where}: unknown field {unknown[0]}; a description has {', '.join(sorted(_ABOUT))}")
-    guards_off = value.get("guards_off", [])
-    if not isinstance(guards_off, list) or not set(map(str, guards_off)) <= set(GUARDS):
-        raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
-    for name in ("question", "description", "link"):
-        text = value.get(name, "a")
-        if not isinstance(text, str) or not text.strip() or not text.isprintable():
-            raise UserError(f"{where}: {name} must be one line of text")
-    if len(value.get("question", "")) > _MAX_NAME:
-        raise UserError(f"{where}: question is a name of at most {_MAX_NAME} characters")
-    return dict(value)
+# Rows
 
 
-def _block_key(row: tuple[str, Mapping[str, Any]]) -> Any:
-    where, values = row
-    if "block" not in values:
-        raise UserError(f"{where}: no field block")
-    return values["block"]
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
-def _read_block(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[_Block, str | None]:
-    """Return the texts of a block and its part, None if it belongs to neither; UserError for a wrong row."""
-    first, last = rows[0], rows[-1]
-    for where, row in rows:
-        for name in _REQUIRED:
-            if name not in row:
-                raise UserError(f"{where}: no field {name}")
-        if unknown := sorted(row.keys() - {*_REQUIRED, *_OPTIONAL}):
-            raise UserError(f"{where}: unknown field {unknown[0]}")
-    texts = [_linked_text(where, row) for where, row in rows]
-
-    # One block?
-    for where, row in rows:
-        if any(row.get(name) != first[1].get(name) for name in ("frame", "words", "split")):
-            raise UserError(f"{where}: the texts of a block have the same frame, words and split")
-    cells = [(row["order"], row["meant"]) for _, row in rows]
-    if cells not in _BLOCKS:
-        expected = "0 0, 0 1, 1 0, 1 1, or for a block of two 0 0, 0 1 or 1 0, 1 1"
-        found = ", ".join(f"{order} {meant}" for order, meant in cells)
-        problem = f"the block that ends here has the rows {found} (order and meant)"
-        raise UserError(f"{last[0]}: {problem}; they must be {expected}")
-    for (_, meant_first), (where, meant_second) in zip(rows[::2], rows[1::2], strict=True):
-        _check_antecedents(where, meant_first, meant_second)
-
-    # Its part
-    words = texts[0].pair.split()
-    split = first[1].get("split")
-    if split not in (None, "dev", "test"):
-        raise UserError(f"{first[0]}: split must be dev or test")
-    parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (texts[0].frame, *words)}
-    if split is None and len(parts) == 1:
-        (split,) = parts
-    holdout = "iid" if split == "dev" else "headline"
-    return [replace(text, holdout=holdout) for text in texts], split
+def _is_name(value: Any) -> bool:
+    return _is_text(value) and value.isprintable()
 
 
-def _check_antecedents(where: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give.
-
-    If a word could be an antecedent in both, a head that always attends to it would be right in both.
-    """
-    for one, other in ((first, second), (second, first)):
-        if not _words_of(one, "antecedents") <= _words_of(other, "distractors"):
-            raise UserError(f"{where}: the antecedents of each meaning must be distractors of the other one")
-    for row, other in ((first, second), (second, first)):
-        counterparts = _words_of(other, "antecedents")
-        antecedent = min(span[0] for span in _spans(row, "antecedents"))
-        distractor = min(span[0] for span in _spans(row, "distractors") if _word(row, span) in counterparts)
-        if (antecedent < distractor) != (row["order"] == row["meant"]):
-            raise UserError(f"{where}: words[order] must stand first in the text, and words[meant] be the antecedent")
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) and re.fullmatch(r"\S+", word) for word in value)
 
 
-def _spans(row: Mapping[str, Any], name: str) -> list[Span]:
-    """Return the mentions of a row that has been checked."""
-    return [_span("", name, row["text"], value) for value in row[name]]
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
 
 
-def _word(row: Mapping[str, Any], span: Span) -> str:
-    """Return a mention as text, in small letters."""
-    return str(row["text"][slice(*span)]).lower()
+def _is_guards(value: Any) -> bool:
+    return isinstance(value, list) and all(guard in GUARDS for guard in value)
 
 
-def _words_of(row: Mapping[str, Any], name: str) -> set[str]:
-    return {_word(row, span) for span in _spans(row, name)}
+_Checks = Mapping[str, tuple[Callable[[Any], bool], str]]  # what a field must be, as a function and in words
+_ABOUT: _Checks = {
+    "question": (
+        lambda value: _is_name(value) and len(value) <= _MAX_NAME,
+        f"one line of text with at most {_MAX_NAME} characters",
+    ),
+    "description": (_is_name, "one line of text"),
+    "link": (_is_name, "one line of text"),
+    "guards_off": (_is_guards, f"a list of {', '.join(GUARDS)}"),
+}
+_MENTIONS = (_is_list, "a list of words, or of [start, end]")
+_ROW: _Checks = {
+    "text": (_is_text, "a string that is not empty"),
+    "query": (bool, "a word of the text, or [start, end]"),
+    "antecedents": _MENTIONS,
+    "distractors": _MENTIONS,
+    "block": (lambda value: True, ""),
+    "order": (lambda value: type(value) is int, "0 or 1"),
+    "meant": (lambda value: type(value) is int, "0 or 1"),
+    "frame": (_is_text, "a string that is not empty"),
+    "words": (
+        lambda value: _are_words(value) and len(value) == 2,
+        "a list of the block's two words, without spaces",
+    ),
+}
+_OPTIONAL: _Checks = {
+    "answers": (_are_words, "a list of words"),
+    "foils": (_are_words, "a list of words"),
+    "payoff": (lambda value: True, ""),
+    "split": (lambda value: value in (None, "dev", "test"), "dev or test"),
+}
 
 
-class _Names:
-    """What the rows call the words and frames of their texts: a new name for each text would fake independence."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[tuple[str, ...], str] = {}  # first row by the texts of a block
-        self._words: dict[str, tuple[str, str]] = {}  # word and row by mention
-        self._frames: dict[str, tuple[str, str]] = {}  # frame and row by text without its mentions
-
-    def add(self, rows: Sequence[str], texts: _Block) -> None:
-        """Compare a block with the earlier ones; UserError if it is there already, or has other names."""
-        earlier = self._blocks.setdefault(tuple(" ".join(text.text.split()) for text in texts), rows[0])
-        if earlier != rows[0]:
-            raise UserError(f"{rows[0]}: the block is there already, at {earlier}")
-        for where, text in zip(rows, texts, strict=True):
-            self._add_names(where, text)
-
-    def _add_names(self, where: str, text: LinkedText) -> None:
-        (link,) = text.links
-
-        # Every mention belongs to one word.
-        for span in link.antecedents:
-            mention = text.text[slice(*span)].lower()
-            word = text.pair.split()[text.meant]
-            known, row = self._words.setdefault(mention, (word, where))
-            if known != word:
-                raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {row}")
-
-        # Every text without its mentions belongs to one frame; a causal model reads it up to the query.
-        pieces, end = [], 0
-        for span in sorted((*link.antecedents, *link.distractors)):
-            pieces.append(text.text[end : span[0]])
-            end = span[1]
-        pieces.append(text.text[end : link.query[1]])
-        rest = " ".join("_".join(pieces).lower().split())
-        known, row = self._frames.setdefault(rest, (text.frame, where))
-        if known != text.frame:
-            raise UserError(f"{where}: but for the two words this is the text of {row}; it has another frame there")
+def _check(where: str, values: Mapping[str, Any], checks: _Checks, required: Collection[str]) -> None:
+    """Raise UserError for a field that is missing, unknown or wrong."""
+    for name in required:
+        if name not in values:
+            raise UserError(f"{where}: no field {name}")
+    for name, value in values.items():
+        if name not in checks:
+            raise UserError(f"{where}: unknown field {name}; there are {', '.join(checks)}")
+        is_right, words = checks[name]
+        if not is_right(value):
+            raise UserError(f"{where}: {name} must be {words}")
 
 
-def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText]) -> None:
-    """Raise UserError if dev and test share a frame or a word, which the field `split` allows."""
-    for name, of_dev, of_test in (
-        ("frame", {text.frame for text in dev}, {text.frame for text in test}),
-        ("word", _words_in(dev), _words_in(test)),
-    ):
-        if shared := sorted(of_dev & of_test):
-            problem = f"dev and test share the {name} {shared[0]!r}"
-            raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
-
-
-def _count_patterns(texts: Sequence[LinkedText]) -> int:
-    """Return how many of the pairs in whole blocks have texts that differ before the query."""
-    n_different = 0
-    for first, second in zip(texts[::2], texts[1::2], strict=True):
-        starts = {text.text[: text.links[0].query[0]] for text in (first, second)}
-        n_different += len(starts) == 2
-    return n_different
-
-
-def _words_in(texts: Sequence[LinkedText]) -> set[str]:
-    words: set[str] = set()
-    for text in texts:
-        words.update(text.pair.split())
-    return words
-
-
-def _whole_blocks(blocks: Sequence[_Block]) -> tuple[list[LinkedText], int]:
-    """Return blocks of four texts, and how many blocks of two found no counterpart.
-
-    Two blocks of two with the same words in either order become a block of four. Their frames differ, so these, and all
-    frames that are connected in this way, count as one frame in the statistics.
-    """
-    texts: list[LinkedText] = []
-    twos: dict[str, tuple[list[_Block], list[_Block]]] = {}  # by words, in either order
-    for cells in blocks:
-        if len(cells) == len(_CELLS):
-            texts += cells
-        else:
-            twos.setdefault(cells[0].pair, ([], []))[cells[0].order].append(cells)
-
-    # The blocks of either order, by their frames
-    joined: list[tuple[_Block, _Block]] = []
-    for of_orders in twos.values():
-        by_frame = [sorted(part, key=lambda cells: cells[0].frame) for part in of_orders]
-        joined += zip(*by_frame, strict=False)
-    names = _connected([(first[0].frame, second[0].frame) for first, second in joined])
-    for pair in joined:
-        texts += [replace(text, frame=names[text.frame]) for text in chain(*pair)]
-    n_two = sum(len(cells) == 2 for cells in blocks)
-    return texts, n_two - 2 * len(joined)
-
-
-def _connected(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return one name for all frames that pairs connect, by frame."""
-    groups: dict[str, set[str]] = {}
-    for first, second in pairs:
-        together = groups.get(first, {first}) | groups.get(second, {second})
-        groups |= dict.fromkeys(together, together)
-    return {frame: " / ".join(sorted(group)) for frame, group in groups.items()}
-
-
-def _linked_text(where: str, row: Mapping[str, Any]) -> LinkedText:
-    """Return the text of a row with its link."""
+def _read_row(where: str, row: Mapping[str, Any]) -> _Row:
+    """Return a row with its text and link; UserError for a row that contradicts itself."""
+    _check(where, row, {**_ROW, **_OPTIONAL}, _ROW)
     text = row["text"]
-    words = row["words"]
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: text must be a string that is not empty")
-    if not isinstance(words, list) or len(words) != 2 or not all(_is_word(word) for word in words):
-        raise UserError(f"{where}: words must be a list of the block's two words, without spaces")
-
-    def spans(name: str) -> tuple[Span, ...]:
-        values = row[name]
-        if not isinstance(values, list) or not values:
-            raise UserError(f"{where}: {name} must be a list of words, or of [start, end]")
-        return tuple(_span(where, name, text, value) for value in values)
-
-    def choices(name: str) -> tuple[str, ...]:
-        values = row.get(name, [])
-        if not isinstance(values, list) or not all(_is_word(value) for value in values):
-            raise UserError(f"{where}: {name} must be a list of words")
-        return tuple(values)
-
-    for name in ("order", "meant"):
-        if type(row[name]) is not int:
-            raise UserError(f"{where}: {name} must be 0 or 1")
-    if not isinstance(row["frame"], str) or not row["frame"].strip():
-        raise UserError(f"{where}: frame must be a string that is not empty")
     query = _span(where, "query", text, row["query"])
-    answers, foils = choices("answers"), choices("foils")
-    if bool(answers) != bool(foils):
-        raise UserError(f"{where}: answers and foils belong together")
     payoff = _span(where, "payoff", text, row["payoff"]) if row.get("payoff") else None
-    if answers and payoff is None:
-        raise UserError(f"{where}: answers need the field payoff, the word of the text that is an answer")
-    if payoff is not None and payoff[0] < query[1]:
-        raise UserError(f"{where}: payoff must come after the query")
-    if payoff is not None and answers and text[slice(*payoff)] not in answers:
-        raise UserError(f"{where}: payoff {text[slice(*payoff)]!r} is none of the answers")
-    antecedents, distractors = spans("antecedents"), spans("distractors")
-    if set(antecedents) & set(distractors):
-        raise UserError(f"{where}: the same word is antecedent and distractor")
-    if any(end > query[0] for _, end in (*antecedents, *distractors)):
-        raise UserError(f"{where}: antecedents and distractors must come before the query")
-    link = Link(
-        level=OWN,
-        site=OWN,
-        pronoun=query,
-        query=query,
-        antecedents=antecedents,
-        distractors=distractors,
-        payoff=payoff,
-        answers=answers,
-        foils=foils,
+    antecedents, distractors = (
+        tuple(_span(where, name, text, value) for value in row[name]) for name in ("antecedents", "distractors")
     )
-    pair = " ".join(words)
-    return LinkedText(text, (link,), OWN, "", str(row["frame"]), pair, row["order"], row["meant"])
+    answers, foils = (tuple(row.get(name, ())) for name in ("answers", "foils"))
 
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and bool(value) and not re.search(r"\s", value)
+    outcome = payoff and text[slice(*payoff)]
+    problems = {
+        "answers and foils belong together": bool(answers) != bool(foils),
+        "answers need the field payoff, the word of the text that is an answer": answers and payoff is None,
+        "payoff must come after the query": payoff is not None and payoff[0] < query[1],
+        f"payoff {outcome!r} is none of the answers": answers and outcome not in answers,
+        "the same word is antecedent and distractor": set(antecedents) & set(distractors),
+        "antecedents and distractors must come before the query": max(antecedents + distractors)[1] > query[0],
+    }
+    for problem, is_wrong in problems.items():
+        if is_wrong:
+            raise UserError(f"{where}: {problem}")
+    link = Link(OWN, OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
+    pair = " ".join(row["words"])
+    return _Row(where, row, LinkedText(text, (link,), OWN, "", row["frame"], pair, row["order"], row["meant"]))
 
 
 def _span(where: str, name: str, text: str, value: Any) -> Span:
@@ -397,3 +233,134 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
             problem = f"{value!r} is in the text {len(found)} times; give [start, end]"
         raise UserError(f"{where}: {name}: {problem}")
     return found[0]
+
+
+# Blocks
+
+
+def _part(rows: Sequence[_Row]) -> str | None:
+    """Return the part of a block, None if its words and its frame are of both; UserError if it is no block."""
+    first, last = rows[0], rows[-1]
+    for row in rows:
+        if any(row.values.get(name) != first.values.get(name) for name in ("frame", "words", "split")):
+            raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
+    cells = [(row.text.order, row.text.meant) for row in rows]
+    if cells not in _BLOCKS:
+        expected = "0 0, 0 1, 1 0, 1 1, or for a block of two 0 0, 0 1 or 1 0, 1 1"
+        found = ", ".join(f"{order} {meant}" for order, meant in cells)
+        problem = f"the block that ends here has the rows {found} (order and meant)"
+        raise UserError(f"{last.where}: {problem}; they must be {expected}")
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        _check_antecedents(other.where, one.text, other.text)
+
+    parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (first.text.frame, *first.text.pair.split())}
+    return first.values.get("split") or (parts.pop() if len(parts) == 1 else None)
+
+
+def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:
+    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give.
+
+    If a word could be an antecedent in both, a head that always attends to it would be right in both.
+    """
+    pairs = ((first, second), (second, first))
+    for text, other in pairs:
+        if not _words(text, text.links[0].antecedents) <= _words(other, other.links[0].distractors):
+            raise UserError(f"{where}: the antecedents of each meaning must be distractors of the other one")
+    for text, other in pairs:
+        (link,) = text.links
+        counterparts = _words(other, other.links[0].antecedents)
+        rivals = [span for span in link.distractors if _words(text, [span]) <= counterparts]
+        if (min(link.antecedents) < min(rivals)) != (text.order == text.meant):
+            raise UserError(f"{where}: words[order] must stand first in the text, and words[meant] be the antecedent")
+
+
+def _words(text: LinkedText, spans: Iterable[Span]) -> set[str]:
+    """Return mentions as texts, in small letters."""
+    return {text.text[slice(*span)].lower() for span in spans}
+
+
+def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
+    """Raise UserError for a block that is there twice, or a word or frame with two names: both fake independence."""
+    copies: dict[tuple[str, ...], str] = {}  # first row by the texts of a block
+    words: dict[str, tuple[str, str]] = {}  # word and row by mention
+    frames: dict[str, tuple[str, str]] = {}  # frame and row by text without its mentions
+    for rows in blocks:
+        where = rows[0].where
+        earlier = copies.setdefault(tuple(" ".join(row.text.text.split()) for row in rows), where)
+        if earlier != where:
+            raise UserError(f"{where}: the block is there already, at {earlier}")
+        for where, _, text in rows:
+            # Every mention belongs to one word.
+            (link,) = text.links
+            word = text.pair.split()[text.meant]
+            for mention in sorted(_words(text, link.antecedents)):
+                known, place = words.setdefault(mention, (word, where))
+                if known != word:
+                    raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {place}")
+
+            # Every text without its mentions belongs to one frame; a causal model reads it up to the query.
+            rest = text.text[: link.query[1]]
+            for start, end in sorted((*link.antecedents, *link.distractors), reverse=True):
+                rest = f"{rest[:start]}_{rest[end:]}"
+            known, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
+            if known != text.frame:
+                problem = f"but for the two words this is the text of {place}; it has another frame there"
+                raise UserError(f"{where}: {problem}")
+
+
+def _check_parts(
+    path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], *, n_left_out: int, n_alone: int
+) -> None:
+    """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
+    for part, texts in (("dev", dev), ("test", test)):
+        n_blocks = len(texts) // len(_CELLS)
+        if n_blocks < _MIN_BLOCKS:
+            advice = "give more frames and words, or the field split"
+            if n_left_out:
+                advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
+            if n_alone:
+                advice = "a block of two needs another with the same list of words and the other value of order"
+            raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
+    names = [({text.frame for text in texts}, {word for text in texts for word in text.pair.split()})
+             for texts in (dev, test)]  # fmt: skip
+    for kind, of_dev, of_test in zip(("frame", "word"), *names, strict=True):
+        if shared := sorted(of_dev & of_test):
+            problem = f"dev and test share the {kind} {shared[0]!r}"
+            raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
+
+
+def _count_patterns(texts: Sequence[LinkedText]) -> int:
+    """Return how many of the pairs in whole blocks have texts that differ before the query."""
+    starts = [text.text[: text.links[0].query[0]] for text in texts]
+    return sum(first != second for first, second in zip(starts[::2], starts[1::2], strict=True))
+
+
+def _whole_blocks(part: str, blocks: Sequence[_Block]) -> tuple[list[LinkedText], int]:
+    """Return the blocks of a part as blocks of four texts, and how many blocks of two found no counterpart.
+
+    Two blocks of two with the same words in either order become a block of four. Their frames differ, so these, and all
+    frames that are connected in this way, count as one frame in the statistics.
+    """
+    texts: list[LinkedText] = []
+    twos: dict[str, tuple[list[_Block], list[_Block]]] = {}  # by words, in either order
+    n_alone = 0
+    for cells in blocks:
+        if len(cells) == len(_CELLS):
+            texts += cells
+        else:
+            twos.setdefault(cells[0].pair, ([], []))[cells[0].order].append(cells)
+            n_alone += 1
+
+    # Join the blocks of either order, by their frames, and name all frames that this connects alike.
+    groups: dict[str, set[str]] = {}
+    for of_orders in twos.values():
+        by_frame = [sorted(of_order, key=lambda cells: cells[0].frame) for of_order in of_orders]
+        for first, second in zip(*by_frame, strict=False):
+            texts += [*first, *second]
+            n_alone -= 2
+            together = {first[0].frame, second[0].frame}
+            together |= groups.get(first[0].frame, set()) | groups.get(second[0].frame, set())
+            groups |= dict.fromkeys(together, together)
+    names = {frame: " / ".join(sorted(group)) for frame, group in groups.items()}
+    holdout = "iid" if part == "dev" else "headline"
+    return [replace(text, holdout=holdout, frame=names.get(text.frame, text.frame)) for text in texts], n_alone

@@ -1,13 +1,11 @@
 """Passages before a pronoun: the place where a causal model must decide between "she" and "he", or "it" and "they".
 
-A model that has just read "She" need not find out whom it means. One word earlier it has to write
-"She" or "He", so it must know who is mentioned, and of which gender. A passage is the text up to a
-pronoun of any English text. It mentions one known entity, or exactly one of each class (a woman and a
-man, one thing and several things). Its twin is the same text with every entity replaced by a
-counterpart of the other class: Lily by Tom, king by queen, "a dog" by "some dogs".
+A model that has just read "She" need not find out whom it means. One word earlier it has to write "She" or "He", so it
+must know who is mentioned, and of which gender. A passage is the text up to a pronoun of any English text. It mentions
+one known entity, or exactly one of each class (a woman and a man, one thing and several things). Its twin is the same
+text with every entity replaced by a counterpart of the other class: Lily by Tom, king by queen, "a dog" by "some dogs".
 
-The lexicon (data/english.py) knows the classes. Nothing is annotated: the author's own pronoun says
-who is meant.
+The lexicon (data/english.py) knows the classes. Nothing is annotated: the author's own pronoun says who is meant.
 """
 
 import re
@@ -32,16 +30,14 @@ SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
 MAX_SHARE = 0.1  # largest fraction of the passages that may mention the same entity
 _SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
-# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not
-# among them.
+# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not among them.
 _EARLIER = {
     "gender": PRONOUNS["gender"] | {"herself", "himself", "hers"},
     "number": PRONOUNS["number"] | {"they", "theirs", "itself", "themselves"},
 }
 _REFLEXIVE = {"herself": "himself", "himself": "herself", "hers": "his"}
 _OTHER_TITLE = {"Mrs": "Mr", "Miss": "Mr", "Mr": "Mrs", "Lady": "Lord", "Lord": "Lady"}
-# Words that show the number of a noun if they stand near it: such a passage has no twin of the other
-# number.
+# Words that show the number of a noun if they stand near it: such a passage has no twin of the other number.
 _AGREEING = frozenset(
     "is was are were has have does do isn wasn aren weren hasn haven doesn don this that these those each every both "
     "another one two three four five six seven eight nine ten many few several all itself themselves s".split()
@@ -49,8 +45,7 @@ _AGREEING = frozenset(
 _NEAR = 3  # words
 _FIXED_DETERMINERS = frozenset("the my your his her their our its".split())
 _MAX_ADJECTIVES = 2  # between a determiner and its noun
-# Words that are no content words: the edge to one of the others is the comparison for the edge to an
-# entity.
+# Words that are no content words: the edge to one of the others is the comparison for the edge to an entity.
 _FUNCTION_WORDS = frozenset(
     "that this with from they them their there then than when what have had were was been very into onto over under "
     "said says about after before because would could should will just like some your yours hers himself herself "
@@ -191,9 +186,8 @@ def _best_window(
 class Counterparts:
     """Chooses for each entity the word of the other class that stands in its place in the twin.
 
-    A noun has a fixed counterpart. A name gets a random name of the other gender that is frequent in
-    the text and, if there is one, has as many tokens; if both entities are names with as many tokens,
-    they change places.
+    A noun has a fixed counterpart. A name gets a random name of the other gender that is frequent in the text and, if
+    there is one, has as many tokens; if both entities are names with as many tokens, they change places.
     """
 
     def __init__(self, passages: Iterable[Passage], n_tokens: Callable[[str], int], seed: int) -> None:
@@ -455,17 +449,8 @@ def passage_items(
         except UserError as reason:
             left_out[str(reason)] += 1
             continue
-        pair = Pair(
-            question=name,
-            part="",
-            cells=cells,
-            texts=(passage.text, twin.text),
-            block=len(pairs),
-            clusters=(passage.doc, *passage.entities),
-            meant=passage.meant,
-            forms=passage.forms,
-        )
-        pairs.append(pair)
+        texts, clusters = (passage.text, twin.text), (passage.doc, *passage.entities)
+        pairs.append(Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms))
 
     # No entity may dominate.
     entities = [[pair.clusters[side] for pair in pairs] for side in (1, 2)]

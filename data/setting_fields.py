@@ -25,7 +25,6 @@ class SettingInfo:
     above: float | None  # above < value
     high: float | None  # value <= high
     below: float | None  # value < below
-    limits: str | None  # in words, instead of the words that follow from the four numbers
     resume: Resume
     affects_result: bool  # False: without influence on what a model learns
     orders_batches: bool  # True: runs with one seed and different values of it read different batches
@@ -41,19 +40,9 @@ class SettingInfo:
 
     def limits_in_words(self) -> str:
         """Return the limits, to follow "must be"."""
-        if self.limits is not None:
-            return self.limits
-        if self.low is not None and self.high is not None:
-            return f"between {self.low} and {self.high:,}"
-        if self.low is not None and self.below is not None:
-            return f"at least {self.low} and below {self.below}"
-        if self.above is not None and self.below is not None:
-            return f"between {self.above} and {self.below}, both excluded"
-        if self.above is not None and self.high is not None:
-            return f"above {self.above} and at most {self.high:,}"
-        if self.low is not None or self.above is not None:
-            return f"above {self.above}" if self.low is None else f"{self.low} or more"
-        return f"at most {self.high:,}" if self.high is not None else f"below {self.below}"
+        limits = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
+        phrases = [f"{words} {limit:,}" for words, limit in limits.items() if limit is not None]
+        return " and ".join(phrases) if len(phrases) > 1 or self.low is None else f"{self.low:,} or more"
 
 
 def setting(
@@ -64,13 +53,12 @@ def setting(
     above: float | None = None,
     high: float | None = None,
     below: float | None = None,
-    limits: str | None = None,
     resume: Resume = Resume.recorded,
     affects_result: bool = True,
     orders_batches: bool = False,
 ) -> Any:
     """Return the field of a setting, for a dataclass; the parameters are those of `SettingInfo`."""
-    info = SettingInfo(meaning, low, above, high, below, limits, resume, affects_result, orders_batches)
+    info = SettingInfo(meaning, low, above, high, below, resume, affects_result, orders_batches)
     return field(default=default, metadata={"setting": info})
 
 

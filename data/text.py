@@ -65,47 +65,35 @@ def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
     return train, text_files(config.validation_path, "data.validation_path")
 
 
-def text_files(path: str, setting: str = "data.path", endings: Sequence[str] = ()) -> list[Path]:
+def text_files(path: str, setting: str = "data.path") -> list[Path]:
     """Return the files of a path, a folder, a glob or several of them separated by commas; each file once.
 
-    A folder stands for all readable files below it, sorted by path, without hidden ones. Readable are files with one
-    of `endings`, or those of `READABLE` without any. Raise FileNotFoundError or UserError with the name of the setting.
+    A folder stands for all readable files below it, sorted by path, without hidden ones. Raise FileNotFoundError or
+    UserError with the name of the setting.
     """
-    readable = " ".join(endings) or READABLE
     # By the file itself, so that a file that is named twice is read once.
     files: dict[Path, Path] = {}
     for pattern in [path] if Path(path).expanduser().exists() else path.split(","):
         start = Path(pattern.strip()).expanduser()
         if start.is_dir():
-            matches = _files_below(start, endings)
-        elif start.is_file():
-            matches = [start]
+            matches = _files_below(start)
         else:
-            names = sorted(glob.glob(str(start), recursive=True))
+            names = [str(start)] if start.is_file() else sorted(glob.glob(str(start), recursive=True))
             matches = [Path(name) for name in names if Path(name).is_file()]
         if not matches:
-            problem = f"no text file at {pattern.strip()}; readable are {readable}"
-            raise FileNotFoundError(f"{setting}={path}: {problem}")
+            raise FileNotFoundError(f"{setting}={path}: no text file at {pattern.strip()}; readable are {READABLE}")
         for file in matches:
-            if not _is_readable(file, endings):
-                raise UserError(f"{setting}={path}: cannot read {file}; readable are {readable}")
+            if not _builder(file):
+                raise UserError(f"{setting}={path}: cannot read {file}; readable are {READABLE}")
             if file.suffix == ".zst" and "zstd" not in fsspec.available_compressions():
                 raise UserError(f"{setting}={path}: {file} needs zstandard: {sys.executable} -m pip install zstandard")
             files.setdefault(file.resolve(), file)
     return list(files.values())
 
 
-def _is_readable(file: Path, endings: Sequence[str]) -> bool:
-    return file.suffix in endings if endings else _builder(file) is not None
-
-
-def _files_below(folder: Path, endings: Sequence[str]) -> list[Path]:
-    files = []
-    for file in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if file.is_file() and _is_readable(file, endings) and not is_hidden:
-            files.append(file)
-    return files
+def _files_below(folder: Path) -> list[Path]:
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _builder(file)]
+    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
 
 
 def _builder(path: Path) -> str | None:

@@ -35,13 +35,13 @@ if not (run / "checkpoints").exists():
 
 # %% [markdown]
 # ## Test every head
-# `result.heads` has the head that was chosen for each question; `result.table()` is ready for `pandas.DataFrame`.
+# `result.findings` has the answer to each question; `result.table()` is ready for `pandas.DataFrame`.
 
 # %%
 opened = open_model(run)
 result = probe_model(opened)
 print(result)
-chosen = result.heads["number"]
+layer, head = result.findings["number"].place
 
 # %% [markdown]
 # ## Look at the head
@@ -54,10 +54,10 @@ weights = opened.model.attention_scores(tokens).softmax(-1)  # [layers, texts, h
 
 names = [opened.decode(token) for token in text.tokens]
 figure, axes = plt.subplots(figsize=(5, 5))
-axes.imshow(weights[chosen.layer, 0, chosen.head].cpu(), cmap="viridis")
+axes.imshow(weights[layer, 0, head].cpu(), cmap="viridis")
 axes.set_xticks(range(len(names)), names, rotation=90)
 axes.set_yticks(range(len(names)), names)
-axes.set_title(f"L{chosen.layer}H{chosen.head}")
+axes.set_title(f"L{layer}H{head}")
 figure.tight_layout()
 
 # %% [markdown]
@@ -75,7 +75,7 @@ def exchange(attention: torch.Tensor) -> torch.Tensor:
     return changed
 
 
-edit = HeadEdit(chosen.layer, chosen.head, weights=exchange)
+edit = HeadEdit(layer, head, weights=exchange)
 for name, edits in (("as it is", []), ("exchanged", [edit])):
     probabilities = opened.model.logits(tokens, edits=edits)[0, -1].softmax(-1)
     top = probabilities.topk(4).indices.tolist()
@@ -84,7 +84,7 @@ for name, edits in (("as it is", []), ("exchanged", [edit])):
 # %% [markdown]
 # ## Test another model
 # Any causal language model of transformers: a folder, or a name on the hub such as "openai-community/gpt2". Without
-# `items="stories"` it is tested on plain English. Here it is our own model, exported to transformers; the head and the
+# `items="stories"` it is tested on English text. Here it is our own model, exported to transformers; the head and the
 # verdict are the same.
 
 # %%
@@ -92,8 +92,8 @@ other = Path("runs/tour-export")
 if not other.exists():
     subprocess.run([sys.executable, "-m", "antecedent_lab", "export", f"run={run}", f"out={other}"], check=True)
 imported = probe_model(other, items="stories")
-for question, head in imported.heads.items():
-    print(question, head.layer, head.head, head.verdict)
+for question, finding in imported.findings.items():
+    print(question, finding.place, finding.verdict)
 print(imported.save("probes/tour/probe"))
 
 # %% [markdown]
@@ -103,12 +103,12 @@ print(imported.save("probes/tour/probe"))
 points = load_metrics(run).probe
 steps = [point.step for point in points]
 scores = [point.questions["number"] for point in points]
-accuracy = torch.tensor([score.accuracy_heads for score in scores])  # [steps, layers, heads]
+accuracy = torch.tensor([score.grids["accuracy"] for score in scores])  # [steps, layers, heads]
 
 figure, axes = plt.subplots(figsize=(6, 3.5))
 axes.plot(steps, accuracy.flatten(1), color="grey", linewidth=1)
-axes.plot(steps, accuracy[:, chosen.layer, chosen.head], linewidth=3, label=f"L{chosen.layer}H{chosen.head}")
-axes.plot(steps, [score.chance_level for score in scores], "k--", label="bar")
+axes.plot(steps, accuracy[:, layer, head], linewidth=3, label=f"L{layer}H{head}")
+axes.plot(steps, [score.values["bar"] for score in scores], "k--", label="bar")
 axes.set(xlabel="training step", ylabel="accuracy on dev sentences", ylim=(0, 1.02))
 axes.legend()
 figure.tight_layout()

@@ -52,8 +52,8 @@ class ModelConfig:
     context_length: int = _setting("longest input in tokens", low=2, orders_batches=True)
     rope_theta: float = _setting("base of the RoPE frequencies", above=0)
     norm_eps: float = _setting("epsilon of RMSNorm", above=0)
-    dropout: float = _setting("probability, for the updates of attention and MLP", low=0, below=1, limits="in [0, 1)")
-    # The switches of the attention lab (docs/lab.md); the defaults give a Llama.
+    dropout: float = _setting("probability, for the updates of attention and MLP", low=0, below=1)
+    # The switches of the attention lab (docs/attention.md); the defaults give a Llama.
     scale: Scale = _setting("factor of the attention scores", default=Scale.inverse_sqrt)
     weighting: Weighting = _setting("how scores become weights", default=Weighting.softmax)
     position: Position = _setting("how the model knows the order of the tokens", default=Position.rope)

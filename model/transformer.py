@@ -1,8 +1,7 @@
 """A decoder-only transformer in one file: norm, positions, attention, MLP, block, model.
 
-The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971) with tied embeddings.
-Letters in shapes: B texts, T tokens (Tq queries), D d_model, H heads, K = D / H head dimension,
-V tokens of the vocabulary, L layers.
+The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971) with tied embeddings. Letters in shapes: B
+texts, T tokens (Tq queries), D d_model, H heads, K = D / H head dimension, V tokens of the vocabulary, L layers.
 """
 
 from functools import partial

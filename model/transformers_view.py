@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
@@ -290,23 +290,15 @@ class TransformersView(ObservableModel):
 
         L + 1 times [B, T, D], or of that what the tensors of `index` select.
         """
-        streams: list[Tensor] = []
+        with _keeping_inputs(self._layers, index) as streams:
 
-        def keep(stream: Tensor) -> None:
-            streams.append(stream[index] if index else stream)
+            def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
+                self._returns_tuple = not isinstance(output, Tensor)
+                last = output[0] if self._returns_tuple else output
+                streams.append(last[index] if index else last)
 
-        def keep_input(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-            keep(_layer_input(args, kwargs))
-
-        def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
-            self._returns_tuple = not isinstance(output, Tensor)
-            keep(output[0] if self._returns_tuple else output)
-
-        with ExitStack() as hooks:
-            for layer in self._layers:
-                hooks.enter_context(layer.register_forward_pre_hook(keep_input, with_kwargs=True))
-            hooks.enter_context(self._layers[-1].register_forward_hook(keep_output))
-            yield streams
+            with self._layers[-1].register_forward_hook(keep_output):
+                yield streams
 
     @contextmanager
     def starting_at(self, first: int, stream: Tensor) -> Iterator[None]:
@@ -417,8 +409,7 @@ class TransformersSitePass(SitePass):
         with view.keeping_streams(rows, site) as streams:
             self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
         self._streams = streams  # before each layer and after the last, L + 1 times [B, D]
-        # The passes of a small model stay what they were, to the last bit.
-        self._sites = _compact(kept.sites) if view.starts_late else kept.sites
+        self._sites = kept.sites
 
     def agrees(self) -> bool:
         """Return whether a pass over the site alone gives the logits of the whole pass."""
@@ -467,40 +458,19 @@ class TransformersSitePass(SitePass):
         return self._streams[-1]
 
 
-def _compact(sites: dict[int, _Site]) -> dict[int, _Site]:
-    """Return the same sites with the keys of all layers in one piece of memory, and the values in another.
-
-    Small pieces that stay between large ones that go would keep the memory of both.
-    """
-    shapes = {(site.keys.shape, site.values.shape) for site in sites.values()}
-    if len(shapes) > 1:
-        return sites
-    keys = torch.stack([site.keys for site in sites.values()])  # [L, B, G, T, K]
-    values = torch.stack([site.values for site in sites.values()])
-    compact = {}
-    for i, (layer, site) in enumerate(sites.items()):
-        compact[layer] = replace(site, keys=keys[i], values=values[i])
-    return compact
-
-
 @contextmanager
-def _keeping_inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Yield a list that receives the hidden states [B, T, D] each of `modules` reads in a pass."""
+def _keeping_inputs(modules: Sequence[nn.Module], index: tuple[Tensor, ...] = ()) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the hidden states [B, T, D] each of `modules` reads in a pass, at `index` only."""
     inputs: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        inputs.append(_layer_input(args, kwargs))
+        stream = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        inputs.append(stream[index] if index else stream)
 
     with ExitStack() as hooks:
         for module in modules:
             hooks.enter_context(module.register_forward_pre_hook(keep, with_kwargs=True))
         yield inputs
-
-
-def _layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the hidden states [B, T, D] that a layer is called with."""
-    stream: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-    return stream
 
 
 def _are_near(logits: Tensor, expected: Tensor) -> bool:

@@ -5,6 +5,7 @@ the entities cancels: a model that does not know them follows the twin in half o
 logit attribution (Elhage et al. 2021) ranks them, and only the best are edited. Axes: N pairs, C sets of heads.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -397,11 +398,11 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
         cell = pair.cells[0]
         forms = [pair.forms[pair.meant], pair.forms[1 - pair.meant]]
         clean, exchanged = (dict(zip(forms, of_pass, strict=True)) for of_pass in probabilities[i, 0].tolist())
-        names = (pair.clusters[1 + pair.meant], pair.clusters[2 - pair.meant])
+        names = [_surface(pair.texts[0], pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
         examples.append(
             Shown(
                 kind="typical",
-                text=pair.texts[0],
+                text=pair.texts[0].rstrip(" "),  # the pronoun's token has the space
                 query=cell.query,
                 word="",
                 meant=[list(word) for word in cell.meant],
@@ -412,3 +413,9 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
             )
         )
     return examples
+
+
+def _surface(text: str, entity: str) -> str:
+    """Return an entity as a text writes it last: "Anna" for "anna"."""
+    found = re.findall(rf"\b{re.escape(entity)}\b", text, re.IGNORECASE)
+    return str(found[-1]) if found else entity

@@ -106,9 +106,15 @@ class OpenedModel:
         if example.text.endswith(example.query):
             for token, probability in next_tokens(self.model, text.tokens, 3):
                 following.append((self.decode(token), probability))
-        last_token = max(i for i, word in enumerate(text.word_of_token) if word == query)
         return Shown(
-            kind="worked", text=example.text, query=last_token, word=example.query, weights=weights, next=following
+            kind="worked",
+            text=example.text,
+            query=text.tokens_of(query)[-1],
+            word=example.query,
+            meant=[text.tokens_of(text.words.index(example.antecedent))],
+            other=[text.tokens_of(text.words.index(example.distractor))],
+            weights=weights,
+            next=following,
         )
 
     def decode(self, token: int) -> str:

@@ -153,7 +153,9 @@ def _link(
     )
 
 
-def _edge(name: str, pronouns: str, one: str, both: str, noun: str, copied: str, *, is_watched: bool) -> Question:
+def _edge(
+    name: str, pronouns: str, one: str, both: str, noun: str, copied: str, *, is_watched: bool = True
+) -> Question:
     return Question(
         name=f"next_pronoun_{name}",
         description=f"{pronouns}: {name}",

@@ -114,6 +114,8 @@ class Tested:
     level: str = ""
     reasons: list[str] = field(default_factory=list)
 
+    __test__ = False  # its name looks like a test of pytest
+
     def value(self, name: str) -> float:
         """Return a measured value, nan if it was not measured."""
         return self.values.get(name, NOT_KNOWN).value

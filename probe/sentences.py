@@ -65,6 +65,10 @@ class TokenizedText:
         """The word of each token as an index into `words`; -1 for a token outside all words."""
         return [0, *(self._word_of(span) for span in self.spans)]
 
+    def tokens_of(self, word: int) -> list[int]:
+        """Return the positions of the tokens of a word."""
+        return [i for i, of_word in enumerate(self.word_of_token) if of_word == word]
+
     def words_at(self, span: Span) -> list[int]:
         """Return the indices in `words` of the words that overlap the characters `span`."""
         return [i for i, (start, end) in enumerate(self.word_spans, 1) if start < span[1] and end > span[0]]
@@ -137,7 +141,7 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     The total variation distance of the two distributions: 0 for no change, 1 if they share no token. A word without
     tokens of its own has 0 everywhere.
     """
-    positions = [i for i, of_word in enumerate(text.word_of_token) if of_word == word]
+    positions = text.tokens_of(word)
     effects = np.zeros((model.n_layer, model.n_head))
     if not positions:
         return effects

@@ -56,7 +56,7 @@ class Variant:
     is_causal: bool
     verdicts: list[str]  # on the question of the comparison, of the runs that were tested
     n_supported: int
-    values: dict[str, Summary]  # by name in COLUMNS
+    values: dict[str, Summary]  # by name in COLUMNS, without those that no run has
     differences: dict[str, Difference]  # from the standard, for which there are none
     sentence: str = ""
 
@@ -125,7 +125,6 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     question = compared_question(runs)
     by_name = {run.name: run for run in runs}
     values = {run.name: measured(run, question) for run in runs}
-    columns = [name for name in COLUMNS if any(name in of_run for of_run in values.values())]
     names = by_variant({run.name: (run.seed, run.changes) for run in runs})
     reference = {seed: values[run] for seed, run in names[STANDARD].items()}
     variants = []
@@ -136,8 +135,10 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
 
         # Every measure, with the differences from the standard's runs of the same seeds
         summaries, differences = {}, {}
-        for column in columns:
+        for column in COLUMNS:
             by_run = {run.seed: values[run.name].get(column) for run in of_variant}
+            if not any(value is not None for value in by_run.values()):
+                continue
             summaries[column] = mean_over_runs(list(by_run.values()), is_share=COLUMNS[column].is_share)
             if name != STANDARD:
                 pairs = [(value, reference.get(seed, {}).get(column)) for seed, value in by_run.items()]

@@ -78,10 +78,10 @@ def _table(rows: Iterable[_Row], columns: Mapping[str, Callable[[_Row], str]], n
     return ["", *([note, ""] if note else []), *markdown_table(list(columns), cells)] if cells else []
 
 
-def _mean(values: Summary, form: str, missing: str = "never") -> str:
-    """Return the mean with its interval, if it has one."""
+def _mean(values: Summary, form: str) -> str:
+    """Return the mean with its interval, if it has one; "never" for a curve that has not risen in any run."""
     if values.mean is None:
-        return missing
+        return "never"
     interval = f" [{values.interval[0]:{form}}, {values.interval[1]:{form}}]" if values.interval else ""
     return f"{values.mean:{form}}{interval}"
 
@@ -104,9 +104,11 @@ def comparison_markdown(results: Comparison) -> str:
 
 
 def _with_star(variant: Variant, name: str) -> str:
-    """Return a mean, with a star if it differs significantly from that of the standard."""
+    """Return a mean, with a star if it differs significantly from that of the standard; a dash for none."""
+    if name not in variant.values:
+        return "–"
     is_significant = name in variant.differences and variant.differences[name].is_significant
-    return _mean(variant.values[name], COLUMNS[name].form, missing="–") + (" *" if is_significant else "")
+    return _mean(variant.values[name], COLUMNS[name].form) + (" *" if is_significant else "")
 
 
 def comparison_csv(results: Comparison) -> str:

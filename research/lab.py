@@ -7,13 +7,12 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data.errors import UserError
-from data.typed_json import from_json
-from lab.compare import MEASURES, Comparison, VariantResult
 from probe.results import Estimate
 from probe.statistics import MIN_SEEDS
-from research.measure import listed, row_from, row_table, run_script, start_benchmark, write_page
+from research.measure import listed, row_table, run_script, start_benchmark, write_page
 
 
 @dataclass
@@ -41,7 +40,7 @@ class _VariantRow:
 
     @property
     def star(self) -> dict[str, str]:
-        return {measure.name: " *" if measure.name in self.different else "" for measure in MEASURES}
+        return {name: " *" if name in self.different else "" for name in self.means}
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,10 @@ class LabResults:
     compare_seconds: float
 
     def lines(self) -> list[str]:
-        header = " | ".join(measure.name.replace("_", " ") for measure in MEASURES)
-        cells = " | ".join(f"{{means[{measure.name}]:{measure.form}}}{{star[{measure.name}]}}" for measure in MEASURES)
+        names = list(self.variants[0].means)
+        header = " | ".join(name.replace("_", " ") for name in names)
+        forms = {name: ".4f" if name in ("gap", "loss") else ".3f" for name in names}
+        cells = " | ".join(f"{{means[{name}]:{forms[name]}}}{{star[{name}]}}" for name in names)
         template = f"{{name}} | {{n_seeds}} | {cells} | {{supported}}"
         return [
             *row_table(f"variant | seeds | {header} | supported", template, self.variants),
@@ -65,18 +66,21 @@ class LabResults:
         ]
 
 
-def _variant_row(variant: VariantResult) -> _VariantRow:
-    """Return what the page shows of a variant."""
-    # By measure; a model that is not causal has no head
-    means: dict[str, Estimate | None] = {}
-    different = []
-    for name, found in variant.measures.items():
-        means[name] = None
-        if found.mean is not None and found.interval is not None:
-            means[name] = Estimate(found.mean, *found.interval)
-        if found.difference and found.difference.is_significant:
-            different.append(name)
-    return row_from(_VariantRow, variant, n_seeds=len(variant.seeds), means=means, different=different)
+def _variant_row(variant: dict[str, Any], names: list[str]) -> _VariantRow:
+    """Return what the page shows of a variant of compare.json; `names` are the values of the standard."""
+    # A model that is not causal has no head
+    means: dict[str, Estimate | None] = dict.fromkeys(names)
+    for name, found in variant["values"].items():
+        means[name] = Estimate(found["mean"], *found["interval"])
+    return _VariantRow(
+        name=variant["name"],
+        n_seeds=len(variant["seeds"]),
+        n_supported=variant["n_supported"],
+        n_tested=len(variant["verdicts"]),
+        means=means,
+        different=[name for name, found in variant["differences"].items() if found["is_significant"]],
+        sentence=variant["sentence"],
+    )
 
 
 def main(options: _LabOptions) -> None:
@@ -90,10 +94,10 @@ def main(options: _LabOptions) -> None:
         parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
         sweep = ("-m", "experiment=lab/all", f"seed={options.seeds}", f"out={out}")
         training = run_script("train", *sweep, *parallel, cache)
-        comparison = run_script("eval", f"compare={out}", cache)
+        comparison = run_script("eval", f"runs={out}", cache)
         content = json.loads((out / "probe" / "compare.json").read_text())
-    compared: Comparison = from_json(Comparison, content, "compare.json")
-    variants = [_variant_row(variant) for variant in compared.variants]
+    names = list(content["variants"][0]["values"])
+    variants = [_variant_row(variant, names) for variant in content["variants"]]
     write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds), threads=1)
 
 

@@ -8,17 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import isnan
 from pathlib import Path
 from statistics import median
 from string import Formatter
-from typing import Any, Protocol, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar
 
 from data.errors import UserError
 from data.text_tables import markdown_table
 from data.typed_json import from_json, to_json
 from probe.results import Estimate, ProbeResults
 from probe.statistics import share_interval
-from report.tables import number
 from training.command_line import one_line_errors
 from training.files import write_atomically
 from training.run_dir import environment
@@ -26,7 +26,6 @@ from training.settings import settings_from_arguments
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "research" / "results"
-Row = TypeVar("Row")
 Results = TypeVar("Results")
 
 
@@ -113,15 +112,15 @@ def read_probe(folder: Path) -> ProbeResults:
 
 
 def value_cell(value: Any, form: str) -> str:
-    """Return a value as text: an estimate with its interval, a dash for None; "auto" rounds as the report does."""
-    if value is None:
+    """Return a value as text: an estimate with its interval, a dash for None and nan."""
+    if value is None or isinstance(value, float) and isnan(value):
         return "-"
     # The limits are rounded as the value is
     if isinstance(value, Estimate):
+        if value.low is None or isnan(value.value):
+            return value_cell(value.value, form)
         return f"{value_cell(value.value, form)} [{value_cell(value.low, form)}, {value_cell(value.high, form)}]"
-    if form == "auto":
-        return number(value)
-    return f"{100 * value:.1f}" if form == "percent" else format(value, form)
+    return format(value, form)
 
 
 class _CellFormatter(Formatter):
@@ -163,22 +162,7 @@ def short_paths(argument: str) -> str:
     return re.sub(r"[^=,:]*/(?=[^/,]+/[^/,]+)", "", argument)
 
 
-# Rows, JSON and pages
-
-
-def row_from(schema: type[Row], source: Any, **values: Any) -> Row:
-    """Return a row whose other fields are those of `source`.
-
-    An estimate NAME may have its limits in NAME_interval there; a row with a plain number gets the estimate's value.
-    """
-    for name, hint in get_type_hints(schema).items():
-        if name in values:
-            continue
-        value = getattr(source, name)
-        if hint is Estimate and not isinstance(value, Estimate):
-            value = Estimate(value, *getattr(source, f"{name}_interval"))
-        values[name] = value.value if hint is float and isinstance(value, Estimate) else value
-    return schema(**values)
+# JSON and pages
 
 
 def read_page(schema: type[Results], page: str) -> tuple[Results, Machine]:

@@ -2,17 +2,17 @@
 
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
+from math import nan
 from typing import Any
 
 import pytest
 
-from data.natural import MAX_WORDS
 from data.typed_json import from_json
-from probe.results import Estimate
+from probe import results as found
+from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
-from research.lab import LabResults, _variant_row
-from research.link_head import LinkHeadResults, _seed_head
+from research.frozen import compared, is_close
+from research.lab import LabResults
 from research.measure import (
     RESULTS,
     Machine,
@@ -21,24 +21,19 @@ from research.measure import (
     median_range,
     page_body,
     read_page,
-    row_from,
     row_table,
     share_range,
     short_paths,
-    value_cell,
 )
-from research.next_pronoun import NextPronounPage, mixed_places
-from research.next_pronoun_controls import ControlResults
+from research.seeds import SeedsResults, question_means, seed_rows
 from research.speed import SpeedResults
-from tests.lab.made_up_runs import strong_head, two_variants
 
 MACHINE = Machine("3.11", {"torch": "2"}, "x86_64", 2, 1, "abc", False)
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,
     "lab": LabResults,
-    "link_head": LinkHeadResults,
-    "link_head_float32": LinkHeadResults,
-    "next_pronoun_controls": ControlResults,
+    "link_head": SeedsResults,
+    "link_head_float32": SeedsResults,
     "speed": SpeedResults,
 }
 
@@ -54,7 +49,6 @@ class Scored:
 class Page:
     rows: list[Scored]
     by_text: dict[str, list[Scored]]
-    note: str | None = None
 
 
 @pytest.mark.parametrize(("name", "schema"), PAGES.items())
@@ -65,10 +59,8 @@ def test_a_page_and_its_json_are_made_from_the_same_rows(name: str, schema: Any)
     assert json_text(results, machine) == (RESULTS / f"{name}.json").read_text()
 
 
-@pytest.mark.parametrize("name", ["next_pronoun", "next_pronoun_long"])
-def test_the_page_of_an_earlier_program_has_every_line_that_the_present_one_writes(name: str) -> None:
-    results, _ = read_page(NextPronounPage, name)
-    assert set(results.lines()) <= set((RESULTS / f"{name}.md").read_text().splitlines())
+def test_every_json_file_has_a_page_that_is_checked() -> None:
+    assert {path.stem for path in RESULTS.glob("*.json")} == PAGES.keys()
 
 
 def test_rows_with_estimates_survive_json() -> None:
@@ -81,33 +73,41 @@ def test_rows_with_estimates_survive_json() -> None:
     assert from_json(Page, content, "page") == page
 
 
-def test_a_row_is_filled_from_an_object_with_estimates_or_intervals() -> None:
-    source = SimpleNamespace(score=0.5, score_interval=(0.25, 0.75), more=1)
-    assert row_from(Scored, source, name="a", other=None) == Scored("a", Estimate(0.5, 0.25, 0.75))
-    assert row_from(Scored, Scored("b", Estimate(1, 0, 2)), name="a") == Scored("a", Estimate(1, 0, 2))
-
-
 def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
-    rows = [Scored("a", Estimate(0.5, 0.25, 0.75)), Scored("b", Estimate(1, 0, 2), Estimate(0.0001, -1, 1))]
-    lines = row_table("name | score [95 %] | other", "<{name}> | {score:.1f} | {other:auto}", rows)
-    assert lines[2:] == [
-        "| <a>  | 0.5 [0.2, 0.8] | -                      |",
-        "| <b>  | 1.0 [0.0, 2.0] | 0.0001 [-1.000, 1.000] |",
-    ]
-    assert value_cell(rows[0].score, "percent") == "50.0 [25.0, 75.0]"
+    rows = [Scored("a", Estimate(0.5, 0.25, 0.75)), Scored("b", Estimate(nan), Estimate(0.1))]
+    lines = row_table("name | score | other", "<{name}> | {score:.1f} | {other:.3f}", rows)
+    assert lines[2:] == ["| <a>  | 0.5 [0.2, 0.8] | -     |", "| <b>  | -              | 0.100 |"]
 
 
-def test_rows_are_made_from_the_results_of_a_probe_and_a_comparison() -> None:
-    result = strong_head(layer=1, head=2)
-    head = _seed_head(3, result)
-    assert (head.seed, head.head, head.accuracy.value, head.verdict) == (3, "L1H2", 0.95, "supported")
-    assert head.accuracy.low == result.headline.accuracy_interval[0]
-    compared = two_variants().variants[1]
-    row = _variant_row(compared)
-    gap = compared.measures["gap"]
-    assert gap.mean is not None and gap.interval is not None
-    assert row.means["gap"] == Estimate(gap.mean, *gap.interval)
-    assert row.n_seeds == len(compared.seeds) and row.star["gap"] == (" *" if "gap" in row.different else "")
+@pytest.mark.parametrize(
+    ("outcome", "measure", "untrained"), [("attention", "accuracy", "block_accuracy"), ("edge", "swap", "t")]
+)
+def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str, untrained: str) -> None:
+    head = found.Tested([Head(0, 1)], {}, verdict="not established", level="E1")
+    both = found.Tested([Head(0, 1), Head(1, 0)], {measure: Estimate(0.9, 0.8, 1.0)}, verdict="supported", level="E3")
+    rules = dict.fromkeys(["nearest", "first", "subject", "most frequent", "last words"], 0.5)
+    known = {name: Estimate(0.25) for name in ("accuracy", untrained)}
+    words: Any = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
+    finding = Finding(**words, unit="set", head=head, set=both, n=8, smallest_p=0.0, untrained=known, rules=rules)
+    row, parts = seed_rows(3, finding)
+    means = question_means([finding, finding])
+    assert (row.head, row.values[measure], row.verdict, parts) == (
+        "L0H1 + L1H0",
+        Estimate(0.9, 0.8, 1.0),
+        "supported",
+        [],
+    )
+    assert (means.supported, means.as_a_set, means.values[measure]) == (2, 2, 0.9)
+    assert (means.rules["nearest"], means.untrained[untrained]) == (0.5, 0.25)
+
+
+def test_the_comparison_of_files_names_what_differs() -> None:
+    change = {"measure": "effect", "head": [0, 1], "before": 1.0, "difference": {"value": 0.5, "low": 0.1, "high": 0.9}}
+    old = {"questions": [{"question": "number", "changes": [change]}]}
+    values, gone = compared(old, {"changes": [{**change, "question": "number", "before": 1.000001}]})
+    assert all(is_close(before, after) for _, before, after in values) and len(values) == 4 and gone == []
+    values, _ = compared(old, {"changes": [{**change, "question": "number", "before": 1.001}]})
+    assert [place for place, *both in values if not is_close(*both)] == ["number effect [0, 1].before"]
 
 
 def test_the_texts_of_cells_and_options() -> None:
@@ -115,10 +115,3 @@ def test_the_texts_of_cells_and_options() -> None:
     assert share_range(0, 200) == "[0.0%, 1.8%]"
     assert short_paths("texts=/a/b/c.txt,d/e.txt") == "texts=b/c.txt,d/e.txt"
     assert listed("a,b") == ["a", "b"] and listed("") == []
-
-
-def test_mixed_places_are_pronouns_after_both_genders() -> None:
-    far = "It was late again. " * (MAX_WORDS // 5 + 2)
-    assert mixed_places("Lily met Tom. She ran and he sang.") == 2
-    assert mixed_places("Lily came. She ran.") == 0
-    assert mixed_places(f"Lily came. {far} Tom came. She ran.") == 0

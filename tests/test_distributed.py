@@ -11,7 +11,6 @@ import torch
 
 from tests.program import ROOT, SMALL, run_program
 from training.checkpoint import load_checkpoint
-from training.distributed import SINGLE_PROCESS, process_group
 from training.logging import read_records
 
 pytestmark = pytest.mark.slow
@@ -84,23 +83,7 @@ def test_two_processes_train_as_one(reference: Path, tmp_path: Path, cache: str)
     assert result.stdout.count("step     3") == 1  # only rank 0 prints
 
 
-def test_a_run_resumes_with_another_number_of_processes(reference: Path, tmp_path: Path, cache: str) -> None:
-    out = f"out={tmp_path / 'run'}"
-    assert run_program("train.py", out, cache, *RUN, "max_steps=3").status == 0
-    resumed = torchrun(out, cache, "resume=true", "max_steps=6")
-    assert resumed.returncode == 0, resumed.stderr
-    assert load_checkpoint(tmp_path / "run" / "checkpoints")["step"] == 6
-    assert run_program("train.py", out, cache, "resume=true", "max_steps=8").status == 0
-
-
 def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path) -> None:
     (tmp_path / "not_finite.py").write_text(NOT_FINITE)
     result = torchrun(script=str(tmp_path / "not_finite.py"))
     assert result.returncode == 0, result.stderr
-
-
-def test_a_single_process_needs_no_process_group() -> None:
-    with process_group(use_cuda=False) as distributed:
-        assert distributed == SINGLE_PROCESS and not torch.distributed.is_initialized()
-    assert distributed.broadcast("value") == "value" and distributed.all_reduce_max(3) == 3
-    assert distributed.all_reduce_mean(torch.tensor(2.0)) == 2

@@ -16,6 +16,7 @@ from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.modes import MAX_TEXTS
 from antecedent_lab.opened import load_data, open_external, open_run
 from data.corpus import load_stories
+from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from probe.sentences import word_attention
 from tests.program import SMALL, SMALL_PROBE, run_program
 from training.settings import Device
@@ -78,8 +79,8 @@ def test_the_output_fits_on_one_screen_with_a_row_for_each_question_and_the_page
 
 def test_verbose_also_prints_every_table(probed: tuple[Path, str]) -> None:
     out = evaluate(probed[0], "verbose=true").out
-    for part in results_of(probed[0])["findings"][0]["parts"]:
-        assert re.search(rf"^ +{part} ", out, re.MULTILINE)
+    parts = results_of(probed[0])["findings"][0]["parts"]
+    assert re.search(rf"^ +measure +{' +'.join(parts)}$", out, re.MULTILINE)
     assert out.count("\n") > 2 * probed[1].count("\n")
 
 
@@ -92,7 +93,7 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
     assert set(names) <= {item["question"] for item in items}
     assert (folder / "heads.csv").read_text().startswith("question,")
     assert f"## {names[0]}" in (folder / "claims.md").read_text()
-    for finding, question in zip(results["findings"], page_content(probed[0])["questions"], strict=True):
+    for finding, question in zip(results["findings"], page_content(probed[0])["findings"], strict=True):
         assert sum(question["grids"]["accuracy"], []) == pytest.approx(sum(finding["grids"]["accuracy"], []), rel=1e-5)
 
 
@@ -106,14 +107,14 @@ def test_all_parts_of_the_stories_are_tested_if_asked_for(run: Path) -> None:
 
 
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path) -> None:
-    earlier = page_content(run)["questions"]
+    earlier = page_content(run)["findings"]
     result = evaluate(run, f"text={SENTENCE}")
     assert result.status == 0 and result.out.count("  L0H") == page_content(run)["run"]["n_head"]
     row = next(line.split() for line in result.out.splitlines() if line.startswith("  L0H0"))
     assert row[1] == "cat" and row[3] == "buses" and row[5] == "|"
     [sentence] = [entry for entry in page_content(run)["sentences"] if entry["group"] == "yours"]
     assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"][0]] == "It"
-    assert page_content(run)["questions"] == earlier
+    assert page_content(run)["findings"] == earlier
 
 
 def test_sentences_are_kept_newest_first_and_once(run: Path) -> None:
@@ -159,7 +160,7 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
     names = ("model", "run", "runs", "items", "before", "path", "text", "tokenizer", "out", "live", "threads")
     values = dict.fromkeys(names) | dict.fromkeys(("open", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
-        EvalSettings(**values | {"device": Device.cpu, "cache_dir": ""} | settings)
+        EvalSettings(**values | {"device": Device.cpu, "cache_dir": "c"} | settings)
 
 
 def test_a_missing_package_is_named_with_its_command_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ def test_results_of_another_checkpoint_are_left_out_of_the_page(run: Path) -> No
     results["model"]["step"] += 1
     path.write_text(json.dumps(results))
     evaluate(run, f"text={SENTENCE}")
-    assert page_content(run)["questions"] == [] and "probe again" in page_content(run)["notes"][0]
+    assert page_content(run)["findings"] == [] and "probe again" in page_content(run)["notes"][0]
 
 
 # A question of the user's own
@@ -282,10 +283,7 @@ def test_models_that_cannot_be_compared_are_one_line(run: Path) -> None:
 def documents(n: int, seed: int = 0) -> list[str]:
     """Return short texts about a woman and a man, or one of them, that a pronoun follows."""
     rng = Random(seed)
-    women, men = (
-        "Lily Anna Mia Sara Emma Lucy Kate Rose Jane Ella".split(),
-        "Tom Ben Max Sam Jack Tim Bob Dan Joe Leo".split(),
-    )
+    women, men = sorted(FEMININE_NAMES)[:40], sorted(MASCULINE_NAMES)[:40]
     texts = []
     for _ in range(n):
         first, second = rng.choice(women), rng.choice(men)
@@ -302,10 +300,10 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An evaluated run on English and the output of eval.py; the text is text.jsonl in the folder of the run."""
     folder = tmp_path_factory.mktemp("english")
     text = folder / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents(200)))
+    text.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents(400)))
     small = [argument for argument in SMALL if not argument.startswith("data.")]
-    data = ["data=text", f"data.path={text}", "data.vocab_size=400", "data.validation_fraction=0.6"]
-    train_arguments = [*small, *data, "probe_sequences=80", f"cache_dir={folder / 'cache'}", f"out={folder / 'run'}"]
+    data = ["data=text", f"data.path={text}", "data.vocab_size=600", "data.validation_fraction=0.6"]
+    train_arguments = [*small, *data, "probe_sequences=160", f"cache_dir={folder / 'cache'}", f"out={folder / 'run'}"]
     result = run_program("train.py", *train_arguments)
     assert result.status == 0 and " swap " in result.out, result.err
     result = evaluate(folder / "run")

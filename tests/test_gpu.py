@@ -2,16 +2,11 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from tests.training.small import small_trainer, weights_of
-from training.device import choose_device
-from training.settings import Device, Precision
 from training.trainer import train_step
 
 pytestmark = [
@@ -33,11 +28,6 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def losses(n_steps: int, *overrides: str) -> list[float]:
     trainer = small_trainer("device=cuda", *overrides)
     return [train_step(trainer).loss.item() for _ in range(n_steps)]
-
-
-def test_auto_is_the_cuda_device_in_bfloat16() -> None:
-    device = choose_device(Device.auto, Precision.auto)
-    assert device.device.type == "cuda" and device.dtype is torch.bfloat16
 
 
 def test_the_gpu_and_the_cpu_compute_the_same_losses() -> None:
@@ -79,26 +69,3 @@ def test_a_step_does_not_wait_for_the_gpu(settings: list[str]) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(step.loss.isfinite() for step in stats)
-
-
-def test_a_process_group_of_one_process_has_the_losses_of_plain_training(tmp_path: Path) -> None:
-    store = f"file://{tmp_path / 'store'}"
-    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=store, rank=0, world_size=1)
-    try:
-        trainer = small_trainer("device=cuda")
-        trainer.loss_fn = trainer.ddp_model = DistributedDataParallel(trainer.ddp_model, gradient_as_bucket_view=True)
-        assert [train_step(trainer).loss.item() for _ in range(6)] == pytest.approx(losses(6), rel=1e-5)
-    finally:
-        dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("optim", ["muon", "adamw"])
-def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(optim: str) -> None:
-    trainer = small_trainer("device=cuda", f"optim={optim}")
-    train_step(trainer)
-    old_state, loss_fn = deepcopy(trainer.state()), trainer.loss_fn
-    trainer.loss_fn = lambda targets, *inputs: loss_fn(targets, *inputs) * float("nan")
-    train_step(trainer)
-    for part in ("model", "optimizer"):
-        torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
-    assert (trainer.skipped, trainer.skipped_in_row) == (1, 1)

@@ -1,4 +1,4 @@
-"""Imports go down only: programs, antecedent_lab, report and lab, probe, training, and at the bottom model and data."""
+"""Imports go down only: programs, antecedent_lab, report, probe, training, and at the bottom model and data."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.program import ROOT
 
-LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "lab": 3, "antecedent_lab": 4}
+LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "antecedent_lab": 4}
 LEVELS |= {"__main__.py": 5, "train": 5, "eval": 5, "tests": 6, "research": 6}
 OPTIONAL = {"transformers", "safetensors", "sentencepiece", "pandas"}
 SLOW = {
@@ -47,19 +47,6 @@ def test_a_module_imports_only_from_its_own_level_and_those_below(path: Path) ->
     assert not {"train", "eval", "tests"} & {name.split(".")[0] for name in modules}
 
 
-def test_neither_the_product_nor_its_tests_import_research() -> None:
-    assert (ROOT / "research").is_dir()
-    for path in [
-        *ROOT.glob("*.py"),
-        *(path for name in [*LEVELS, "docs", "tests"] for path in ROOT.glob(f"{name}/**/*.py")),
-    ]:
-        # Every import, also inside functions and below `if`
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert "research" not in {name.split(".")[0] for name in names}, path
-
-
 def test_imports_inside_functions_are_those_of_optional_or_slow_packages() -> None:
     wrong = []
     for path in FILES:
@@ -68,23 +55,6 @@ def test_imports_inside_functions_are_those_of_optional_or_slow_packages() -> No
                 names = {name if name in SLOW_PARTS else name.split(".")[0] for name in imports(node.body)}
                 wrong += [f"{path.relative_to(ROOT)}: {name}" for name in names - OPTIONAL - SLOW - SLOW_PARTS]
     assert wrong == []
-
-
-def test_importing_a_module_prints_nothing_and_sets_nothing() -> None:
-    code = "import os, random, torch\nbefore = dict(os.environ), torch.get_num_threads(), torch.initial_seed()\n"
-    code += "import training.trainer, probe.study, report.page\n"
-    code += "assert (dict(os.environ), torch.get_num_threads(), torch.initial_seed()) == before"
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (process.returncode, process.stdout, process.stderr) == (0, "", ""), process.stderr
-
-
-@pytest.mark.parametrize("program", ["train", "eval"])
-def test_a_program_starts_without_the_slow_packages(program: str) -> None:
-    slow = ["scipy.stats", "pandas", "datasets", "huggingface_hub", "transformers"]
-    slow += ["sympy", "tensorboard", "torch.distributed.tensor"]
-    code = f"import sys, {program}\nprint([name for name in {slow} if name in sys.modules])"
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (process.stdout, process.stderr) == ("[]\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["no_such_setting=1"]])

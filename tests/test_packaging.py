@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -28,32 +27,6 @@ def test_the_lock_pins_every_requirement_to_one_version() -> None:
     required = [*project["dependencies"], *PROJECT["dependency-groups"]["dev"]]
     required += [package for extra in extras.keys() - {"interop"} for package in extras[extra]]
     assert package_names(required) <= package_names(pins)
-
-
-def test_every_extra_is_documented_with_its_packages() -> None:
-    rows = re.findall(r"^\| (\w+) \| ([\w, -]+) \|", (ROOT / "docs" / "usage.md").read_text(), re.MULTILINE)
-    documented = {extra: package_names(packages.split(", ")) for extra, packages in rows}
-    extras = PROJECT["project"]["optional-dependencies"]
-    assert {extra: documented.get(extra) for extra in extras} == {
-        extra: package_names(packages) for extra, packages in extras.items()
-    }
-
-
-def test_the_workflow_runs_make_on_every_supported_python() -> None:
-    text = (ROOT / ".github" / "workflows" / "test.yml").read_text().replace("${{", "<").replace("}}", ">")
-    workflow: Any = OmegaConf.to_container(OmegaConf.create(text))
-    job = workflow["jobs"]["test"]
-    assert job["strategy"]["matrix"]["python"][0] == PROJECT["project"]["requires-python"].removeprefix(">=")
-    (command,) = [step["run"] for step in job["steps"] if step.get("run", "").startswith("make ")]
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(command.split()[1:]) <= set(targets)
-
-
-def test_ci_runs_the_two_commands_of_the_readme() -> None:
-    readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
-    for kind in ("train", "test"):
-        (block,) = re.findall(rf"<!-- {kind} command -->\n```\n(.*)\n```\n<!-- end -->", readme)
-        assert block.startswith("python3 -m venv .venv && ") and f"readme_command {kind}" in script
 
 
 def test_the_image_copies_only_files_that_exist_and_runs_as_another_user_than_root() -> None:
@@ -116,14 +89,3 @@ def test_the_wheel_has_commands_configs_and_types(installed: Path, tmp_path: Pat
         assert process.returncode == 0 and "tokens_per_batch" in process.stdout, process.stderr
     wrong = subprocess.run([*command, "trian"], **options)
     assert (wrong.returncode, wrong.stderr.splitlines()[0][:35]) == (2, "error: trian: no such command; usag")
-
-
-def test_the_citation_has_the_version_and_licence_of_the_project() -> None:
-    citation: Any = OmegaConf.to_container(OmegaConf.load(ROOT / "CITATION.cff"))
-    assert (citation["version"], citation["license"]) == (PROJECT["project"]["version"], PROJECT["project"]["license"])
-
-
-@pytest.mark.parametrize("name", ["Dockerfile", ".dockerignore", "CITATION.cff", ".github/workflows/test.yml"])
-def test_files_for_packaging_are_not_ignored_by_git(name: str) -> None:
-    process = subprocess.run(["git", "check-ignore", "-q", "--no-index", name], cwd=ROOT, check=False)
-    assert (ROOT / name).is_file() and process.returncode != 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.program import SIGNALS, SMALL, Result, run_program, start_program, wait
+from tests.program import SIGNALS, SMALL, Result, run_program
 from training.checkpoint import load_checkpoint, read_manifest
 from training.logging import read_records
 
@@ -106,14 +106,6 @@ def test_a_signal_saves_a_checkpoint_and_the_run_resumes_exactly(
     assert load_checkpoint(out / "checkpoints")["step"] == step
     assert train(out, cache, "resume=true").status == 0
     assert_same_results(out, reference)
-
-
-def test_a_run_of_its_own_process_stops_at_a_signal_and_prints_how_to_resume(tmp_path: Path, cache: str) -> None:
-    process = start_program("train.py", f"out={tmp_path / 'run'}", cache, *RUN, "max_steps=100000")
-    wait_for_step(tmp_path / "run", 3)
-    process.send_signal(signal.SIGTERM)
-    result = wait(process)
-    assert result.status == 143 and "resume=true" in result.out
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(reference: Path, tmp_path: Path, cache: str) -> None:

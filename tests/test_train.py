@@ -1,17 +1,14 @@
 """train.py: what a run writes, resumes, sweeps, and directories that cannot be used."""
 
-import ctypes
 import hashlib
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.program import SMALL, run_program, start_program, wait
-from training.checkpoint import load_checkpoint
+from tests.program import SMALL, run_program
 from training.logging import read_records
 
 
@@ -38,11 +35,6 @@ def test_a_run_writes_everything_that_is_needed_to_read_it(trained_run: Path) ->
 def test_every_step_and_every_evaluation_is_recorded_once(trained_run: Path) -> None:
     assert [step for step, _ in losses(trained_run)] == [1, 2, 3, 4]
     assert [record["step"] for record in records(trained_run, "validation")] == [0, 2, 4]
-
-
-def test_a_log_file_gets_no_progress_bar(trained_run: Path) -> None:
-    text = (trained_run.parent / "stdout.txt").read_text()
-    assert str(trained_run) in text and not set(text) & set("\r\x1b")
 
 
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others(
@@ -137,54 +129,6 @@ def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(trained_run:
     assert hashes(trained_run) == old
 
 
-@pytest.mark.slow
-def test_of_two_starts_at_once_with_one_directory_one_trains_and_the_other_is_refused(
-    trained_run: Path, cache: str, tmp_path: Path
-) -> None:
-    processes = [start_program("train.py", f"out={tmp_path / 'run'}", cache, *SMALL) for _ in range(2)]
-    trained, refused = sorted((wait(process) for process in processes), key=lambda result: result.status)
-    assert trained.status == 0 and str(tmp_path / "run") in refused.error
-    assert [step for step, _ in losses(tmp_path / "run")] == [1, 2, 3, 4]
-
-
-def drop_root_rights() -> None:
-    """Gives up all capabilities, so that file permissions count for root too."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(28, 1, 0, 0, 0)  # PR_SET_SECUREBITS, SECBIT_NOROOT: a program that root starts gets none either
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
-    assert libc.capset(header, (ctypes.c_uint32 * 6)()) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "capset"), reason="needs Linux")
-def test_a_read_only_run_is_refused_and_can_be_resumed_once_it_is_writable(run: Path, cache: str) -> None:
-    for path in (run, *run.rglob("*")):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    old = hashes(run)
-    arguments = [f"out={run}", "resume=true", cache, "max_steps=6"]
-    assert str(run) in wait(start_program("train.py", *arguments, prepare=drop_root_rights)).error
-    assert hashes(run) == old
-    for path in (run, *run.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    assert run_program("train.py", *arguments).status == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_bytes", [1000, 100_000])
-def test_when_files_cannot_grow_the_old_checkpoint_stays_and_the_run_can_be_resumed(
-    run: Path, cache: str, n_bytes: int
-) -> None:
-    old = hashes(run / "checkpoints")
-    arguments = [f"out={run}", "resume=true", cache, "max_steps=6"]
-    resource = pytest.importorskip("resource")
-    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-    assert str(run) in wait(start_program("train.py", *arguments, prepare=limit)).error
-    assert {name: hashes(run / "checkpoints").get(name) for name in old} == old
-    assert load_checkpoint(run / "checkpoints")["step"] == 4
-    assert run_program("train.py", *arguments).status == 0
-    assert [step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6]
-
-
 # Sweeps
 
 
@@ -200,21 +144,3 @@ def test_a_sweep_writes_each_run_to_a_folder_and_resumes_those_that_were_started
     assert seeds(sweep) == {"0": 1, "1": 2, "2": 3} and [*tmp_path.iterdir()] == [sweep]
     assert all([step for step, _ in losses(sweep / name)] == [1, 2, 3, 4] for name in "012")
     assert metrics[0] == metrics[1]  # with the seconds of each step, so that run was not trained again
-
-
-def test_a_failed_run_of_a_sweep_does_not_stop_the_others(cache: str, tmp_path: Path) -> None:
-    result = run_program("train.py", "-m", "out=sweep", cache, *SMALL, "model.n_head=3,2", cwd=tmp_path)
-    assert result.status == 2 and "error: model.d_model" in result.err and "Traceback" not in result.err
-    assert list(seeds(tmp_path / "sweep")) == ["1"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_launchers_run_a_sweep_from_any_folder(launcher: str, cache: str, tmp_path: Path) -> None:
-    pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
-    arguments = ["-m", f"hydra/launcher={launcher}", "hydra.sweeper.max_batch_size=2", "out=sweep", "seed=1,2"]
-    result = wait(start_program("train.py", *arguments, cache, *SMALL, cwd=tmp_path))
-    assert (result.status, result.err) == (0, ""), result.err
-    assert seeds(tmp_path / "sweep") == {"0": 1, "1": 2}
-    again = wait(start_program("train.py", *arguments, cache, *SMALL, cwd=tmp_path))
-    assert again.status == 2 and "Traceback" not in again.err and "error: out=sweep/0" in again.err

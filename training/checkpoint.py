@@ -31,14 +31,6 @@ class Checkpoint:
     best: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    """The content of manifest.json."""
-
-    sha256: str  # hash of the entries
-    checkpoints: list[Checkpoint]  # oldest first
-
-
 def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
     """Save `state`, tensors and plain values and among them its "step", and delete older checkpoints.
 
@@ -134,10 +126,10 @@ def read_manifest(folder: Path) -> list[Checkpoint]:
 
     # The manifest has a checksum of its own.
     try:
-        manifest: _Manifest = from_json(_Manifest, json.loads(path.read_text()), MANIFEST)
-        entries = manifest.checkpoints
+        manifest = json.loads(path.read_text())
+        entries: list[Checkpoint] = from_json(list[Checkpoint], manifest["checkpoints"], MANIFEST)
         names = [entry.file for entry in entries]
-        is_intact = manifest.sha256 == _checksum(entries) and all(map(CHECKPOINT.fullmatch, names))
+        is_intact = manifest["sha256"] == _checksum(entries) and all(map(CHECKPOINT.fullmatch, names))
     except (ValueError, KeyError, TypeError, RecursionError):
         is_intact = False
     if not is_intact:
@@ -147,8 +139,8 @@ def read_manifest(folder: Path) -> list[Checkpoint]:
 
 def _keep_only(folder: Path, entries: list[Checkpoint]) -> None:
     """Write the manifest, then delete the checkpoints that it does not list."""
-    manifest = _Manifest(_checksum(entries), entries)
-    write_atomically(folder / MANIFEST, json.dumps(to_json(manifest), indent=1).encode())
+    manifest = {"sha256": _checksum(entries), "checkpoints": to_json(entries)}
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     files = {entry.file for entry in entries}
     for path in folder.iterdir():
         if CHECKPOINT.fullmatch(path.name) and path.name not in files:

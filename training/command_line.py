@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import Field, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ from data.errors import UserError, printable
 from data.setting_fields import setting_info
 from training.settings import CONFIGS, did_you_mean, enum_choices
 
-FLAGS = ("-m", "--multirun", "-c", "--cfg", "--resolve", "-h", "--help", "--hydra-help")
-CFG_VALUES = ("job", "hydra", "all")
+FLAGS = ("-m", "--multirun", "-h", "--help")
 DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml
 # Hydra calls the `_target_` of its launcher and sweeper with their settings. Only these may be set, to plain values, so
 # that no command line copied from somewhere can make it call another function.
@@ -90,48 +88,22 @@ def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, conf
         group_values = values[group] if group else values
         for field in _fitting_fields(schemas, group_values):
             name = f"{group}.{field.name}" if group else field.name
-            lines.append(_help_line(f"{name}={_as_argument(group_values[field.name])}", field))
+            value = group_values[field.name]
+            text = value if isinstance(value, str) else json.dumps(value)
+            info, choices = setting_info(field), enum_choices(field.type)
+            meaning = " ".join([info.meaning if info else "", *([f"({', '.join(choices)})"] if choices else [])])
+            lines.append(f"  {f'{name}={text}':38}  {meaning}".rstrip())
     return template.replace("$CONFIG", "\n".join(lines))
 
 
 def _fitting_fields(schemas: Sequence[type], values: Mapping[str, Any]) -> tuple[Field, ...]:
-    """Return the fields of the largest schema that `values` have: data have four schemas, for four sources."""
-    fitting = []
-    for schema in schemas:
-        if {field.name for field in fields(schema)} <= values.keys():
-            fitting.append(fields(schema))
+    """Return the fields of the largest schema that `values` have: data have a schema for each source."""
+    fitting = [fields(schema) for schema in schemas if {field.name for field in fields(schema)} <= values.keys()]
     return max(fitting, key=len, default=())
-
-
-def _help_line(argument: str, field: Field) -> str:
-    """Return NAME=VALUE with the meaning of the setting and, of an enum, the choices."""
-    info = setting_info(field)
-    choices = enum_choices(field.type)
-    phrases = [f"  {argument:38} ", info.meaning if info else ""]
-    if choices:
-        phrases.append(f"({', '.join(choices)})")
-    return " ".join(phrases).rstrip()
-
-
-def _as_argument(value: Any) -> str:
-    """Return a value as the command line has it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
-    # Only --cfg has a value.
-    flags = [argument for argument in arguments if "=" not in argument]
-    for flag, following in pairwise([*flags, ""]):
-        if flag in ("-c", "--cfg") and following not in CFG_VALUES:
-            raise UserError(f"{flag}: must be followed by {', '.join(CFG_VALUES)}")
-    if not {"-h", "--help"} & set(flags):
-        is_shown = bool({"-c", "--cfg"} & set(flags))
-        if "--resolve" in flags and not is_shown:
-            raise UserError("--resolve: belongs to --cfg or --help, for example --cfg job --resolve")
-        if is_shown and {"-m", "--multirun"} & set(flags):
-            raise UserError("--cfg: shows the settings of one run; leave out -m")
-
     # Each argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
     names = [*filter(None, groups), *setting_names(groups)]
     for argument in arguments:
@@ -140,11 +112,10 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
         except UnicodeEncodeError as error:
             raise UserError(str(error)) from None
         name, equals, value = argument.partition("=")
-        if argument.startswith("-") or (not equals and argument in CFG_VALUES):
+        if argument.startswith("-"):
             if argument in ("-m", "--multirun") and "variant" not in groups:
-                remedy = "eval.py reads them by runs=DIR or compare=DIR"
-                raise UserError(f"{argument}: only train.py has sweeps; {remedy}")
-            if argument not in (*FLAGS, *CFG_VALUES):
+                raise UserError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR")
+            if argument not in FLAGS:
                 raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
         elif not equals:
             raise UserError(f"{argument}: settings are written NAME=VALUE")

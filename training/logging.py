@@ -84,14 +84,6 @@ class RunLog:
                     self.board.add_scalar(f"{name}/{inner}", number, step)
         self.board.flush()
 
-    def hyperparameters(self, step: int, settings: dict[str, Any], results: dict[str, float]) -> None:
-        """Enter the run with its results in TensorBoard's table of hyperparameters."""
-        plain = {}
-        for name, value in settings.items():
-            plain[name] = value if isinstance(value, int | float | str) else str(value)
-        final = {f"final/{name}": value for name, value in results.items()}
-        self.board.add_hparams(plain, final, run_name=".", global_step=step)
-
     def images(self, step: int, images: dict[str, np.ndarray]) -> None:
         """Show images [height, width, 3] uint8 in TensorBoard."""
         for tag, image in images.items():

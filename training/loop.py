@@ -29,7 +29,7 @@ from training.run_dir import (
     run_config,
     write_run_files,
 )
-from training.settings import Device, TrainSettings, result_settings
+from training.settings import Device, TrainSettings
 from training.stop import StopRequest
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
@@ -265,14 +265,14 @@ def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
     context.model.eval()
     summary = _probe(context, trainer.step)
     if is_evaluation:
-        validation = _validate(trainer, context)
-        _log_validation(trainer, context, validation, summary)
-        if isfinite(validation.loss) and not trainer.has_diverged:
-            is_best = validation.loss <= trainer.best_loss
-            trainer.best_loss = min(trainer.best_loss, validation.loss)
+        loss, measured = _validate(trainer, context)
+        _log_validation(trainer, context, measured, summary, is_finite=isfinite(loss) and isfinite(measured.loss))
+        if isfinite(loss) and not trainer.has_diverged:
+            is_best = loss <= trainer.best_loss
+            trainer.best_loss = min(trainer.best_loss, loss)
             _save(trainer, context, is_best=is_best)
         if trainer.step == run.max_steps:
-            _log_result(trainer, context, validation.measured)
+            _log_result(trainer, context, measured)
     context.model.train()
 
 
@@ -289,21 +289,11 @@ def _probe(context: RunContext, step: int) -> list[str]:
     return record.summary
 
 
-class Validation(NamedTuple):
-    """Result of an evaluation; the two losses differ in the last one only."""
+def _validate(trainer: Trainer, context: RunContext) -> tuple[float, LossSummary]:
+    """Return the loss on the first validation_tokens, which chooses the best checkpoint, and what is recorded.
 
-    # On the first validation_tokens, the same at each step, so that it can choose the best checkpoint.
-    loss: float
-    # In the last evaluation on the whole split.
-    measured: LossSummary
-
-    @property
-    def is_finite(self) -> bool:
-        return isfinite(self.loss) and isfinite(self.measured.loss)
-
-
-def _validate(trainer: Trainer, context: RunContext) -> Validation:
-    """Measure the validation loss."""
+    The two differ in the last evaluation only: what is recorded then is of the whole split.
+    """
     run = trainer.settings.run
     split = context.corpus.validation
     # What fits one device in training.
@@ -314,30 +304,31 @@ def _validate(trainer: Trainer, context: RunContext) -> Validation:
     loss = measured.loss
     if trainer.step == run.max_steps:
         measured = measure()
-    return Validation(loss, measured)
+    return loss, measured
 
 
-def _log_validation(trainer: Trainer, context: RunContext, validation: Validation, summary: list[str]) -> None:
+def _log_validation(
+    trainer: Trainer, context: RunContext, measured: LossSummary, summary: list[str], *, is_finite: bool
+) -> None:
     """Record and print an evaluation with the probe's summary; raise the error of a run that ends diverged."""
     run = trainer.settings.run
     is_last = trainer.step == run.max_steps
 
     # A sample of text, from a model that can compute one.
-    if run.sample_tokens and validation.is_finite:
+    if run.sample_tokens and is_finite:
         tokenizer = context.corpus.tokenizer
         text = sample_text(context.model, tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
         context.log.text(trainer.step, "sample", text)
 
-    values = validation.measured.known() | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
+    values = measured.known() | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
     context.log.record(trainer.step, "validation", values)
-    loss = validation.measured.loss
-    context.console.print(step_line(trainer.step, loss, summary, int(trainer.skipped)))
-    if is_last and not validation.is_finite:
+    context.console.print(step_line(trainer.step, measured.loss, summary, int(trainer.skipped)))
+    if is_last and not is_finite:
         raise _diverged(trainer, "the validation loss is not finite")
 
 
 def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) -> None:
-    """Print the gap to the entropy lower bound, and add the run to TensorBoard's table of hyperparameters."""
+    """Print the gap to the entropy lower bound, and which checkpoint is the best."""
     is_causal = trainer.settings.model.is_causal
     lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
     context.console.print(*lines)
@@ -348,10 +339,6 @@ def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) ->
     if best_steps and best_steps[0] != trainer.step:
         best = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}"
         context.console.print(f"{best}; eval.py reads that one")
-
-    final = ("loss", "bits_per_byte", "gap")
-    results = {name: value for name, value in measured.known().items() if name in final}
-    context.log.hyperparameters(trainer.step, result_settings(trainer.settings), results)
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:

@@ -62,7 +62,7 @@ class Optimizer(Enum):
 # Which directories a run uses; always from the command line.
 _directory = partial(setting, resume=Resume.current, affects_result=False)
 _presentation = partial(setting, affects_result=False)
-_positive = partial(setting, above=0, high=MAX_LEARNING_RATE, limits="above 0 and at most 1e18")
+_positive = partial(setting, above=0, high=MAX_LEARNING_RATE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,17 +136,6 @@ SETTINGS: dict[str, list[type]] = {
     "data": list(SCHEMAS.values()),
     "optim": [OptimSettings],
 }
-
-
-def _infos() -> dict[str, SettingInfo]:
-    infos: dict[str, SettingInfo] = {}
-    for group, schemas in SETTINGS.items():
-        for schema in schemas:
-            for field in fields(schema):
-                info = setting_info(field)
-                assert info is not None
-                infos[_name(group, field.name)] = info
-    return infos
 
 
 def _name(group: str, field: str) -> str:
@@ -275,7 +264,13 @@ def flatten(settings: TrainSettings) -> dict[str, Any]:
 # Comparing settings
 
 # What every setting of train.py says about itself, by its name on the command line.
-INFOS = _infos()
+INFOS: dict[str, SettingInfo] = {
+    _name(group, field.name): info
+    for group, schemas in SETTINGS.items()
+    for schema in schemas
+    for field in fields(schema)
+    if (info := setting_info(field)) is not None
+}
 
 
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:

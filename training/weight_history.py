@@ -13,16 +13,9 @@ import torch
 from torch import nn
 
 from data.errors import damaged_file_error
-from data.typed_json import from_json
 
 HISTORY_FILE = "weights.jsonl"
 MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    step: int
-    weights: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +45,11 @@ def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:
         for text in path.read_text().splitlines(keepends=True):
             if not text.endswith("\n"):
                 continue
-            line: _Line = from_json(_Line, json.loads(text), "line")
-            if len(b64decode(line.weights, validate=True)) != 2 * n_weights:
+            line = json.loads(text)
+            if len(b64decode(line["weights"], validate=True)) != 2 * n_weights:
                 raise ValueError("weights of another model")
-            history.steps.append(line.step)
-            history.data.append(line.weights)
-        if history.steps != sorted(set(history.steps)):
+            history.steps.append(line["step"])
+            history.data.append(line["weights"])
+        if history.steps != sorted(set(history.steps)) or not all(type(step) is int for step in history.steps):
             raise ValueError("steps out of order")
     return history if history.steps else None

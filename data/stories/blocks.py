@@ -18,9 +18,8 @@ from data.stories.plots import LinkSpec, Plot
 def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
-    With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe
-    needs. Otherwise the cells differ in everything but frame and pair, as training needs. Stories of
-    the training split have no links.
+    With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
+    cells differ in everything but frame and pair, as training needs. Stories of the training split have no links.
     """
     pair = _sample_pair(rng, language, plot, frame)
     seed = rng.random()

@@ -1,10 +1,9 @@
 """The entropy lower bound ("floor") of the loss: the loss of the Bayes-optimal predictor of the stories.
 
-The grammar is a left-to-right process, so p(word | words before) is a forward filter over all
-derivations that can have produced those words. Derivations that reach the same state are added up;
-the probability of a single derivation would give a bound that is too high. The oracle "blind" uses
-the same filter: at a payoff it has all information of the optimal predictor, except which candidate
-is the antecedent.
+The grammar is a left-to-right process, so p(word | words before) is a forward filter over all derivations that can have
+produced those words. Derivations that reach the same state are added up; the probability of a single derivation would
+give a bound that is too high. The oracle "blind" uses the same filter: at a payoff it has all information of the
+optimal predictor, except which candidate is the antecedent.
 """
 
 import math

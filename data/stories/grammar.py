@@ -1,9 +1,8 @@
 """A probabilistic grammar: the generator samples from it, and the Bayes-optimal predictor sums over it (floor.py).
 
-A story starts as a list of symbols: words and slots. A derivation replaces the leftmost slot by one
-of its options until only words are left. An option may also bind names, such as A = cat, that later
-slots read. So every word depends only on the words and bindings before it, and the exact probability
-of the next word can be computed.
+A story starts as a list of symbols: words and slots. A derivation replaces the leftmost slot by one of its options
+until only words are left. An option may also bind names, such as A = cat, that later slots read. So every word depends
+only on the words and bindings before it, and the exact probability of the next word can be computed.
 """
 
 from bisect import bisect

@@ -1,9 +1,8 @@
 """The language of the stories: which pairs and frames belong to which hold-out, and the options of every slot.
 
-A `Language` is the grammar of one population of stories: the training mix or one hold-out.
-`grammar.sample` draws from its rules and `floor` computes exact probabilities from them. The rules do
-not contain which (frame, pair) cells a hash assigns to dev and test: no predictor could know that, so
-a dev story is as probable as a training story.
+A `Language` is the grammar of one population of stories: the training mix or one hold-out. `grammar.sample` draws from
+its rules and `floor` computes exact probabilities from them. The rules do not contain which (frame, pair) cells a hash
+assigns to dev and test: no predictor could know that, so a dev story is as probable as a training story.
 """
 
 from collections import Counter, defaultdict
@@ -336,16 +335,14 @@ _RULES: dict[str, Options | _Rule] = {
     "ENDING": _uniform(*frames.ENDINGS),
     "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),
     "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
-    # later_cue
-    # Three of four repeat the noun right after the cue, where the head at the cue decides the next word.
+    # later_cue Three of four repeat the noun right after the cue, where the head at the cue decides the next word.
     "REASON": _uniform(
         *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 3,
         "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} .",
     ),
     "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
     "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
-    # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that
-    # nothing is meant
+    # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that nothing is meant
     "ASIDE": _uniform("Outside", "In town", "All around", "Over there"),
     "NOTHING": _nothing,
     # no_pronoun. "The animals" and "The girl" refer back to the mention by its number or gender. The
@@ -370,9 +367,8 @@ _RULES: dict[str, Options | _Rule] = {
         "there was a child named {A} {PLACE} . The {A.kind}",
     ),
     "NATURE": _uniform("little", "clever", "kind", "brave", "cheerful", "gentle"),
-    # "The owl was a tired owl": the noun right after "tired" teaches the attention from a cue to a
-    # held-out noun, and nothing has to be chosen. Without it, heads attended to held-out nouns weakly,
-    # and often by position.
+    # "The owl was a tired owl": the noun right after "tired" teaches the attention from a cue to a held-out noun, and
+    # nothing has to be chosen. Without it, heads attended to held-out nouns weakly, and often by position.
     "ANIMAL_FELT": _uniform(
         "the {A} was a {FEELING} {A}", "there was a {FEELING} {A}", "the {A} was {FEELING} , so the {A} stayed there"
     ),

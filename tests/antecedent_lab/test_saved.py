@@ -13,7 +13,7 @@ from data.typed_json import to_json
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
 from report.reproduce import eval_command
-from tests.small_models import SETTINGS, word_model
+from tests.probe.factories import SETTINGS, word_model
 
 
 @pytest.fixture

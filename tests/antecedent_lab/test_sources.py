@@ -10,8 +10,8 @@ from data.own_items import load_own_question
 from data.pairs import Cell, Items, Pair
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
+from tests.probe.factories import word_model
 from tests.program import ROOT
-from tests.small_models import word_model
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 from data.config import StoriesConfig, TextConfig, TokenizerKind
 from data.corpus import Corpus
-from data.links import Link, LinkedText
+from data.pairs import Link, LinkedText
 from data.stories import generate_split
 
 NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}

@@ -10,17 +10,15 @@ import pytest
 
 from data.config import TokenizerKind
 from data.corpus import (
-    TOKEN_CLASSES,
     Corpus,
     load_corpus,
     load_stories,
     load_training_texts,
     validation_documents,
 )
-from data.links import link_items
 from data.stories import language_of
 from data.stories.floor import Floor
-from data.tokenizer import END, bpe_tokenizer, end_id
+from data.tokenizer import END, end_id
 from data.words import words_of
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
@@ -50,31 +48,6 @@ def test_one_document_is_split_ninety_to_ten_by_characters(load: Callable[..., C
     assert (corpus.train.n_bytes, corpus.validation.n_bytes) == (cut, len(text) - cut)
 
 
-def test_several_documents_are_split_between_documents(load: Callable[..., Corpus]) -> None:
-    documents = [f"story {i} has {'many ' * i}words.\n" for i in range(20)]
-    corpus = load("<|endoftext|>\n".join(documents), tokenizer=TokenizerKind.bpe)
-    train, validation = (decoded(corpus, split).split(END)[1:] for split in ("train", "validation"))
-    assert train + validation == documents and len(validation) == 1
-
-
-def test_validation_path_is_the_validation_text(load: Callable[..., Corpus], tmp_path: Path) -> None:
-    (tmp_path / "held_out.txt").write_text("abcab")
-    corpus = load("abc" * 100, validation_path=str(tmp_path / "held_out.txt"))
-    assert decoded(corpus, "train") == END + "abc" * 100 and decoded(corpus, "validation") == END + "abcab"
-
-
-@pytest.mark.parametrize("vocab_size", [400, 70_000])
-def test_token_ids_take_two_bytes_up_to_65536_tokens_and_four_above(
-    load: Callable[..., Corpus], vocab_size: int, tmp_path: Path
-) -> None:
-    tokenizer = bpe_tokenizer(["abc"], 257)
-    tokenizer.add_tokens([f"<{i}>" for i in range(vocab_size - tokenizer.get_vocab_size())])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    corpus = load("abc" * 99, tokenizer=TokenizerKind.file, tokenizer_path=str(tmp_path / "tokenizer.json"))
-    assert corpus.train.tokens.dtype == (np.uint16 if vocab_size <= 2**16 else np.uint32)
-    assert decoded(corpus, "train") + decoded(corpus, "validation").removeprefix(END) == END + "abc" * 99
-
-
 def test_a_note_reports_text_that_the_tokenizer_loses(load: Callable[..., Corpus]) -> None:
     text = "common words " * 300 + "rare"
     assert load(text, tokenizer=TokenizerKind.bpe).notes == ()
@@ -92,14 +65,6 @@ def test_changed_text_or_settings_are_another_corpus(load: Callable[..., Corpus]
     fingerprints = {load("some text " * 50).fingerprint, load("other text" * 50).fingerprint}
     fingerprints |= {load(max_bytes=300).fingerprint, load(validation_fraction=0.2).fingerprint}
     assert len(fingerprints) == 4
-
-
-def test_the_place_of_a_file_is_not_part_of_the_fingerprint(load: Callable[..., Corpus], tmp_path: Path) -> None:
-    first = load("some text " * 50)
-    (tmp_path / "moved.txt").write_bytes((tmp_path / "input.txt").read_bytes())
-    assert load(path=tmp_path / "moved.txt").fingerprint == first.fingerprint
-    (tmp_path / "held_out.txt").write_text("some")
-    assert load(validation_path=str(tmp_path / "held_out.txt")).fingerprint != first.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -135,7 +100,7 @@ def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..
 def test_damaged_story_files_are_refused_by_name(corpus: Corpus) -> None:
     load_stories(corpus, "dev")
     for name, read in (
-        ("dev_stories.jsonl", lambda: load_stories(corpus, "dev")),
+        ("dev_links.jsonl", lambda: load_stories(corpus, "dev")),
         ("train_stories.txt", lambda: load_training_texts(corpus)),
     ):
         path = corpus.folder / name
@@ -146,27 +111,13 @@ def test_damaged_story_files_are_refused_by_name(corpus: Corpus) -> None:
         path.write_text(content)
 
 
-def test_stories_are_concatenated_with_an_end_token_before_each(corpus: Corpus) -> None:
-    end = end_id(corpus.tokenizer)
-    for split in (corpus.train, corpus.validation):
-        assert (np.asarray(split.tokens)[np.asarray(split.starts)] == end).all()
-        assert (np.asarray(split.tokens) == end).sum() == len(split.starts)
-
-
 def test_dev_stories_are_generated_at_their_first_use(tmp_path: Path) -> None:
     corpus = load_corpus(CONFIG, tmp_path)
-    assert list(corpus.folder.glob("*_stories.jsonl")) == []
+    assert list(corpus.folder.glob("*_links.jsonl")) == []
     rows = load_stories(corpus, "dev")
     assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)
-    assert [path.name for path in corpus.folder.glob("*_stories.jsonl")] == ["dev_stories.jsonl"]
+    assert [path.name for path in corpus.folder.glob("*_links.jsonl")] == ["dev_links.jsonl"]
     assert load_stories(corpus, "dev") == rows
-
-
-def test_training_texts_are_generated_again_in_a_folder_without_them(corpus: Corpus) -> None:
-    texts = load_training_texts(corpus)
-    assert texts == [row.text for row in load_stories(corpus, "train")]
-    (corpus.folder / "train_stories.txt").unlink()
-    assert load_training_texts(corpus) == texts
 
 
 def test_the_tokens_of_stories_are_those_of_the_tokenizer(corpus: Corpus) -> None:
@@ -174,14 +125,6 @@ def test_the_tokens_of_stories_are_those_of_the_tokenizer(corpus: Corpus) -> Non
     end = end_id(corpus.tokenizer)
     tokens = [token for encoding in encodings for token in (end, *encoding.ids)]
     assert corpus.train.tokens.tolist() == [*tokens, end]
-
-
-def test_the_class_of_a_payoff_is_payoff(corpus: Corpus) -> None:
-    classes, tokens = np.asarray(corpus.validation.classes), np.asarray(corpus.validation.tokens)
-    payoffs = {corpus.tokenizer.id_to_token(int(i)) for i in tokens[classes == TOKEN_CLASSES.index("payoff")]}
-    links = [(row.text, link) for row in load_stories(corpus, "validation") for link in row.links]
-    assert payoffs == {text[slice(*link.payoff)] for text, link in links if link.payoff}
-    assert set(np.unique(classes)) == set(range(len(TOKEN_CLASSES)))
 
 
 def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
@@ -196,13 +139,6 @@ def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
             END,
         ]
         np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i]), rtol=1e-5, atol=1e-6)
-
-
-def test_items_end_at_their_query_or_before_their_payoff(corpus: Corpus) -> None:
-    for item in link_items(load_stories(corpus, "dev"), corpus.tokenizer, end_id(corpus.tokenizer))[::5]:
-        assert len(item.tokens) == max(item.query, item.payoff or 0) + 1
-        word = corpus.tokenizer.id_to_token(item.tokens[item.query])
-        assert item.site != "pronoun" or word.lower() in ("it", "they", "she", "he")
 
 
 def test_too_few_training_stories_name_the_setting(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The leakage report finds planted leaks; that the stories have none is tested in test_stories.py."""
 
-from data.links import Link, LinkedText
+from data.pairs import Link, LinkedText
 from data.stories.leakage import leakage
 
 TRAIN = ["One day, the cat sat. Its fur shone.", "One day, the cats ran."]

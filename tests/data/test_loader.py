@@ -1,8 +1,5 @@
 """Batches are a function of (seed, step), every token is a target once, and ranks share a batch's rows."""
 
-import math
-import tracemalloc
-
 import numpy as np
 import pytest
 import torch
@@ -64,12 +61,6 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
     assert n_stories > 9 * (100 // 23)  # more than one story per row
 
 
-def test_stories_that_fill_a_row_exactly_share_it() -> None:
-    stories = StorySplit(np.arange(41, dtype=np.uint16), 1, np.arange(0, 41, 4), None, None)
-    batch = training_batches(stories, tokens_per_batch=8, context_length=8, seed=0).at(0)
-    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0] * 4 + [1] * 4]
-
-
 def test_a_validation_row_is_one_story_and_padding_with_the_classes_and_floor_of_its_targets() -> None:
     for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
@@ -98,31 +89,10 @@ def test_validation_stops_after_about_n_tokens(split: Split) -> None:
     assert 180 <= sum(int((batch.targets != IGNORE).sum()) for batch in batches) <= 220
 
 
-def test_a_memory_mapped_stream_is_never_whole_in_memory() -> None:
-    split = Split(np.zeros(1_000_001, np.uint16), n_bytes=1)
-    tracemalloc.start()
-    batches = validation_batches(split, tokens_per_batch=1 << 13, context_length=128, n_tokens=None)
-    n_targets = sum(batch.targets.numel() for batch in batches)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert n_targets == 1_000_000 and peak < 1_000_000
-
-
-def test_model_inputs_leave_document_ids_out_for_one_document_per_row() -> None:
-    batch = next(validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None))
-    assert len(batch.model_inputs()) == 2 and len(batch.model_inputs(single_document=True)) == 1
-    assert len(training_batches(STREAM, tokens_per_batch=64, context_length=19, seed=0).at(0).model_inputs()) == 1
-
-
 @pytest.mark.parametrize(("split", "context_length"), [(STORIES, 17), (STREAM, 1009)])
 def test_a_context_that_does_not_fit_the_text_is_refused(split: Split, context_length: int) -> None:
     with pytest.raises(ValueError, match=f"model.context_length={context_length}"):
         training_batches(split, tokens_per_batch=64, context_length=context_length, seed=0)
-
-
-def test_bits_per_byte_is_the_cost_of_all_predicted_tokens_per_byte() -> None:
-    split = Split(np.arange(9, dtype=np.uint16), n_bytes=32)  # eight of nine tokens are predicted
-    assert split.bits_per_byte(4 * math.log(2)) == pytest.approx(8 * 4 / 32)
 
 
 def test_padding_adds_ignored_rows_to_a_short_batch() -> None:

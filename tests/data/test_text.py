@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from data.config import HubConfig, RowsKind, TokenizerKind
 from data.corpus import load_corpus
-from data.text import Piece, file_texts, first_bytes, hub_texts, pin_revision, read_documents, read_files, text_files
+from data.text import Piece, file_texts, first_bytes, hub_texts, read_documents, read_files, text_files
 from data.tokenizer import END
 from tests.data.small_corpora import decoded, text_config
 
@@ -62,16 +62,6 @@ def test_pieces_are_short_and_join_to_the_document(tmp_path: Path, end: str) -> 
     assert max(len(piece.text) for piece in pieces) < 20_000
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
-def test_gzip_files_are_decompressed(tmp_path: Path, name: str) -> None:
-    if name == "a.txt":
-        (tmp_path / name).write_text("One.\nTwo.\n")
-    else:
-        write_table(tmp_path / name, DOCUMENTS)
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
-    assert documents(tmp_path / f"{name}.gz") == documents(tmp_path / name)
-
-
 def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.md", "sub/d.txt", ".hidden/e.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -80,15 +70,6 @@ def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
     assert text_files(str(tmp_path)) == [a, b, d]
     assert text_files(f"{tmp_path}/*.txt") == [a, b] == text_files(f"{a}, {b},{a}")
     assert text_files(f"{tmp_path}/**/d.txt") == [d]
-
-
-def test_a_named_pipe_is_not_opened(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{}")
-    os.mkfifo(tmp_path / "b.jsonl")
-    for path in (f"{tmp_path}/*.jsonl", f"{tmp_path}"):
-        assert text_files(path) == [tmp_path / "a.jsonl"]
-    with pytest.raises(FileNotFoundError, match="b.jsonl"):
-        text_files(f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl")
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "c.md", "folder"])
@@ -119,12 +100,6 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, name: str, content:
     with pytest.raises(ValueError, match=f"{name}: ") as error:
         documents(tmp_path / name)
     assert "\n" not in str(error.value)
-
-
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    for texts in (["old"], ["new", "text"]):
-        write_table(tmp_path / "a.parquet", texts)
-        assert documents(tmp_path / "a.parquet") == texts
 
 
 def test_a_file_in_both_splits_is_refused(tmp_path: Path) -> None:
@@ -165,16 +140,6 @@ def test_the_splits_of_a_dataset_are_the_splits_of_the_corpus(hub_config: HubCon
     assert isinstance(corpus.config, HubConfig) and corpus.config.revision
 
 
-def test_concatenated_rows_are_one_document(hub_config: HubConfig, tmp_path: Path) -> None:
-    corpus = load_corpus(replace(hub_config, rows=RowsKind.concatenated), tmp_path / "cache")
-    assert decoded(corpus, "train") == END + "".join(f"train {i}" for i in range(30))
-
-
-def test_files_take_the_place_of_a_split(hub_config: HubConfig, tmp_path: Path) -> None:
-    config = replace(hub_config, files="data/valid*", validation_split=None)
-    assert [piece.text for piece in hub_texts(config, tmp_path).train()] == ["held out"]
-
-
 @pytest.mark.parametrize(
     ("setting", "value"), [("split", "test"), ("subset", "small"), ("files", "*.csv"), ("validation_split", "train")]
 )
@@ -185,11 +150,6 @@ def test_a_split_that_does_not_exist_is_one_line_with_its_setting(
     with pytest.raises(ValueError, match="data.*" + re.escape(value)) as error:
         hub_texts(replace(hub_config, **changes | {setting: value}), tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_a_commit_and_a_tokenized_corpus_need_no_network(hub_config: HubConfig) -> None:
-    pinned = replace(hub_config, name="owner/name", revision="0" * 40)
-    assert pin_revision(pinned) == pinned
 
 
 @pytest.mark.slow
@@ -203,10 +163,3 @@ def test_without_network_the_hub_is_an_error_of_one_line_with_status_two(
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("error: data.name=roneneldan/TinyStories")
     assert not list(tmp_path.glob("hub-*"))
-
-
-def test_a_zstandard_file_names_the_package_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.txt.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    monkeypatch.setattr("fsspec.available_compressions", lambda: [None, "gzip"])
-    with pytest.raises(ValueError, match=r"needs zstandard: .*python.* -m pip install zstandard$"):
-        text_files(str(tmp_path))

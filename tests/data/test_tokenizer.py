@@ -1,9 +1,6 @@
 """Tokenizers encode and decode the text, keep END out of it, and accept files of other projects."""
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,8 +13,6 @@ from data.tokenizer import (
     bpe_tokenizer,
     character_tokenizer,
     encode,
-    encode_text,
-    encode_with_bos,
     end_id,
     file_tokenizer,
     load_tokenizer,
@@ -48,20 +43,6 @@ def test_byte_level_bpe_decodes_any_text_exactly(seed: int) -> None:
         assert tokenizer.decode(encode(tokenizer, [example])[0], skip_special_tokens=False) == example
 
 
-def test_bpe_training_does_not_depend_on_threads_or_hash_seed() -> None:
-    program = (
-        "import hashlib, random; from data.tokenizer import bpe_tokenizer; draw = random.Random(0);"
-        "words = [''.join(draw.choices('abcdefgh', k=draw.randint(1, 7))) for _ in range(9801)];"
-        "texts = [' '.join(words[i : i + 99]) for i in range(0, 9801, 99)];"
-        "print(hashlib.sha256(bpe_tokenizer(texts, 600).to_str().encode()).hexdigest())"
-    )
-    digests = set()
-    for threads, hash_seed in (("1", "1"), ("3", "2")):
-        variables = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": hash_seed}
-        digests.add(subprocess.check_output([sys.executable, "-c", program], env=os.environ | variables))
-    assert len(digests) == 1
-
-
 def test_the_word_vocabulary_is_the_most_frequent_words() -> None:
     tokenizer = word_tokenizer(["b b b c c a d d d d"], vocab_size=4)
     assert tokenizer.get_vocab() == {END: 0, UNKNOWN: 1, "d": 2, "b": 3}
@@ -85,22 +66,6 @@ def test_the_end_token_inside_a_text_is_plain_text_also_after_loading(make: Make
     assert loaded.encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_encode_with_bos_puts_a_token_before_the_text_and_gives_offsets() -> None:
-    tokenizer = word_tokenizer(["the cat"])
-    cat = tokenizer.token_to_id("cat")
-    assert encode_with_bos(tokenizer, "cat") == ([0, cat], [(0, 3)]) and encode_with_bos(tokenizer, "cat", 7)[0] == [
-        7,
-        cat,
-    ]
-
-
-def test_a_tokenizer_file_with_the_end_token_is_used_unchanged(tmp_path: Path) -> None:
-    trained = bpe_tokenizer([ODD] * 3, 400)
-    tokenizer, notes = file_tokenizer(save(trained, tmp_path / "tokenizer.json"))
-    assert notes == [] and tokenizer.get_vocab() == trained.get_vocab()
-    assert encode(tokenizer, [ODD]) == encode(trained, [ODD])
-
-
 def test_a_tokenizer_file_gets_an_end_token_and_encodes_only_the_text(tmp_path: Path) -> None:
     external = Tokenizer(models.WordLevel({"[CLS]": 0, "[UNK]": 1, "the": 2, "cat": 3, "[PAD]": 4}, unk_token="[UNK]"))
     external.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -113,12 +78,6 @@ def test_a_tokenizer_file_gets_an_end_token_and_encodes_only_the_text(tmp_path: 
     assert len(notes) == 1 and end_id(tokenizer) == 5 and unknown_id(tokenizer) == 1
     for loaded in (tokenizer, load_tokenizer(save(tokenizer, tmp_path / "again.json"))):
         assert encode(loaded, ["the Cat the cat mat", f"{END} cat [CLS]"]) == [[2, 3, 2, 3, 1], [1, 3, 1]]
-
-
-def test_a_tokenizer_file_loses_its_random_dropout(tmp_path: Path) -> None:
-    external = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.5))
-    tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    assert encode(tokenizer, ["ab"] * 50) == [[2]] * 50
 
 
 def test_a_tokenizer_that_encodes_the_plain_end_text_as_end_token_is_refused(tmp_path: Path) -> None:
@@ -138,16 +97,3 @@ def test_a_file_that_is_no_tokenizer_is_one_line_with_the_setting(tmp_path: Path
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="tokenizer.json"):  # of a run or a corpus
         load_tokenizer(tmp_path / "tokenizer.json")
-
-
-def test_a_tokenizer_file_with_gaps_in_its_ids_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="gaps"):
-        file_tokenizer(save(Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")), tmp_path / "tokenizer.json"))
-
-
-def test_text_that_a_tokenizer_cannot_encode_is_a_value_error(tmp_path: Path) -> None:
-    external = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
-    tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    for encode_b in (lambda: encode(tokenizer, ["b"]), lambda: encode_text(tokenizer, "b")):
-        with pytest.raises(ValueError, match="cannot encode"):
-            encode_b()

@@ -44,12 +44,6 @@ def test_an_exported_folder_opens_with_the_same_tokens_and_start(folder: Path, t
     assert facts.commit is None
 
 
-def test_the_digest_changes_with_any_file_of_the_model(folder: Path) -> None:
-    digest = open_transformers(str(folder), CPU).facts.sha256
-    change_config(folder, rope_parameters={"rope_theta": 5e3})
-    assert open_transformers(str(folder), CPU).facts.sha256 != digest
-
-
 def change_config(folder: Path, **values: object) -> None:
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | values))
@@ -123,12 +117,6 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line_and_runs_no_code(
     assert not Path("executed").exists()
 
 
-def test_a_run_given_as_a_model_is_refused_with_the_setting_to_use(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="use run="):
-        open_transformers(str(tmp_path), CPU)
-
 
 @pytest.mark.parametrize("source", ["./nowhere", "/nowhere", "not a/hub/name"])
 def test_a_missing_model_is_refused_with_its_setting(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +133,3 @@ def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path, tmp_path:
     assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
     view, tokens = open_transformers(str(tmp_path / "sharded"), CPU).view, torch.arange(11)[None]
     assert torch.equal(view.logits(tokens), TransformersView(model.float()).logits(tokens))
-
-
-def test_pickled_weights_without_code_are_read(folder: Path) -> None:
-    expected = open_transformers(str(folder), CPU).view.unembedding()
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    assert torch.equal(open_transformers(str(folder), CPU).view.unembedding(), expected)

@@ -1,9 +1,8 @@
 """Batches have every text once, keep to their size, and pad as little as possible."""
 
 import pytest
-import torch
 
-from probe.batches import length_batches, pad_rows, text_batches, with_bar
+from probe.batches import length_batches, text_batches
 
 LENGTHS = [5, 2, 9, 2, 7, 3]
 
@@ -28,14 +27,3 @@ def test_equal_texts_share_a_row_and_texts_are_padded_on_the_right() -> None:
     assert batch.tokens.tolist() == [[7, 0, 0], [4, 5, 0], [1, 2, 3]]
     assert dict(zip(batch.members, batch.rows, strict=True)) == {1: 0, 0: 1, 2: 1, 3: 2}
     assert batch.last.tolist() == [0, 1, 2]
-
-
-def test_rows_are_padded_with_the_value_given() -> None:
-    assert pad_rows([(1, 2), (), (3,)], -1).tolist() == [[1, 2], [-1, -1], [3, -1]]
-    assert pad_rows([(1,)]).dtype == torch.int64
-
-
-def test_a_bar_changes_no_batch_and_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    batches = list(length_batches(LENGTHS, 14))
-    assert list(with_bar(iter(batches), len(LENGTHS))) == batches
-    assert capsys.readouterr() == ("", "")

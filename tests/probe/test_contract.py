@@ -1,21 +1,21 @@
 """The contract accepts sound models and refuses every kind of wrong attention."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from model.observe import LayerRecord, TransformerView
-from probe.contract import LIMITS, check_contract, check_observed
-from tests.probe.story_items import story_items, story_model
+from probe.contract import LIMITS, check_contract
+from tests.probe.factories import story_model, story_pairs
 from tests.tiny_models import VARIANTS
+
+CELLS = story_pairs("test").cells
 
 
 @pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
 def test_a_sound_model_passes(switches: dict) -> None:
-    violations = check_contract(TransformerView(story_model(**switches)), story_items("test"), n_items=13)
+    violations = check_contract(TransformerView(story_model(**switches)), CELLS, n_cells=13)
     assert set(violations) == set(LIMITS)
     assert violations["future_weight"] == 0
     assert violations["logits"] < 1e-5
@@ -86,26 +86,5 @@ class SeesTheFuture(TransformerView):
 )
 def test_a_wrong_view_is_refused_in_one_line(view: type[TransformerView], problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as error:
-        check_contract(view(story_model()), story_items("test"), n_items=13)
+        check_contract(view(story_model()), CELLS, n_cells=13)
     assert "\n" not in str(error.value)
-
-
-def test_a_weight_that_is_not_a_number_is_refused() -> None:
-    model = story_model()
-    with torch.no_grad():
-        model.blocks[0].attention.query.weight[0, 0] = float("nan")
-    with pytest.raises(ValueError, match="error nan"):
-        check_contract(TransformerView(model), story_items("test"), n_items=13)
-
-
-def test_observed_texts_are_checked_as_items_are() -> None:
-    tokens = torch.randint(1, 50, (3, 7), generator=torch.Generator().manual_seed(0))
-    view = TransformerView(story_model())
-    assert set(check_observed(view, tokens, torch.tensor([[6], [2], [4]]))) == set(LIMITS)
-    with pytest.raises(ValueError, match="same row"):
-        check_observed(WrongRow(story_model()), tokens, torch.tensor([[6], [2], [4]]))
-
-
-def test_items_of_a_single_token_can_be_checked() -> None:
-    item = replace(story_items("test")[0], tokens=(0,), query=0)
-    assert check_contract(TransformerView(story_model()), [item])["future_weight"] == 0

@@ -1,103 +1,108 @@
+"""The probe during training reads the same items at every step, and a curve's half rise is where it says."""
+
 import re
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from data.english_blocks import english_texts
 
-from data.config import StoriesConfig, TextConfig
+from data.config import StoriesConfig
 from data.corpus import Corpus, load_corpus
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.links import ORACLES, LinkItem
-from data.words import word_spans
+from data.pairs import Items, Pair
 from model.config import Mask
-from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
-from probe.emergence import choose_examples, choose_items, half_rise, measure_questions, training_probe
-from probe.sentences import TokenizedText
-from tests.probe.pair_items import link
-from tests.tiny_models import config, random_view
+from probe.attention import HeadScores, best_head
+from probe.behaviour import measure_payoffs, oracle_losses
+from probe.edits import measure_margins
+from probe.emergence import (
+    choose_items,
+    half_rise,
+    measure_attention,
+    measure_edges,
+    training_probe,
+)
+from probe.results import Head
+from tests.data.small_corpora import text_config
+from tests.probe.factories import (
+    block_of,
+    cell,
+    copying_model,
+    documents,
+    passage_items,
+    story_pairs,
+    untrained_view,
+)
+from tests.tiny_models import config, make_uniform
 
-BLIND, BAYES = ORACLES.index("blind"), ORACLES.index("bayes")
 STEPS = [0, 1, 2, 4, 8, 16, 32, 64, 100]
 
 
-def block(number: int, **changes: object) -> list[LinkItem]:
-    """Return four cells: a start token, two mentions in both orders, then the pronoun 5 or 6 with the payoff."""
-    cells = []
-    for order, meant in product((0, 1), (0, 1)):
-        words, mentions = (((2,), (3,)), (10, 11)) if order == 0 else (((3,), (2,)), (11, 10))
-        tokens = [0, 1 + number % 3, *mentions, 20 + number % 7, 5 + meant]
-        place = {"block": number, "order": order, "text": f"{number} {order} {meant}"}
-        clusters = {"frame": f"t{number % 3}", "pair": f"a{number % 2} b{number % 5}"}
-        answers = {"target": 30 + meant, "answers": (30 + meant,), "foils": (31 - meant,)}
-        cells.append(link(tokens, words, meant, **place | clusters | answers | changes))
-    return cells
+def blocks(n: int, first: int = 0, **changes: Any) -> list[Pair]:
+    """Return blocks with the words of training."""
+    pairs = []
+    for number in range(first, first + n):
+        cells = [cell([0, 2, 3, 4], ((1,), (2,))[:: 1 - 2 * order], meant) for order, meant in product((0, 1), (0, 1))]
+        pairs += block_of(number, cells, **{"part": "iid"} | changes)
+    return pairs
 
 
-def blocks(n: int, first: int = 0, **changes: object) -> list[LinkItem]:
-    return [item for number in range(first, first + n) for item in block(number, **changes)]
-
-
-@pytest.fixture(scope="module")
-def view() -> TransformerView:
-    return random_view(41, d_model=18, context_length=31)
-
-
-def test_watched_questions_get_equal_numbers_of_iid_blocks_spread_evenly() -> None:
-    """Left out: unwatched and undecided sites, items without an antecedent, other hold-outs."""
-    items = blocks(31) + blocks(13, 200, level="gender")
-    items += blocks(5, 300, family="no_antecedent", level="no_antecedent", antecedents=())
-    items += blocks(5, 400, family="later_cue", level="later_cue") + blocks(9, 500, site="before_pronoun")
-    items += blocks(5, 600, family="later_cue", level="later_cue", site="before_repeat")
-    items += blocks(5, 700, level="told_gender", holdout="headline")
-    chosen = choose_items(items, 24)
-    assert {name: [item.block for item in question[::4]] for name, question in chosen.items()} == {
+def test_watched_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
+    """Left out: undecided sites, texts without an antecedent, other parts."""
+    pairs = blocks(31) + blocks(13, 200, question="gender") + blocks(5, 300, question="no_antecedent")
+    pairs += blocks(9, 500, question="agreement_before_pronoun") + blocks(
+        5, 700, question="told_gender", part="headline"
+    )
+    chosen = choose_items(Items(pairs), 24)
+    assert {name: [pair.block for pair in items.pairs[::2]] for name, items in chosen.items()} == {
         "number": [0, 10, 20], "gender": [200, 204, 208],
     }  # fmt: skip
-    for question in chosen.values():
-        assert [(item.order, item.meant) for item in question] == list(product((0, 1), (0, 1))) * 3
+    for items in chosen.values():
+        assert [pair.order for pair in items.pairs] == [0, 1] * 3
 
 
-def test_incomplete_blocks_are_an_error() -> None:
-    with pytest.raises(ValueError, match="block"):
-        choose_items(blocks(3)[:-1], 12)
-
-
-@pytest.mark.parametrize(
-    ("oracles", "share"),
-    [({"blind": 3.0, "bayes": 1.0}, 0.5), ({"blind": 2.0, "bayes": 2.0}, None), ({}, None)],
-    ids=["gap", "no gap", "unknown"],
-)
-def test_only_a_gap_between_oracles_has_a_resolved_share(oracles: dict[str, float], share: float | None) -> None:
-    assert resolved_share(2.0, oracles) == share
-
-
-def test_oracle_losses_are_means_and_unknown_if_an_item_has_none() -> None:
-    items = [replace(item, surprisal=tuple(i + k for k in range(len(ORACLES)))) for i, item in enumerate(blocks(1))]
-    assert oracle_losses(items)[ORACLES[0]] == 1.5
-    assert oracle_losses([*items, *blocks(1)]) == {}
-
-
-def test_a_reading_has_every_heads_scores_and_the_oracles_losses(view: TransformerView) -> None:
-    surprisal = tuple(float(i) for i in range(len(ORACLES)))
-    items = {"number": blocks(6, surprisal=surprisal), "later_cue": blocks(5, payoff=None, target=None)}
+def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() -> None:
+    view, items = untrained_view(0), story_pairs("test").of("number", "iid")
     state = torch.get_rng_state()
-    number, later_cue = measure_questions(view, items, tokens_per_batch=64)
+    point = measure_attention(view, items, tokens_per_batch=4096)
     assert torch.equal(state, torch.get_rng_state())
-    values = number.values()
-    entry, answer = values["number"], values["number_answer"]
-    for name in ("accuracy", "pronoun_contrast"):
-        assert entry[name] == pytest.approx(entry[f"{name}_heads"][entry["layer"]][entry["head"]], abs=1e-4)
-    assert answer["model"] == pytest.approx(measure_payoffs(view, items["number"], 99)[1].mean())
-    share = (surprisal[BLIND] - answer["model"]) / (surprisal[BLIND] - surprisal[BAYES])
-    assert entry["resolved_share"] == pytest.approx(share)
-    assert set(later_cue.values()) == {"later_cue"} and "resolved_share" not in later_cue.values()["later_cue"]
+    scores = HeadScores.of_model(view, items, 4096).scores()
+    assert (point.layer, point.head) == best_head(scores)
+    for name in ("accuracy", "contrast"):
+        assert np.array(point.grids[name]) == pytest.approx(getattr(scores, name).mean(axis=0), abs=1e-4)
+        assert point.values[name] == pytest.approx(point.grids[name][point.layer][point.head], abs=1e-4)
+    margins, losses = measure_payoffs(view, items.cells, 99)
+    oracles = oracle_losses(items.cells)
+    assert point.values["answer_loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    assert point.values["answer_accuracy"] == pytest.approx(np.heaviside(margins, 0.5).mean())
+    share = (oracles["blind"] - losses.mean()) / (oracles["blind"] - oracles["bayes"])
+    assert point.values["resolved_share"] == pytest.approx(share, rel=1e-3)
+
+    # Without a payoff nothing is known of the answers
+    pairs = []
+    for pair in items.pairs:
+        first, second = (replace(one, payoff=None, target=None) for one in pair.cells)
+        pairs.append(replace(pair, cells=(first, second)))
+    values = measure_attention(view, Items(pairs), 4096).values
+    assert set(values) == {"accuracy", "block_accuracy", "contrast", "bar"}
+
+
+def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
+    items = passage_items()
+    point = measure_edges(copying_model([1.0, 3.0]), items, 4096)
+    assert (point.layer, point.head) == (0, 1)
+    assert point.grids["swap"] == [pytest.approx([0.25, 0.75], abs=1e-3)]
+    two = Items([pair for pair in items.pairs if pair.has_two])
+    margins = measure_margins(copying_model([1.0, 3.0]), two, [[Head(0, 1)]], ["swap"], 4096)
+    moved, total = margins.swaps(signed_by_model=True)
+    assert point.values["swap"] == pytest.approx(moved.mean() / total.mean(), abs=1e-4)
+    assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4) and point.values["follows"] > 0.9
+    idle = measure_edges(copying_model([0.0, 0.0]), items, 4096)
+    assert idle.grids["swap"] == [[0.0, 0.0]]
 
 
 @pytest.fixture(scope="module")
@@ -105,55 +110,49 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     shares = dict.fromkeys((field.name for field in fields(StoriesConfig) if field.name.startswith("share_")), 0.0)
     shares |= {"share_agreement": 0.5, "share_no_pronoun": 0.5}
     sizes = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_frames": 2, "n_test_pairs": 1}
-    config = StoriesConfig(source="stories", seed=1, skew=0.5, **sizes, **shares)
-    return load_corpus(config, tmp_path_factory.mktemp("cache"))
+    stories = StoriesConfig(source="stories", seed=1, skew=0.5, **sizes, **shares)
+    return load_corpus(stories, tmp_path_factory.mktemp("cache"))
 
 
-def run_settings(**changes: object) -> SimpleNamespace:
+def run_settings(n_sequences: int = 16, **changes: Any) -> Any:
     """Return the settings that `training_probe` reads."""
-    run = SimpleNamespace(probe_sequences=16, tokens_per_batch=512, eval_every_steps=10, max_steps=15)
+    run = SimpleNamespace(probe_sequences=n_sequences, tokens_per_batch=512, eval_every_steps=10, max_steps=15)
     return SimpleNamespace(run=run, model=config(**{"d_model": 18, "context_length": 64} | changes))
-
-
-def test_a_run_on_text_that_has_the_words_is_probed_on_blocks_in_english(tmp_path: Path) -> None:
-    counts = dict.fromkeys([*FEMININE_NAMES, *MASCULINE_NAMES], 99)
-    rows = english_texts(counts, n_frames=20, n_pairs=40, seed=0)["test"]
-    text = tmp_path / "text.txt"
-    words = " ".join([*counts] * 12)  # each word often enough
-    text.write_text(words + "\n" + "\n".join(row.text for row in rows))
-    values = {"path": str(text), "validation_path": None, "validation_fraction": 0.1, "column": "text"}
-    values |= {"max_bytes": None, "tokenizer": "words", "vocab_size": 2000, "tokenizer_path": None}
-    corpus = load_corpus(TextConfig(source="text", **values), tmp_path / "cache")
-    settings = run_settings()
-    settings.run.probe_sequences = 40
-    probe = training_probe(corpus, settings, lambda readings, _: {readings[0].name: np.zeros(1)})
-    assert probe is not None
-    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
-    assert [list(probe(model, step).images) for step in (8, 10)] == [[], ["english"]]
-    reading = probe(model, 8)
-    entry = reading.values["english"]
-    assert np.shape(entry["accuracy_heads"]) == (2, 3) and entry["answer_accuracy"] == 0.5  # it ignores the context
-    assert any(line.startswith("english L") for line in reading.summary)
 
 
 def test_a_training_probe_reads_every_question_and_draws_only_at_evaluations(corpus: Corpus) -> None:
     settings = run_settings()
-    probe = training_probe(corpus, settings, lambda readings, examples: {readings[0].name: np.zeros(len(examples))})
+    probe = training_probe(corpus, settings, lambda points, examples: {next(iter(points)): np.zeros(len(examples))})
     assert probe is not None
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
-    readings = {step: probe(model, step) for step in (8, 10, 15)}
-    assert [bool(reading.images) for reading in readings.values()] == [False, True, True]
-    assert {"number", "gender", "number_answer", "head_types", "probe_loss"} <= set(readings[8].values)
-    assert len(readings[8].summary) == 2 and re.fullmatch(
-        r".* accuracy \d\.\d\d \(bar \d\.\d\d\)", readings[8].summary[0]
-    )
+    records = {step: probe(model, step) for step in (8, 10, 15)}
+    assert [bool(record.images) for record in records.values() if record] == [False, True, True]
+    record = records[8]
+    assert record is not None and {"number", "gender", "head_types", "probe_loss"} <= set(record.values)
+    assert len(record.summary) == 2
+    assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar \d\.\d\d\)", record.summary[0])
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
 
 
+def test_a_run_on_text_is_probed_on_its_passages(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(text for _, text in documents()) * 12)
+    of_text = load_corpus(text_config(text, tokenizer="words", vocab_size=2000), tmp_path / "cache")
+    settings = run_settings(200)
+    probe = training_probe(of_text, settings)
+    assert probe is not None and list(probe.items) == ["next_pronoun_gender"]
+    model = make_uniform(Transformer(settings.model, of_text.tokenizer.get_vocab_size(), seed=0).eval())
+    record = probe(model, 10)
+    assert record is not None and record.values["next_pronoun_gender"]["follows"] == 0.5  # it ignores the context
+    assert record.images == {} and record.summary == ["next_pronoun_gender L0H0 swap 0.00"]
+    assert training_probe(of_text, run_settings(16)) is None  # too few passages for a curve
+
+
 def test_a_model_that_is_not_causal_is_not_probed(corpus: Corpus) -> None:
     assert training_probe(corpus, run_settings(mask=Mask.none)) is None
+    assert training_probe(corpus, run_settings(0)) is None
 
 
 @pytest.mark.parametrize("slope", [2.0, -2.0])
@@ -170,24 +169,3 @@ def test_the_first_crossing_after_the_start_value_counts() -> None:
 def test_a_curve_that_does_not_change_has_no_half_rise() -> None:
     assert half_rise(STEPS, [0.0] * 9) is None
     assert half_rise([], []) is None
-
-
-@pytest.mark.parametrize(
-    ("unknown", "context_length", "endings"),
-    [
-        (None, 23, ["uses. It", "es. They", " cat. It", "at. They", "as tired", "was soft"]),
-        (1, 23, ["uses. It", " cat. It", "as tired", "was soft"]),
-        (1, 14, ["uses. It", " cat. It"]),
-        (None, 3, []),
-    ],
-)
-def test_examples_without_unknown_tokens_that_fit_the_context_are_chosen_once(
-    unknown: int | None, context_length: int, endings: list[str]
-) -> None:
-    def tokenize(text: str) -> TokenizedText:
-        words = word_spans(text)
-        spans = [span for _, span in words]
-        return TokenizedText(text, [0] + [1 if word == "They" else 2 for word, _ in words], spans, spans)
-
-    chosen = choose_examples(tokenize, unknown, context_length)
-    assert [example.text[-8:] for example, _ in chosen] == endings

@@ -6,7 +6,7 @@ import pytest
 
 from probe.results import Head
 from probe.sentences import SHOWCASE, word_attention
-from tests.small_models import word_model
+from tests.probe.factories import word_model
 
 EXAMPLES = SHOWCASE["later_cue"]
 OPENED = word_model([example.text for example in EXAMPLES])
@@ -25,14 +25,8 @@ def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last
     text = OPENED.tokenize(in_the_middle.text)
     row = word_attention(OPENED.model, [text])[0][1, 2, text.words.index("it")]
     assert list(measured.weights) == ["cat", "mat"] and measured.next == []
+    assert (measured.kind, measured.word, text.words[text.word_of_token[measured.query]]) == ("worked", "it", "it")
+    meant, other = ([text.words[text.word_of_token[i]] for i in words] for [words] in (measured.meant, measured.other))
+    assert (meant, other) == (["cat"], ["mat"])
     assert measured.weights["cat"] == pytest.approx(row[text.words.index("cat")])
     assert len(OPENED.measure_example(at_the_end, Head(1, 2)).next) == 3
-
-
-def test_what_is_known_of_a_model_is_read_from_its_shape() -> None:
-    external = replace(OPENED, shape={"d_model": 8, "model_type": "gpt2", "tokenizer": "t", "sha256": "0"})
-    facts = (external.d_model, external.model_type, external.tokenizer_source, external.sha256)
-    assert facts == (8, "gpt2", "t", "0")
-    assert external.is_external and external.is_causal and not external.has_stories
-    run = replace(OPENED, max_steps=3, shape={"d_model": 8, "mask": "none"})
-    assert not run.is_external and not run.is_causal and run.sha256 is None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from antecedent_lab import ProbeResult, open_model, probe_model
+from probe.results import Head
 from probe.verdict import SUPPORTED
 
 FOLDER = Path(os.environ.get("PUBLIC_MODELS", "no such folder"))
@@ -30,16 +31,14 @@ def stories260k() -> ProbeResult:
 
 @needs("stories260K")
 def test_one_head_of_stories260k_decides_the_next_pronoun(stories260k: ProbeResult) -> None:
-    [found] = stories260k.results.next_pronoun
-    assert (found.layer, found.head, found.verdict) == (4, 2, SUPPORTED)
-    assert found.judged.share.value >= 0.5 and found.p_corrected < 0.01
-    assert found.author_accuracy.value > found.nearest_accuracy
+    [found] = stories260k.results.findings
+    assert (found.place, found.verdict) == (Head(4, 2), SUPPORTED)
+    assert found.judged.value("swap") >= 0.5 and found.judged.value("p") < 0.01
+    assert found.head.value("author") > found.rules["nearest"]
 
 
 @needs("smollm2")
-def test_a_large_model_is_asked_for_the_next_pronoun_only_and_follows_the_person() -> None:
-    result = probe_model(open_model(FOLDER / "smollm2", device="cpu"))
-    [found] = result.results.next_pronoun
-    assert result.results.natural.questions == {} and result.results.selected == []
-    assert found.follows_twin.value > 0.9 and found.judged.share.value >= 0.2
-    assert "only the next pronoun was tested" in result.results.warnings[0]
+def test_a_large_model_follows_the_person() -> None:
+    [found] = probe_model(open_model(FOLDER / "smollm2", device="cpu")).results.findings
+    assert found.head.value("follows") > 0.9 and found.judged.value("swap") >= 0.2
+    assert found.notes  # how the heads that were edited were found

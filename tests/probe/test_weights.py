@@ -1,26 +1,21 @@
 """A head's weights give the numbers that its planted habit implies."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from model.config import Position
 from model.observe import HeadWeights, TransformerView
-from probe.results import WeightsResult
+from probe.results import Head
 from probe.weights import (
-    answer_areas,
-    answers_of_words,
     entropies,
-    head_types,
+    ov_auc,
     ov_logits,
     score_asymmetry,
     type_scores,
-    weights_study,
 )
-from tests.probe.pair_items import GAIN, NOUN, START, VERB, noun_items, pair_view, three_heads
-from tests.tiny_models import H, L
+from tests.probe.factories import GAIN, NOUN, START, VERB, noun_pairs, pair_view, three_heads
+from tests.tiny_models import H
 
 TYPES = ("previous", "first", "duplicate", "induction")
 N = 7  # tokens before the text repeats
@@ -60,23 +55,8 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
 
 @pytest.mark.parametrize(("head", "area"), [(0, 1.0), (1, 0.5), (2, 0.5)])
 def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int, area: float) -> None:
-    study = weights_study(three_heads(), noun_items(), 0, head, seed=0)
-    assert study.ov_auc == pytest.approx(area)
-    assert study.ov_auc_interval == pytest.approx((area, area))
-
-
-def test_a_head_that_writes_the_wrong_verbs_has_area_0() -> None:
-    swapped = [replace(item, answers=item.foils, foils=item.answers) for item in noun_items()]
-    assert weights_study(three_heads(), swapped, 0, 0, seed=0).ov_auc == 0
-
-
-def test_answers_belong_to_the_antecedents_of_their_items() -> None:
-    answers = answers_of_words(noun_items())
-    assert answers == {(noun,): {VERB[noun % 2]} for noun in NOUN}
-
-
-def test_words_that_have_all_answers_have_no_area() -> None:
-    assert len(answer_areas(three_heads(), {(6,): {2, 3}, (7,): {2, 3}}, 0, 0, START)) == 0
+    found = ov_auc(three_heads(), noun_pairs().cells, Head(0, head), seed=0)
+    assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
 
 
 def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
@@ -85,7 +65,7 @@ def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
             return HeadWeights(None, None, None, None)
 
     view = Unknown(three_heads().model)
-    assert weights_study(view, noun_items(), 0, 0, seed=0) == WeightsResult(None, None)
+    assert np.isnan(ov_auc(view, noun_pairs().cells, Head(0, 0), seed=0).value)
     assert score_asymmetry(view) is None
 
 
@@ -103,31 +83,6 @@ def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None
     scores = type_scores(maps_of(kind), N)
     assert scores[kind].tolist() == [[1]]
     assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
-
-
-def uniform_view() -> TransformerView:
-    view = pair_view()
-    with torch.no_grad():
-        view.model.blocks[0].attention.query.weight.zero_()
-    return view
-
-
-def test_a_uniform_head_scores_the_mean_of_one_over_the_number_of_keys() -> None:
-    scores = head_types(uniform_view(), start_token=0, seed=0, n_sequences=3, n_distinct=5)
-    for name, fewest_keys in {"previous": 3, "first": 2, "duplicate": 7, "induction": 7}.items():
-        expected = np.mean([1 / n_keys for n_keys in range(fewest_keys, 12)])
-        assert scores[name][0] == pytest.approx([expected] * H, rel=1e-5)
-
-
-def test_the_seed_decides_the_texts_and_they_fit_the_context() -> None:
-    first, again, different = (head_types(pair_view(), 0, seed=seed, n_distinct=999) for seed in (1, 1, 2))
-    assert all((first[name] == again[name]).all() for name in TYPES)
-    assert (first["previous"] != different["previous"]).any() and first["previous"].shape == (L, H)
-
-
-def test_a_uniform_head_has_entropy_1() -> None:
-    texts = torch.randint(1, 53, (5, 11), generator=torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(entropies(uniform_view(), texts)[0], 1, rtol=1e-5)
 
 
 def test_entropy_equals_a_loop_over_queries() -> None:

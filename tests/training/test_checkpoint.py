@@ -168,10 +168,3 @@ def test_after_a_kill_a_set_of_files_is_old_or_new_or_has_no_marker(tmp_path: Pa
         assert set(contents.values()) == {"old"}
     write_files(tmp_path, FILES, "marker.json")
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "sub", "marker.json"}
-
-
-def test_a_set_of_files_that_does_not_fit_on_the_disk_changes_nothing(tmp_path: Path) -> None:
-    write_files(tmp_path, {name: "old" for name in FILES}, "marker.json")
-    large = FILES | {"sub/b.txt": "x" * 5000}
-    assert in_child(with_file_limit(lambda: write_files(tmp_path, large, "marker.json"), 1000)) == 1
-    assert {(tmp_path / name).read_text() for name in FILES} == {"old"}

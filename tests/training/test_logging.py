@@ -1,7 +1,6 @@
 """metrics.jsonl and TensorBoard hold each step once; the terminal gets a bar, a log file does not."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +32,6 @@ def test_each_step_is_in_metrics_and_tensorboard_once_after_resumes(
     assert [record["step"] for record in read_records(tmp_path)] == list(range(end))
     for tag in ("loss/train", "nested/inner"):
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
-
-
-def test_a_resume_within_the_same_second_is_read_after_the_first_run(tmp_path: Path) -> None:
-    record_steps(tmp_path, -1, range(3))
-    for path in list((tmp_path / "tb").iterdir()):  # a process id that sorts last
-        path.rename(path.with_name(re.sub(r"\.\d+\.\d+$", ".99999999.9", path.name)))
-    record_steps(tmp_path, 1, range(2, 4))
-    assert [point.step for point in events_of(tmp_path).Scalars("loss/train")] == [0, 1, 2, 3]
 
 
 def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path: Path) -> None:
@@ -77,15 +68,13 @@ def test_weights_after_the_resumed_step_are_recorded_again(tmp_path: Path) -> No
     assert [(line["step"], line["weights"]) for line in lines] == [(0, "-1"), (1, "-1"), (2, "1"), (4, "1")]
 
 
-def test_images_texts_and_hyperparameters_are_shown(tmp_path: Path) -> None:
+def test_images_and_texts_are_shown(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.images(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)})
     log.text(3, "sample", "# no heading\n<script>")
-    log.hyperparameters(3, {"seed": 1, "model.mask": "causal", "revision": None}, {"loss": 1.5})
     log.close()
     events = events_of(tmp_path)
     (image,) = events.Images("head_map/number")
     assert (image.step, image.width, image.height) == (3, 5, 4)
     (text,) = events.Tensors("sample/text_summary")
     assert text.tensor_proto.string_val[0].decode() == "    # no heading\n    <script>"
-    assert events.Scalars("final/loss")[0].value == 1.5

@@ -1,4 +1,4 @@
-"""Settings: YAML files, limits, conversion, saved runs, resumes and comparisons of runs."""
+"""Settings: YAML files, limits, conversion, saved runs and resumes."""
 
 import json
 from dataclasses import MISSING, asdict, fields
@@ -17,8 +17,6 @@ from training.settings import (
     Optimizer,
     OptimSettings,
     TrainSettings,
-    check_seeds,
-    check_variants,
     compose_settings,
     result_settings,
     resumed_settings,
@@ -52,12 +50,6 @@ def test_every_yaml_file_gives_valid_settings(choice: str) -> None:
     assert isinstance(settings, TrainSettings)
 
 
-@pytest.mark.parametrize("path", sorted((CONFIGS / "optim").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_optimizer_has_every_setting(path: Path) -> None:
-    """With a default in Python a value that is missing here would go unnoticed until somebody sets it."""
-    assert set(OmegaConf.load(path)) == {field.name for field in fields(OptimSettings)}
-
-
 def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults() -> None:
     default = compose_settings()
     experiment = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x"])
@@ -86,11 +78,13 @@ def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(o
 @pytest.mark.parametrize(
     ("override", "limits"),
     [
-        ("optim.learning_rate=0", "above 0 and at most 1e18"), ("optim.weight_decay=-1", "between 0 and 1e+18"),
+        ("optim.learning_rate=0", "above 0 and at most 1e+18"),
+        ("optim.weight_decay=-1", "at least 0 and at most 1e+18"),
         ("optim.momentum=1", "at least 0 and below 1"), ("model.n_layer=0", "above 0"),
-        ("threads=0", "between 1 and 1,024"), ("model.dropout=1", "in [0, 1)"),
-        ("data.skew=1", "between 0 and 1, both excluded"), ("max_steps=0", "1 or more"),
-        ("seed=-1", "between 0 and 4,294,967,295"),
+        ("threads=0", "at least 1 and at most 1,024"),
+        ("model.dropout=1", "at least 0 and below 1"),
+        ("data.skew=1", "above 0 and below 1"), ("max_steps=0", "1 or more"),
+        ("seed=-1", "at least 0 and at most 4,294,967,295"),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_limits_is_answered_with_the_limits(override: str, limits: str) -> None:
@@ -169,53 +163,10 @@ def test_a_text_that_was_moved_can_be_resumed_from_its_new_path() -> None:
     assert settings.data.path == "new.txt"
 
 
-def test_the_commit_of_a_dataset_stays_when_the_command_line_names_its_branch() -> None:
-    hub = ["data=hub", "data.name=owner/name"]
-    commit = "0123456789" * 4
-    assert resumed([*hub, f"data.revision={commit}"], *hub, "data.revision=main").data.revision == commit
-
-
 def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:
     old = result_settings(compose_settings(["out=a", "threads=1"]))
     assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "threads=2"])) == old
     assert result_settings(compose_settings(["seed=2"])) != old
-
-
-# Comparing runs
-
-
-def test_seeds_of_runs_that_differ_in_nothing_else_are_returned() -> None:
-    for data in ([], ["data=text", "data.path=x"]):
-        runs = {"a": saved("seed=1", *data), "b": saved("seed=2", "threads=1", "log_every_steps=3", *data)}
-        assert check_seeds(runs) == {"a": 1, "b": 2}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "error"),
-    [
-        (["seed=2", "max_steps=3"], "max_steps"),
-        (["seed=2", "data.seed=5"], "data.seed"),
-        (["seed=2", "optim.learning_rate=0.3"], "optim.learning_rate"),
-        (["seed=1", "log_every_steps=3"], "a and b have the same settings and the same seed"),
-        (["seed=2", "data=text", "data.path=x"], "data.source differs"),
-    ],
-)
-def test_runs_that_differ_in_more_or_less_than_the_seed_are_not_compared(overrides: list[str], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        check_seeds({"a": saved("seed=1"), "b": saved(*overrides)})
-
-
-def test_variants_are_described_by_the_settings_that_differ_from_the_standard() -> None:
-    runs = {"0": saved("variant=one_head", "seed=1"), "1": saved("seed=1"), "2": saved("seed=2")}
-    by_run, standard = check_variants(runs, compose_settings())
-    assert by_run == {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
-    assert standard == {"model.n_head": compose_settings().model.n_head}
-
-
-@pytest.mark.parametrize("override", ["tokens_per_batch=1024", "data.skew=0.9", "model.context_length=32"])
-def test_runs_that_read_other_batches_are_not_compared_as_variants(override: str) -> None:
-    with pytest.raises(ValueError, match=override.partition("=")[0]):
-        check_variants({"0": saved(), "1": saved(override)}, compose_settings())
 
 
 def test_configs_hold_no_target_that_hydra_could_call() -> None:

@@ -1,0 +1,183 @@
+"""Compare the numbers of a file that commit 165ac91 wrote with those of today's program on the same run.
+
+    python -m research.frozen OLD.json NEW.json
+
+Either two probe.json, two comparison.json or two seeds.json. Prints each difference and the number of values compared;
+the exit status is 1 if there is one. A question that only the old file has is named and is no difference.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+Values = dict[str, Any]  # by place in the file: "head.values.swap.low"
+
+
+def _names(text: str) -> dict[str, str]:
+    """Return today's names by the old ones, from "old=new same"."""
+    return {old: new or old for old, _, new in (each.partition("=") for each in text.split())}
+
+
+# In places, * stands for every key or index, and all that is below a place goes along.
+_SCORES = _names("""accuracy block_accuracy pair_accuracy strict_accuracy pronoun_contrast=contrast chance_level=bar
+    accuracy_flipped value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
+    p_corrected=p best_baseline.difference=lead lead selectivity unlinked_share""")
+_EDITS = _names("""attention_swap=swap edge_ablation=cut_meant distractor_edge_ablation=cut_other
+    edge_specificity=specificity head_effect=counterpart zero_ablation=zero denoising_patch=restored
+    answer_difference=answer""")
+_EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other content_cut=beyond_control share=swap
+    flips""")
+_ANSWERS = _names("""follows_twin=follows head_share_of_one=cut_alone interchanged author_accuracy=author
+    author_where_nearest_is_wrong=author_where_nearest_wrong right_in_both weight_correlation""")
+_TESTED = _names("verdict evidence_level=level criteria.*.outcome")
+_TOLERANCE = (3e-6, 3e-5)  # relative: the files have six digits; absolute, in nats: of float32
+
+
+def _moved(places: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    return {f"{old}{name}": f"{new}{place}" for name, place in places.items()}
+
+
+def _of_links(unit: str) -> dict[str, str]:
+    """Return today's places by the old ones, of a head that was chosen by its attention; the verdict is on `unit`."""
+    places = _moved(_SCORES, "test.*.", "parts.*.values.")
+    places |= _moved(_SCORES | _EDITS, "head_set.scores.", "set.values.") | {"reasons": f"{unit}.reasons"}
+    places |= _moved(_EDITS, "causal.", "head.values.") | _moved(_TESTED, "", f"{unit}.")
+    places |= _moved(_names("layer=0.0 head=0.1 dev=1 test=2"), "head_set.curve.*.", "curve.*.")
+    places |= {"test.*.n_items": "parts.*.n", "test.*.clusters": "parts.*.clusters", "unit": "unit"}
+    places |= {"test.*.baselines.*.accuracy": "parts.*.rules.*", "test.headline.smallest_p": "smallest_p"}
+    places |= {f"test.headline.untrained.{name}": f"untrained.{name}" for name in ("accuracy", "block_accuracy")}
+    places |= {name: f"head.values.{name}" for name in ("selectivity", "unlinked_share")}
+    places |= {"mass.linked": "head.values.mass", "weights.ov_auc": "head.values.ov_auc", "head_type": "head_type"}
+    places |= {"layer": "head.heads.0.0", "head": "head.heads.0.1", "heads.pronoun_contrast": "grids.contrast"}
+    return places | {"head_set.all_heads_dev": "all_heads_swap"}
+
+
+def _of_edges() -> dict[str, str]:
+    """Return today's places by the old ones, of a head that decides the next word."""
+    tested = _moved(_EDGES, "", "values.") | _TESTED | {"heads": "heads"}
+    places = _moved(tested, "chosen.", "head.") | _moved(tested, "head_set.", "set.")
+    places |= _moved(_ANSWERS, "", "head.values.") | {"untrained": "untrained"}
+    return (
+        places
+        | _names("n unit rules curve")
+        | {f"candidates.*.*.{i}": f"grids.{n}.*.*" for i, n in ((1, "edge_effect"), (2, "t"), (3, "p"))}
+    )
+
+
+def _of_seeds() -> dict[str, str]:
+    """Return today's places by the old ones, of a question over seeds."""
+    places = _names("n n_supported share heads.*.verdict=verdicts.* heads.*.evidence_level=levels.*")
+    places |= {"heads.*.heads": "heads.*"}
+    for old, new in _names("accuracy block_accuracy pronoun_contrast=contrast").items():
+        places |= {f"heads.*.{old}": f"values.{new}.by_run.*", f"scores.{old}": f"values.{new}"}
+    curves = {"answer loss": "answer_loss", "accuracy": "accuracy", "pronoun contrast": "contrast"}
+    for old, new in (curves | {"resolved share": "resolved_share"}).items():
+        for name in ("t50", "end"):
+            places |= {f"timing.{old}.{name}": f"timing.{new}.{name}"}
+            places |= {f"timing.{old}.by_seed.*.{name}": f"timing.{new}.{name}.by_run.*"}
+    return places
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every single value with its place; NAME_interval and NAME_range are the limits of NAME."""
+    if not isinstance(value, Mapping | list):
+        yield place.removesuffix(".value"), value
+        return
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        name, _, kind = str(key).rpartition("_")
+        start = f"{place}." if place else ""
+        if kind in ("interval", "range") and item:
+            yield from ((f"{start}{name}.{end}", limit) for end, limit in zip(("low", "high"), item, strict=True))
+        elif key == "is_met":
+            yield f"{start}outcome", "met" if item else "not met"
+        else:
+            yield from _leaves(item, f"{start}{key}")
+
+
+def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an old result with what today's file has in another form."""
+    details = entry.get("details") or {}
+    if "chosen" in details:
+        candidates: dict[str, dict[str, Any]] = {}
+        for row in details["candidates"]:
+            candidates.setdefault(row[0][0], {})[row[0][1]] = row
+        t = details["untrained_t"]
+        return {**details, "candidates": candidates, "untrained": {"t": {"low": min(t), "high": max(t)}}}
+    for scores in entry["test"].values():
+        scores["baselines"].pop("agreement sieve", None)  # a rule that was deleted
+        (scores.get("untrained") or {}).pop("accuracy_interval", None)  # there is a range
+    mass = entry["mass"]
+    return {**entry, "unlinked_share": None if mass["unlinked"] is None else mass["unlinked"] / mass["linked"]}
+
+
+def _both(old: Any, new: Any, places: Mapping[str, str], name: str = "") -> list[tuple[str, Any, Any]]:
+    """Return (place, old value, new value) of what has a place in both files."""
+    later = dict(_leaves(new))
+    found = []
+    for place, value in _leaves(old):
+        for pattern, target in places.items():
+            match = re.fullmatch(re.escape(pattern).replace(r"\*", r"([^.]*)") + r"(\..*)?", place)
+            if match and value is not None:
+                *stars, below = match.groups(default="")
+                found.append((f"{name}{place}", value, later.get(target.replace("*", "{}").format(*stars) + below)))
+    return found
+
+
+def compared(old: Any, new: Any) -> tuple[list[tuple[str, Any, Any]], list[str]]:
+    """Return the values of both files by their old place, and the questions that only the old file has."""
+    if "seeds" in old:
+        before, after = (_keyed(content["questions"], "question") for content in (old, new))
+        return _both(before, after, _moved(_of_seeds(), "*.", "*.")), []
+    if "selected" not in old:
+        changes = [{**change, "question": q["question"]} for q in old["questions"] for change in q["changes"]]
+        names = ("question", "measure", "head")
+        return _both(
+            _keyed(changes, *names),
+            _keyed(new["changes"], *names),
+            _moved(_names("before after difference t p n smallest_p"), "*.", "*."),
+        ), []
+    findings = _keyed(new["findings"], "question")
+    asked = {entry["question"]: entry for entry in old["selected"] if entry.get("details") or entry["test"]}
+    found = []
+    for question in asked.keys() & findings.keys():
+        finding = findings[question]
+        places = _of_edges() if finding["outcome"] == "edge" else _of_links(finding["unit"])
+        found += _both(_prepared(asked[question]), finding, places, f"{question}: ")
+    groups = [{**g, "accuracy_interval": g["interval"]} for g in old["behaviour"] if g["site"] in ("pronoun", "cue")]
+    answers = _keyed(groups, "level", "holdout"), _keyed(new["behaviour"], "question", "part")
+    return found + _both(*answers, _moved(_names("n accuracy resolved_share loss"), "*.", "*.")), sorted(
+        asked.keys() - findings.keys()
+    )
+
+
+def _keyed(rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Any]:
+    return {" ".join(str(row[name]) for name in names): row for row in rows}
+
+
+def is_close(old: Any, new: Any) -> bool:
+    """Return whether two values are the same but for rounding."""
+    if isinstance(old, float) and isinstance(new, float | int):
+        return isclose(old, new, rel_tol=_TOLERANCE[0], abs_tol=_TOLERANCE[1])
+    return bool(old == new)
+
+
+def main(paths: Sequence[str]) -> int:
+    """Print the differences of two files; return 1 if there are any, 2 without two files."""
+    if len(paths) != 2:
+        print(__doc__)
+        return 2
+    values, gone = compared(*(json.loads(Path(path).read_text()) for path in paths))
+    different = [(place, old, new) for place, old, new in values if not is_close(old, new)]
+    for place, old, new in sorted(different):
+        print(f"{place}\n  old {old}\n  new {new}")
+    print(*(f"{question}: only in the old file" for question in gone), sep="\n", end="\n" if gone else "")
+    print(f"{len(values)} values compared, {len(different)} differ")
+    return 1 if different or not values else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,287 @@
+"""Train and probe one recipe with several seeds. Writes research/results/NAME.{json,md}.
+
+The seconds of the two commands are comparable only if nothing else runs on the machine.
+"""
+
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from data.typed_json import may_be_absent
+from probe.results import MEASURES, NOT_KNOWN, Estimate, Finding
+from probe.verdict import SUPPORTED
+from research.measure import Timing, listed, read_probe, row_table, run_script, start_benchmark, write_page
+from training.metrics import load_metrics
+
+
+class _Columns(NamedTuple):
+    """What the tables show, by name."""
+
+    means: tuple[str, ...]
+    heads: tuple[str, ...]
+    rules: tuple[str, ...]
+    untrained: dict[str, str]  # headings
+    parts: tuple[str, ...] = ()
+
+
+COLUMNS = {  # by the outcome of the questions
+    "attention": _Columns(
+        means=("accuracy", "block_accuracy"),
+        heads=("accuracy", "block_accuracy", "p", "swap"),
+        rules=("nearest", "first", "subject", "most frequent"),
+        untrained={"accuracy": "untrained models", "block_accuracy": "their block accuracy"},
+    ),
+    "edge": _Columns(
+        means=("swap", "flips", "follows", "author"),
+        heads=("swap", "flips", "follows", "author", "author_where_nearest_wrong", "p"),
+        rules=("nearest", "first", "subject", "last words"),
+        untrained={"t": "t of untrained models"},
+        parts=("author", "author_where_nearest_wrong"),
+    ),
+}
+
+
+@dataclass
+class _SeedsOptions:
+    """python -m research.seeds name=PAGE [seeds=1,2,3,4,5] [experiment=english] [runs=DIR] [threads=2].
+
+    - precision=auto: of training
+    - runs: where runs are kept, DIR/SEED; finished ones are not trained again
+    """
+
+    name: str = "seeds"
+    seeds: str = "1,2,3,4,5"
+    experiment: str = ""
+    precision: str = "auto"
+    runs: str = ""
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class _SeedTraining:
+    """Validation losses of one seed in nats per token, and the seconds of both commands, of training if it was done."""
+
+    seed: int
+    loss: float
+    floor: float | None  # entropy lower bound
+    gap: float | None
+    gap_error: float | None
+    gap_by_class: dict[str, float] | None  # by token class
+    train_seconds: float | None
+    train_cpu_seconds: float | None
+    eval_seconds: float
+    eval_cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class _SeedHead:
+    """The head, or the set of heads, that one seed's verdict is about."""
+
+    seed: int
+    question: str
+    head: str
+    values: dict[str, Estimate]
+    verdict: str
+    level: str
+
+
+@dataclass(frozen=True)
+class _SeedPart:
+    """The values of one seed's head on a part of the items."""
+
+    seed: int
+    question: str
+    part: str
+    n: int
+    values: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class _QuestionMeans:
+    """Means over seeds: of the heads, of simple rules and of untrained models."""
+
+    question: str
+    supported: int
+    as_a_set: int  # how many of the supported are sets of heads
+    n_seeds: int
+    values: dict[str, float]
+    rules: dict[str, float]
+    untrained: dict[str, float]
+
+
+@dataclass(frozen=True)
+class SeedsResults:
+    """The tables of the page, about questions of one outcome."""
+
+    outcome: str
+    recipe: str
+    means: list[_QuestionMeans]
+    heads: list[_SeedHead]
+    training: list[_SeedTraining]
+    parts: list[_SeedPart] = field(default_factory=list)
+    not_tested: str | None = may_be_absent()
+
+    def summary(self) -> list[str]:
+        """Return the table of means, which README.md has too."""
+        shown = COLUMNS[self.outcome]
+        labels = [*_labels(shown.means), *shown.rules, *shown.untrained.values()]
+        cells = [f"{{values[{name}]:{MEASURES[name].form}}}" for name in shown.means]
+        cells += [f"{{rules[{name}]:.3f}}" for name in shown.rules]
+        cells += [f"{{untrained[{name}]:{MEASURES[name].form}}}" for name in shown.untrained]
+        header = f"question | supported | as a set | {' | '.join(labels)}"
+        template = f"{{question}} | {{supported}} of {{n_seeds}} | {{as_a_set}} | {' | '.join(cells)}"
+        return row_table(header, template, self.means)
+
+    def lines(self) -> list[str]:
+        shown = COLUMNS[self.outcome]
+        seeds = ", ".join(str(row.seed) for row in self.training)
+        header = f"seed | question | head | {' | '.join(_labels(shown.heads))} | verdict"
+        template = f"{{seed}} | {{question}} | {{head}} | {_cells(shown.heads)} | {{verdict}}, {{level}}"
+        lines = [
+            f"{self.recipe}, seeds {seeds}. Heads are chosen on one part of the items and tested once on another.",
+            "As a set: heads that share the work, judged together. Means over seeds:",
+            "",
+            *self.summary(),
+            "",
+            "Each seed, with 95 % intervals:",
+            "",
+            *row_table(header, template, self.heads),
+            "",
+        ]
+        if self.parts:
+            header = f"seed | question | part | n | {' | '.join(_labels(shown.parts))}"
+            template = f"{{seed}} | {{question}} | {{part}} | {{n}} | {_cells(shown.parts)}"
+            lines += ["By part of the items:", "", *row_table(header, template, self.parts), ""]
+        if self.not_tested:
+            lines += [self.not_tested, ""]
+        return lines + self._training_lines()
+
+    def _training_lines(self) -> list[str]:
+        # One column for each token class, of stories
+        classes = list(self.training[0].gap_by_class or ())
+        by_class = "".join(f" | {{gap_by_class[{name}]:.3f}}" for name in classes)
+        return [
+            "Validation loss, entropy lower bound and their gap (standard error), by token class too, in nats per"
+            " token:",
+            "",
+            *row_table(
+                " | ".join(["seed", "loss", "lower bound", "gap", *classes]),
+                "{seed} | {loss:.4f} | {floor:.4f} | {gap:.4f} ({gap_error:.4f})" + by_class,
+                self.training,
+            ),
+            "",
+            "Seconds of the two commands (the first seed also makes the data):",
+            "",
+            *row_table(
+                "seed | train.py | train.py CPU | eval.py | eval.py CPU",
+                "{seed} | {train_seconds:.1f} | {train_cpu_seconds:.1f} | {eval_seconds:.1f} | {eval_cpu_seconds:.1f}",
+                self.training,
+            ),
+        ]
+
+
+def _labels(names: tuple[str, ...]) -> list[str]:
+    return [MEASURES[name].label for name in names]
+
+
+def _cells(names: tuple[str, ...]) -> str:
+    return " | ".join(f"{{values[{name}]:{MEASURES[name].form}}}" for name in names)
+
+
+def _values(of: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, Estimate]:
+    return {name: of.get(name, NOT_KNOWN) for name in names}
+
+
+def question_means(findings: list[Finding]) -> _QuestionMeans:
+    """Return the means over the findings of all seeds on one question."""
+    shown = COLUMNS[findings[0].outcome]
+    supported = [finding for finding in findings if finding.verdict == SUPPORTED]
+    untrained = [finding.untrained for finding in findings if finding.untrained]
+    return _QuestionMeans(
+        question=findings[0].question,
+        supported=len(supported),
+        as_a_set=sum(finding.unit == "set" for finding in supported),
+        n_seeds=len(findings),
+        values={name: fmean(finding.judged.value(name) for finding in findings) for name in shown.means},
+        rules={name: fmean(finding.rules[name] for finding in findings) for name in shown.rules},
+        untrained={name: fmean(of_seed[name].value for of_seed in untrained) for name in shown.untrained},
+    )
+
+
+def seed_rows(seed: int, finding: Finding) -> tuple[_SeedHead, list[_SeedPart]]:
+    """Return what the page shows of one finding."""
+    shown = COLUMNS[finding.outcome]
+    judged = finding.judged
+    values = _values(judged.values, shown.heads)
+    head = _SeedHead(seed, finding.question, " + ".join(map(str, judged.heads)), values, judged.verdict, judged.level)
+    parts = []
+    for name, part in finding.parts.items() if shown.parts else ():
+        parts.append(_SeedPart(seed, finding.question, name, part.n, _values(part.values, shown.parts)))
+    return head, parts
+
+
+def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTraining:
+    """Run train.py, unless the run is finished, and eval.py as a user does."""
+    run = folder / str(seed)
+    # All seeds read the same data: the first one writes them to the cache
+    machine = [f"cache_dir={folder / 'cache'}", f"threads={options.threads}"]
+    trained: Timing | None = None
+    if not ((run / "metrics.jsonl").exists() and load_metrics(run).has_ended):
+        settings = [f"seed={seed}", f"out={run}", f"precision={options.precision}", *machine]
+        settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
+        settings += [f"experiment={options.experiment}"] if options.experiment else []
+        trained = run_script("train", *settings)
+    probed = run_script("eval", f"run={run}", *machine)
+
+    # The last validation is that of the whole split
+    last = load_metrics(run).validation[-1]
+    assert last.loss is not None
+    return _SeedTraining(
+        seed=seed,
+        loss=last.loss,
+        floor=last.floor,
+        gap=last.gap,
+        gap_error=last.gap_error,
+        gap_by_class=last.gap_by_class,
+        train_seconds=trained.seconds if trained else None,
+        train_cpu_seconds=trained.cpu_seconds if trained else None,
+        eval_seconds=probed.seconds,
+        eval_cpu_seconds=probed.cpu_seconds,
+    )
+
+
+def main(options: _SeedsOptions) -> None:
+    """Measure every seed and write the page."""
+    training: list[_SeedTraining] = []
+    heads: list[_SeedHead] = []
+    parts: list[_SeedPart] = []
+    by_question: dict[str, list[Finding]] = {}
+    missing: dict[str, None] = {}
+    with ExitStack() as stack:
+        folder = Path(options.runs or stack.enter_context(tempfile.TemporaryDirectory()))
+        for seed in map(int, listed(options.seeds)):
+            training.append(_measure_seed(seed, folder, options))
+            results = read_probe(folder / str(seed))
+            missing |= dict.fromkeys(results.missing)
+            for finding in results.findings:
+                head, of_parts = seed_rows(seed, finding)
+                heads.append(head)
+                parts += of_parts
+                by_question.setdefault(finding.question, []).append(finding)
+                print(f"seed {seed}: {finding.question} {finding.verdict}", file=sys.stderr, flush=True)
+        device = json.loads((folder / listed(options.seeds)[0] / "environment.json").read_text())["device"]
+    means = [question_means(findings) for findings in by_question.values()]
+    outcome = next(iter(by_question.values()))[0].outcome
+    recipe = f"{options.experiment or 'Default run'} in {device.rpartition(', ')[2]}"
+    results_page = SeedsResults(outcome, recipe, means, heads, training, parts, "; ".join(missing) or None)
+    title = f"{options.experiment.capitalize() or 'The default run'} over seeds"
+    write_page("seeds", title, results_page, options.threads, page=options.name)
+
+
+if __name__ == "__main__":
+    start_benchmark(main, _SeedsOptions)

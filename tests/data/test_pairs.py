@@ -1,0 +1,243 @@
+"""Words are aligned with the tokens of every tokenizer, and links become pairs in these tokens."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from data.pairs import Cell, Items, Link, LinkedText, Span, check_blocks, link_pairs, token_spans
+from data.stories import generate_split
+from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
+from data.words import word_spans
+from tests.data.small_corpora import CONFIG as STORIES
+from tests.data.small_corpora import full_stories
+
+CONFIG = replace(STORIES, n_test_frames=2, n_test_pairs=2)
+TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
+MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(kind: str, seed: int) -> None:
+    draw = random.Random(seed)
+    text = " ".join(draw.choices(TEXT.split(), k=29)) + draw.choice(["", " ", "\n"])
+    offsets = MAKERS[kind]([TEXT, text]).encode(text).offsets
+    spans = [span for _, span in word_spans(text)]
+    draw.shuffle(spans)
+    words = token_spans(text, offsets, spans)
+    in_words = [index for word in words for index in word]
+    assert len(in_words) == len(set(in_words))
+    for (start, end), word in zip(spans, words, strict=True):
+        assert list(word) == list(range(word[0], word[-1] + 1))
+        assert text[offsets[word[0]][0] : offsets[word[-1]][1]].strip() == text[start:end]
+    outside = set(range(len(offsets))) - set(in_words)
+    assert all(not text[slice(*offsets[index])].strip() for index in outside)
+
+
+def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
+    assert token_spans("a cat", [(0, 0), (0, 1), (1, 5)], [(0, 1), (2, 5), (0, 1)]) == [(1,), (2,), (1,)]
+    assert token_spans("a cat", [(0, 1), (1, 3), (3, 3), (3, 5)], [(2, 5)]) == [(1, 3)]  # (3, 3): a special token
+
+
+@pytest.mark.parametrize(
+    ("offsets", "spans", "word"),
+    [
+        ([(0, 5)], [(0, 1), (2, 5)], "a"),
+        ([(0, 1), (1, 4)], [(2, 5)], "cat"),
+        ([(0, 1)], [(2, 5)], "cat"),
+        ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "a c"),
+    ],
+)
+def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
+    with pytest.raises(ValueError, match=f"'{word}'"):
+        token_spans("a cat", offsets, spans)
+
+
+@cache
+def story_rows() -> list[LinkedText]:
+    return generate_split(CONFIG, "test") + generate_split(CONFIG, "test_others")
+
+
+@cache
+def texts() -> list[str]:
+    return [story.text for story in generate_split(CONFIG, "train")]
+
+
+def llama_tokenizer(*, mistral: bool = False) -> Tokenizer:
+    """Returns a tokenizer in the layout of Llama 2: spaces are marks before words, put in by the normalizer.
+
+    In the layout of Mistral the pre-tokenizer puts them in.
+    """
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=756, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts(), trainer)
+    if mistral:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    else:
+        tokenizer.pre_tokenizer = None
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+SUBWORDS: dict[str, Callable[[], Tokenizer]] = {
+    "GPT-2": lambda: bpe_tokenizer(texts(), 900),
+    "Llama": llama_tokenizer,
+    "Mistral": lambda: llama_tokenizer(mistral=True),
+}
+
+
+@pytest.fixture(scope="module", params=list(SUBWORDS))
+def subwords(request: pytest.FixtureRequest) -> tuple[Tokenizer, list[tuple[str, Link, Cell]]]:
+    tokenizer = SUBWORDS[request.param]()
+    return tokenizer, with_links(story_rows(), link_pairs(story_rows(), tokenizer, 0, name_of))
+
+
+def name_of(text: LinkedText, link: Link) -> str:
+    return f"{text.family} {link.level} {link.site}"
+
+
+def with_links(rows: list[LinkedText], items: Items) -> list[tuple[str, Link, Cell]]:
+    """Return the text and the link of each cell."""
+    found = []
+    pairs = iter(items.pairs)
+    for both in zip(rows[::2], rows[1::2], strict=True):
+        for links in zip(*(row.links for row in both), strict=True):
+            for row, link, cell in zip(both, links, next(pairs).cells, strict=True):
+                found.append((row.text, link, cell))
+    assert next(pairs, None) is None
+    return found
+
+
+@cache
+def word_items() -> tuple[Tokenizer, Items]:
+    """Return a tokenizer of whole words and the pairs of test stories of all families."""
+    tokenizer = word_tokenizer(row.text for row in full_stories()["train"])
+    return tokenizer, link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), name_of)
+
+
+def test_cells_of_one_token_words_hold_the_ids_of_their_link() -> None:
+    tokenizer, items = word_items()
+    token = tokenizer.token_to_id
+    cells = with_links(full_stories()["test"], items)
+    assert len(cells) > 300
+    for text, link, cell in cells:
+        assert cell.answers == tuple(map(token, link.answers)) and cell.foils == tuple(map(token, link.foils))
+        assert cell.surprisal == tuple(link.surprisal)
+        assert cell.target == (token(text[slice(*link.payoff)]) if link.payoff else None)
+
+
+def test_a_pair_is_alike_but_for_who_is_meant_and_two_pairs_are_a_block() -> None:
+    items = word_items()[1]
+    linked = [pair for pair in items.pairs if pair.cells[0].meant]
+    for pair in linked:
+        first, second = pair.cells
+        assert first.meant == second.other and first.other == second.meant and first.bystanders == second.bystanders
+    of_question = items.of("agreement number pronoun", "headline").pairs
+    for first, second in zip(of_question[::2], of_question[1::2], strict=True):
+        assert (first.block, first.clusters) == (second.block, second.clusters)
+        assert (first.order, second.order) == (0, 1)
+    comparable = items.comparable()
+    assert 100 < len(comparable) < len(items) and all(pair.is_comparable for pair in comparable.pairs)
+
+
+def test_texts_without_a_question_have_no_pairs() -> None:
+    tokenizer, items = word_items()
+    some = link_pairs(full_stories()["test"], tokenizer, 0, lambda text, link: "q" if link.level == "number" else "")
+    assert {pair.question for pair in some.pairs} == {"q"} and 0 < len(some) < len(items)
+
+
+def test_pairs_that_are_not_whole_blocks_are_told() -> None:
+    items = word_items()[1].of("agreement number pronoun", "iid")
+    check_blocks(items)
+    for index in ([1, 0], [0, 1, 2], [0, 3]):
+        with pytest.raises(ValueError, match="whole blocks"):
+            check_blocks(items.take(index))
+
+
+def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[tuple[str, Link, Cell]]]) -> None:
+    tokenizer, cells = subwords
+    n_several = 0
+    for text, link, cell in cells:
+        words = {**dict(zip(link.antecedents, cell.meant, strict=True))}
+        assert len(cell.not_meant) == len(link.distractors)
+        for span, word in words.items():
+            spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
+            assert spelled.strip() == text[slice(*span)]
+            n_several += len(word) > 1
+        before = tokenizer.decode(list(cell.tokens[1 : cell.query + 1]), skip_special_tokens=False)
+        assert before.strip() == text[: link.query[1]]
+    assert n_several > 50  # words of several tokens are covered
+
+
+def test_answers_and_foils_are_different_tokens_and_a_surprisal_is_that_of_a_whole_word(
+    subwords: tuple[Tokenizer, list[tuple[str, Link, Cell]]],
+) -> None:
+    tokenizer, cells = subwords
+
+    def tokens(word: str) -> list[int]:
+        return tokenizer.encode(f"It {word}").ids[len(tokenizer.encode("It").ids) :]
+
+    known = []
+    for text, link, cell in cells:
+        if cell.payoff is None or not link.payoff:
+            continue
+        assert cell.answers and cell.foils and not set(cell.answers) & set(cell.foils)
+        assert len(cell.tokens) == max(cell.query, cell.payoff) + 1 and cell.target not in cell.foils
+        word = tokens(text[slice(*link.payoff)])
+        n_same_start = sum(tokens(candidate)[0] == word[0] for candidate in (*link.answers, *link.foils))
+        known.append(len(word) == 1 and n_same_start == 1)
+        assert cell.surprisal == (tuple(link.surprisal) if known[-1] else ())
+    assert 0 < sum(known) < len(known) - 100
+
+
+# Answers of several tokens
+
+
+def cell_of(answers: list[str], foils: list[str], text: str = "It ran") -> tuple[Cell, dict[str, int]]:
+    """Return the cell of a text with its second word as payoff, in the tokens "▁r", "▁s", "an", "at" and letters."""
+    merges = [("▁", "r"), ("a", "n"), ("▁", "s"), ("a", "t")]
+    vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    payoff = (3, len(text))
+    link = Link("number", "pronoun", (0, 2), (0, 2), (), (), None, payoff, tuple(answers), tuple(foils), (1.0,))
+    row = LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
+    [pair] = link_pairs([row, row], tokenizer, 0, name_of).pairs
+    return pair.cells[0], vocabulary
+
+
+def test_a_token_that_begins_an_answer_and_a_foil_is_left_out() -> None:
+    cell, ids = cell_of(["ran", "sat"], ["rang", "hum"])
+    assert cell.answers == (ids["▁s"],) and cell.foils == (ids["▁"],)
+    assert (cell.payoff, cell.target, len(cell.tokens)) == (2, ids["▁r"], 3)
+    for answers in (["ran", "sat"], ["ran"]):  # no token is left for the other side
+        cell, _ = cell_of(answers, ["rang"])
+        assert (cell.payoff, cell.target, cell.foils, cell.surprisal) == (None, None, (), ())
+
+
+def test_words_that_begin_alike_are_measured_at_the_first_different_token() -> None:
+    cell, ids = cell_of(["ran"], ["rum"])
+    assert (cell.answers, cell.foils) == ((ids["an"],), (ids["u"],))
+    assert (cell.payoff, cell.target, cell.tokens) == (3, ids["an"], (0, ids["I"], ids["t"], ids["▁r"]))
+
+
+def test_a_token_of_the_space_alone_is_the_first_token_of_the_next_word() -> None:
+    cell, ids = cell_of(["hum"], ["ran"], text="It hum")
+    assert (cell.answers, cell.foils) == ((ids["▁"],), (ids["▁r"],))
+    assert (cell.payoff, cell.target, cell.tokens) == (2, ids["▁"], (0, ids["I"], ids["t"]))
+    cell, ids = cell_of(["hum"], ["tug"], text="It hum")
+    assert (cell.answers, cell.foils, cell.payoff) == ((ids["h"],), (ids["t"],), 3)
+
+
+def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"It": 0}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(ValueError, match="tokenizer cannot encode|no tokens for itself"):
+        link_pairs(story_rows()[:4], tokenizer, 0, name_of)

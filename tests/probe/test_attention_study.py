@@ -1,0 +1,238 @@
+"""Questions by attention: the right head is found on the right items, and nothing in models without one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.errors import UserError
+from data.pairs import Items
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe import attention_study
+from probe.attention import HeadScores, best_head
+from probe.contract import LIMITS
+from probe.questions import DEV, HEADLINE, QUESTIONS, STORY_QUESTIONS, UNDECIDED, Question
+from probe.results import Finding, Head
+from probe.study import Study, study
+from tests.probe.factories import (
+    SETTINGS,
+    chosen,
+    noun_pairs,
+    planted,
+    story_model,
+    story_pairs,
+    three_heads,
+    untrained_view,
+)
+from tests.probe.test_contract import ScaledLogits
+
+PARTS = {"iid", "pairs", "nouns", "frames", "headline", "distance"}
+
+
+def studied(model: Transformer, items: Items, config: Any = SETTINGS) -> Study:
+    return study(TransformerView(model), untrained_view, items, STORY_QUESTIONS, config)
+
+
+@cache
+def of_random_weights() -> Study:
+    return studied(story_model(), story_pairs("study"))
+
+
+@cache
+def of_planted() -> Study:
+    """Return the study of a model with a coreference head planted in layer 1, head 2."""
+    items = chosen(story_pairs("study"), "number", "gender", "agreement_before_pronoun", "no_antecedent")
+    return studied(planted("coreference", layer=1, head=2), items)
+
+
+def finding_of(found: Study, question: str) -> Finding:
+    return next(finding for finding in found.findings if finding.question == question)
+
+
+@pytest.mark.parametrize("question", ["number", "gender"])
+def test_the_planted_head_is_found_and_is_right_in_every_part(question: str) -> None:
+    finding = finding_of(of_planted(), question)
+    assert (finding.place, set(finding.parts)) == (Head(1, 2), PARTS)
+    for part in finding.parts.values():
+        for name in ("accuracy", "block_accuracy", "accuracy_flipped"):
+            assert part.values[name].value == 1
+
+
+def test_the_planted_head_meets_the_criteria_of_a_link() -> None:
+    """All but the last: the planted head attends to chance nouns where no noun is meant."""
+    finding = finding_of(of_planted(), "number")
+    passed = {criterion.name for criterion in finding.head.criteria if criterion.passed}
+    assert passed >= {"pronoun_flip", "beats_baselines", "selective", "causal_edge"}
+    assert finding.head.verdict == ("supported" if "rests_without_antecedent" in passed else "suggestive")
+    assert (finding.level, finding.unit) == ("E3", "head")
+    assert finding.head.value("swap") == pytest.approx(1, abs=0.05)
+    assert finding.head.values["control_heads"].high < 0.1
+    assert finding.head.value("ov_auc") > 0.5
+
+
+@pytest.mark.parametrize("kind", ["lexical", "first", "singular", "previous", "uniform"])
+def test_a_head_with_another_habit_is_not_supported(kind: str) -> None:
+    items = chosen(story_pairs("study"), "number", "no_antecedent")
+    [finding] = studied(planted(kind, layer=1, head=2, strength=2.0), items).findings
+    assert finding.verdict != "supported" and finding.head.value("accuracy") < 0.9
+    if kind == "lexical":
+        assert finding.head.value("selectivity") < 0.15
+
+
+def test_random_weights_have_no_supported_head() -> None:
+    assert [finding.question for finding in of_random_weights().findings] == ["number", "gender", "later_cue"]
+    for finding in of_random_weights().findings:
+        assert finding.verdict != "supported"
+        assert all(part.values["accuracy"].value < 0.9 for part in finding.parts.values())
+
+
+def choose_and_test(model: TransformerView, question: str = "number") -> tuple[Head, float]:
+    """Return the best head on dev and its accuracy on the headline, from readings of these items alone."""
+    dev, tested = (
+        HeadScores.of_model(model, story_pairs("study").of(question, part), 4096).scores() for part in (DEV, HEADLINE)
+    )
+    head = best_head(dev)
+    return head, float(tested.accuracy[:, *head].mean())
+
+
+def test_the_head_is_chosen_on_dev_and_tested_on_the_headline() -> None:
+    finding = finding_of(of_random_weights(), "number")
+    head, accuracy = choose_and_test(TransformerView(story_model()))
+    assert (finding.place, finding.head.value("accuracy")) == (head, pytest.approx(accuracy))
+    assert finding.n == len(story_pairs("study").of("number", HEADLINE).cells)
+
+
+def test_every_untrained_model_chooses_its_own_head() -> None:
+    accuracy = [choose_and_test(untrained_view(seed))[1] for seed in (0, 1)]
+    result = finding_of(of_random_weights(), "number").untrained["accuracy"]
+    assert (result.value, result.low, result.high) == pytest.approx((np.mean(accuracy), min(accuracy), max(accuracy)))
+
+
+def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
+    for finding in of_random_weights().findings:
+        layer, head = finding.place
+        assert set(finding.grids) == {"accuracy", "block_accuracy", "contrast", "p"}
+        for name, grid in finding.grids.items():
+            assert grid[layer][head] == pytest.approx(finding.head.value(name)), name
+
+
+# Instruments
+
+
+def test_a_model_that_breaks_the_contract_is_refused() -> None:
+    with pytest.raises(UserError, match="does not end in the model's logits"):
+        study(ScaledLogits(story_model()), untrained_view, story_pairs("study"), STORY_QUESTIONS, SETTINGS)
+
+
+def test_undecided_sites_have_a_distance_of_exactly_zero() -> None:
+    distances = {question.name: 0.0 for question in UNDECIDED}
+    contract = of_random_weights().contract
+    assert {
+        name: contract[name] for name in distances
+    } == distances and contract.keys() == LIMITS.keys() | distances.keys()
+
+
+def test_an_undecided_site_that_is_decided_is_refused() -> None:
+    items = story_pairs("study")
+    decided = [replace(pair, question=UNDECIDED[0].name) for pair in items.of("number", "iid").pairs]
+    with pytest.raises(UserError, match="agreement_before_pronoun is decided"):
+        studied(planted("coreference"), chosen(items, "number") + Items(decided))
+
+
+def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once = story_pairs("study").of("number", DEV)
+    again = [replace(pair, block=pair.block + 1000) for pair in once.pairs]  # every pair of words in two blocks
+    halves: list[tuple[Items, Items]] = []
+
+    def record(chosen_on: Items, margin: np.ndarray, scored_on: Items, other: np.ndarray, *_: Any) -> float:
+        assert (2 * len(chosen_on), 2 * len(scored_on)) == (len(margin), len(other))
+        halves.append((chosen_on, scored_on))
+        return 0.5
+
+    monkeypatch.setattr(attention_study, "selectivity", record)
+    items = once + Items(again) + story_pairs("study").of("number", HEADLINE)
+    [finding] = studied(planted("coreference"), items).findings
+    [(one, other)] = halves
+    assert finding.head.value("selectivity") == 0.5
+    assert {pair.clusters[1:] for pair in one.pairs} == {pair.clusters[1:] for pair in other.pairs}
+    blocks = [{pair.block for pair in half.pairs} for half in (one, other)]
+    assert not blocks[0] & blocks[1] and blocks[0] | blocks[1] == {pair.block for pair in (*once.pairs, *again)}
+
+
+# Heads that share the work, made by hand
+
+
+def many_nouns(part: str) -> list[Any]:
+    """Return the blocks of `noun_pairs` four times, with frames and words of their own."""
+    pairs = []
+    for copy in range(4):
+        for pair in noun_pairs().pairs:
+            frame, *words = (f"{label} {copy}" for label in pair.clusters)
+            clusters = (frame, words[0], words[1])
+            pairs.append(replace(pair, part=part, block=10 * copy + pair.block, clusters=clusters))
+    return pairs
+
+
+def without_antecedent() -> list[Any]:
+    """Return texts with another word at the query, at which no head looks at nouns."""
+    pairs = []
+    for pair in many_nouns(HEADLINE):
+        cells = [replace(cell, tokens=(*cell.tokens[:-1], 1)) for cell in pair.cells]
+        pairs.append(replace(pair, question="no_antecedent", cells=(cells[0], cells[1])))
+    return pairs
+
+
+def nouns_studied(writing: Sequence[int], question: Question = QUESTIONS["number"]) -> Finding:
+    items = Items([*many_nouns(DEV), *many_nouns(HEADLINE), *without_antecedent()])
+    found = study(three_heads(3.0, writing), lambda seed: three_heads(0.0), items, [question], SETTINGS)
+    return finding_of(found, "number")
+
+
+def test_one_head_that_decides_is_supported_and_has_no_set() -> None:
+    finding = nouns_studied([2])
+    assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 2), "head", "supported", "E3")
+    assert finding.set is None and [head for head, *_ in finding.curve] == [Head(0, 2)]
+    assert finding.head.values["control_heads"].value == pytest.approx(0, abs=1e-5)
+
+
+def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bar above what one of two heads can reach."""
+    question = QUESTIONS["number"]
+    bars = tuple(replace(bar, limit=0.8) if bar.measure == "swap" else bar for bar in question.bars)
+    stricter = replace(question, bars=bars)
+    finding = nouns_studied([1, 2], stricter)
+    assert finding.set is not None and set(finding.set.heads) == {Head(0, 1), Head(0, 2)}
+    assert (finding.unit, finding.verdict, finding.head.verdict) == ("set", "supported", "suggestive")
+    assert finding.head.value("swap") == pytest.approx(0.5, abs=0.02)
+    assert finding.set.value("swap") == pytest.approx(1, abs=1e-3)
+    assert finding.set.value("specificity") == pytest.approx(2 * finding.head.value("specificity"), rel=0.05)
+    assert [step.value for *_, step in finding.curve] == pytest.approx([0.5, 1.0], abs=0.02)
+    assert finding.all_heads_swap == pytest.approx(1, abs=1e-3)
+
+    # One of them is of another known type.
+    monkeypatch.setattr(attention_study, "head_types", lambda *_: {"induction": np.array([[0.1, 0.9, 0.1]])})
+    excluded = nouns_studied([1, 2], stricter)
+    assert excluded.set is not None and excluded.set.verdict == "not established" and excluded.unit == "head"
+    assert excluded.set.reasons[0].startswith("L0H1: no claim: it is a")
+
+
+@pytest.mark.parametrize("kind", ["previous", "induction"])
+def test_a_head_of_another_known_type_gets_no_claim(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(attention_study, "head_types", lambda *_: {kind: np.array([[0.1, 0.1, 0.9]])})
+    finding = nouns_studied([2])
+    assert (finding.verdict, finding.level) == ("not established", "E0")
+    assert finding.head_type == {kind: pytest.approx(0.9)} and len(finding.head.reasons) == 1
+
+
+def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun() -> None:
+    finding = nouns_studied([])
+    assert finding.head.value("answer") == pytest.approx(0, abs=1e-6)
+    assert "swap" not in finding.head.values and (finding.curve, finding.set) == ([], None)
+    [reason] = finding.head.reasons
+    assert "does not follow the pronoun" in reason and finding.level == "E2"

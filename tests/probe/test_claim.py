@@ -1,0 +1,94 @@
+"""The claim says what the values say, and what it does not show."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from probe.claim import claim_of, limits_of
+from probe.results import Estimate, Finding, Head, Tested, TestedModel
+from probe.verdict import judged
+from tests.blank import blank
+from tests.probe.test_verdict import DECIDES, EDGE, LINK, STRONG
+
+MODEL = TestedModel("runs/a", 1200, "stories", {})
+ACCURACY = {"accuracy": Estimate(0.9876, 0.961, 1.0)}
+OF_MODEL = {name: Estimate(value) for name, value in {"flips": 0.6, "author": 0.7}.items()}
+
+
+def link(values: dict[str, Estimate], **changes: Any) -> Finding:
+    """Return a finding by attention."""
+    head = judged(Tested([Head(1, 2)], ACCURACY | values), LINK)
+    fields: dict[str, Any] = {
+        "question": "number", "link": LINK.link, "outcome": "attention", "unit": "head", "head": head, "n": 188,
+        "clusters": {"frames": 29, "first_words": 13, "second_words": 17, "pairs": 43},
+        "rules": {"nearest": 0.5, "first": 0.4}, "untrained": {"accuracy": Estimate(0.47, 0.4, 0.5)},
+    }  # fmt: skip
+    return blank(Finding, **fields | changes)
+
+
+def decision(values: dict[str, Estimate], **changes: Any) -> Finding:
+    """Return a finding by edges."""
+    head = judged(Tested([Head(1, 2)], OF_MODEL | values), EDGE)
+    fields: dict[str, Any] = {
+        "question": EDGE.name, "link": EDGE.link, "outcome": "edge", "unit": "head", "head": head, "n": 99,
+        "clusters": {"one": 40, "two": 59}, "rules": {"nearest": 0.55},
+    }  # fmt: skip
+    return blank(Finding, **fields | changes)
+
+
+def test_a_supported_claim_names_head_accuracy_rule_and_untrained_models() -> None:
+    claim = claim_of(link(STRONG), MODEL)
+    for words in ("Attention head L1H2 links a pronoun to its antecedent.", "98.8 % [96.1, 100.0] of 188 items", "E3",
+                  "the best rule (nearest) is right in 50.0 %", "untrained models in 47.0 %"):  # fmt: skip
+        assert words in claim
+    assert "never antecedents in training" in claim
+    assert "never antecedents in training" not in claim_of(link(STRONG), replace(MODEL, trained_on=None))
+
+
+@pytest.mark.parametrize(
+    ("change", "opening"),
+    [
+        ({"selectivity": Estimate(0.1)}, "Attention head L1H2 may link a pronoun to its antecedent."),
+        ({"p_contrast": Estimate(0.9)}, "No attention head is shown to link a pronoun to its antecedent; the best"),
+    ],
+)
+def test_a_weaker_verdict_opens_with_what_it_is(change: dict[str, Estimate], opening: str) -> None:
+    assert claim_of(link(STRONG | change), MODEL).startswith(opening)
+
+
+def test_criteria_that_are_not_met_or_not_measured_are_listed() -> None:
+    values = {name: value for name, value in STRONG.items() if name not in ("swap", "unlinked_share")}
+    claim = claim_of(link(values | {"selectivity": Estimate(0.0)}), MODEL)
+    assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in claim
+
+
+def test_a_claim_about_a_set_is_about_all_its_heads() -> None:
+    both = judged(Tested([Head(1, 2), Head(0, 1)], {"accuracy": Estimate(0.973, 0.912, 1.0)} | STRONG), LINK)
+    claim = claim_of(link(STRONG, unit="set", set=both), MODEL)
+    assert claim.startswith("Attention heads L1H2 and L0H1 together link a pronoun to its antecedent.")
+    assert "97.3 % [91.2, 100.0]" in claim
+
+
+def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
+    claim = claim_of(decision(DECIDES), MODEL)
+    assert claim.startswith("Attention head L1H2 copies the gender of the people it attends to into the next pronoun")
+    for words in ("90.0 % [80.0, 100.0] of 40 passages", "0.40 [0.30, 0.50]", "in 60%", "p 0.0010", "in 70%", "in 55%"):
+        assert words in claim
+    unknown = claim_of(decision(DECIDES | {"follows": Estimate(0.5, 0.4, 0.6)}), MODEL)
+    assert unknown.startswith("The model does not know the next word: it ignores the persons")
+
+
+@pytest.mark.parametrize(
+    ("words", "shape"),
+    [("training data are unknown", {"source": "transformers"}), ("token_shift", {"token_shift": True})],
+)
+def test_a_limit_of_the_model_is_named_only_where_it_holds(words: str, shape: dict[str, Any]) -> None:
+    assert words in " ".join(limits_of(link(STRONG), replace(MODEL, shape=shape)))
+    assert words not in " ".join(limits_of(link(STRONG), MODEL))
+
+
+@pytest.mark.parametrize(("low", "high", "is_limit"), [(1.0, 1.0, True), (0.9, 1.0, False)])
+def test_a_head_without_errors_says_nothing_about_how_rare_they_are(low: float, high: float, is_limit: bool) -> None:
+    limits = limits_of(link(STRONG | {"accuracy": Estimate(1.0, low, high)}), MODEL)
+    assert ("resampling shows none" in " ".join(limits)) == is_limit

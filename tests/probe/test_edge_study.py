@@ -1,0 +1,194 @@
+"""Questions by edges: the heads that were planted are found, and nothing in models without one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from data.pairs import Items
+from data.passages import Passage
+from model.observe import ObservableModel, TransformerView
+from probe import edge_study
+from probe.edge_study import Half, candidates_of, confirm
+from probe.questions import DEV, PASSAGE_QUESTIONS, TESTED
+from probe.results import Finding, Head
+from probe.study import study
+from probe.verdict import NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
+from tests.probe.factories import SETTINGS, SIZES, copying_model, documents, passage_items, passage_tokenizer, passages
+from tests.tiny_models import make_uniform, random_view, untrained
+
+QUESTION = PASSAGE_QUESTIONS["gender"]
+
+
+def studied(model: ObservableModel, found: Sequence[Passage] | None = None) -> Finding | str:
+    """Return the finding, or the sentence why there is none."""
+
+    def other(seed: int) -> ObservableModel:
+        return copying_model([1.0] * model.n_head, 1 + seed, knows_gender=False)
+
+    if isinstance(model, TransformerView):
+
+        def other(seed: int) -> ObservableModel:
+            return random_view(passage_tokenizer().get_vocab_size(), 7 + seed, **SIZES)
+
+    result = study(model, other, passage_items(found), [QUESTION], SETTINGS, documents())
+    [answer] = [*result.findings, *result.missing]
+    return answer
+
+
+@cache
+def planted(*gains: float) -> Finding:
+    finding = studied(copying_model(gains))
+    assert isinstance(finding, Finding), finding
+    return finding
+
+
+def test_the_planted_head_is_found_and_supported() -> None:
+    finding = planted(0.0, 3.0, 0.0)
+    assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 1), "head", SUPPORTED, "E3")
+    head = finding.head
+    assert head.value("p") < 0.01 and head.value("t_lead") > 0
+    assert head.value("swap") == pytest.approx(1.0, abs=1e-3)
+    assert head.value("flips") > 0.9 and head.value("follows") > 0.9 and head.value("cut_alone") > 0.8
+    assert head.value("interchanged") == pytest.approx(1.0)
+    assert head.value("weight_correlation") > 0.5
+    assert finding.set is None and [place for place, *_ in finding.curve] == [Head(0, 1)]
+
+
+def test_a_head_that_looks_at_persons_without_writing_has_no_effect() -> None:
+    [effects] = planted(0.0, 3.0, 0.0).grids["edge_effect"]
+    assert effects[1] > 1 and max(abs(effects[0]), abs(effects[2])) < 1e-6
+
+
+def test_a_head_that_writes_the_other_gender_is_not_supported() -> None:
+    finding = planted(0.0, -3.0, 0.0)
+    assert (finding.verdict, finding.level) == (UNKNOWN_TO_MODEL, "E0") and finding.head.value("follows") < 0.1
+
+
+def test_heads_that_share_the_work_are_a_set() -> None:
+    finding = planted(1.5, 0.0, 1.5)
+    assert finding.set is not None and set(finding.set.heads) == {Head(0, 0), Head(0, 2)}
+    assert finding.set.value("swap") == pytest.approx(1.0, abs=1e-3)
+    assert [head for head, *_ in finding.curve] == finding.set.heads
+    assert finding.unit == "head"  # half of the work is enough for the verdict of one
+
+
+def test_the_verdict_is_that_of_a_set_where_no_single_head_is_enough() -> None:
+    finding = planted(0.6, 0.6, 0.6, 0.6, 0.6, 0.6)
+    assert finding.head.verdict != SUPPORTED and finding.head.value("swap") < 0.2
+    assert finding.set is not None and len(finding.set.heads) == 5
+    assert (finding.unit, finding.verdict, finding.judged) == ("set", SUPPORTED, finding.set)
+
+
+def test_the_halves_share_no_document_and_the_counts_add_up() -> None:
+    finding = planted(0.0, 3.0, 0.0)
+    items = passage_items()
+    halves = [{pair.clusters[0] for pair in items.of(QUESTION.name, part).pairs} for part in (DEV, TESTED)]
+    assert not halves[0] & halves[1]
+    assert (
+        finding.n
+        == finding.clusters["one"] + finding.clusters["two"]
+        == finding.clusters["documents"]
+        == len(halves[1])
+    )
+
+
+def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:
+    shown = planted(0.0, 3.0, 0.0).examples_of("typical")
+    assert len(shown) == edge_study.N_EXAMPLES
+    for example in shown:
+        assert example.text in {passage.text for passage in passages()} and len(example.weights) == 2
+        assert [word.lower() for word, _ in example.next] == ["she", "he"]
+        first, other = (dict(words) for words in (example.next, example.exchanged))
+        assert max(first, key=lambda word: first[word]) != max(other, key=lambda word: other[word])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_heads_that_copy_something_else_than_gender_are_not_supported(seed: int) -> None:
+    finding = studied(copying_model((2.0, 1.0), seed, knows_gender=False))
+    assert isinstance(finding, Finding) and finding.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED)
+    assert 0.1 < finding.head.value("follows") < 0.9
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_random_transformer_is_not_supported(seed: int) -> None:
+    finding = studied(random_view(passage_tokenizer().get_vocab_size(), seed, **SIZES))
+    assert isinstance(finding, Finding) and finding.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED)
+
+
+def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
+    n_words = passage_tokenizer().get_vocab_size()
+    for model in (untrained(n_words, **SIZES), make_uniform(untrained(n_words, **SIZES))):
+        finding = studied(TransformerView(model))
+        assert isinstance(finding, Finding)
+        assert (finding.verdict, finding.set, finding.curve) == (UNKNOWN_TO_MODEL, None, [])
+        assert finding.head.value("follows") == 0.5 and np.isnan(finding.head.value("swap"))
+
+
+# Many heads
+
+
+def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
+    gains = [0.1] * (edge_study.EDIT_ALL + 1)
+    gains[17], gains[9] = 5.0, 8.0
+    finding = planted(*gains)
+    assert (finding.place, finding.verdict) == (Head(0, 9), SUPPORTED)
+    assert np.isfinite(finding.grids["p"]).sum() == edge_study.MAX_EDITED
+    [note] = finding.notes
+    assert note.startswith(f"of {len(gains)} heads only {edge_study.MAX_EDITED} were edited") and "number 1" in note
+    assert planted(0.0, 3.0, 0.0).notes == []
+
+
+def test_the_edited_heads_are_chosen_on_dev_alone() -> None:
+    gains = [0.1 + 0.01 * i for i in range(edge_study.EDIT_ALL + 1)]
+    model = copying_model(gains)
+    items = passage_items()
+    candidates = candidates_of(model, Half(model, items.of(QUESTION.name, DEV), 4096))
+    assert candidates == [Head(0, len(gains) - 1 - i) for i in range(edge_study.MAX_EDITED)]
+    # A tested half of other passages is no reason for other heads.
+    tested = items.of(QUESTION.name, TESTED)
+    changed = items.of(QUESTION.name, DEV) + tested.take(range(len(tested) - 1))
+    for given in (items, changed):
+        [finding] = study(model, lambda seed: model, given, [QUESTION], SETTINGS, documents()).findings
+        assert {Head(*place) for place in np.argwhere(np.isfinite(finding.grids["p"])).tolist()} == set(candidates)
+
+
+def test_a_model_whose_direct_effects_are_unknown_has_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copying_model([1.0] * (edge_study.EDIT_ALL + 1))
+    monkeypatch.setattr(model, "final_norm_pullback", lambda *_: None)
+    assert str(studied(model)).endswith("the direct effects of the heads are not known for this kind of model")
+
+
+# Too few passages
+
+
+def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
+    one, two = ([passage for passage in passages() if passage.has_two == has_two] for has_two in (False, True))
+    model = copying_model((3.0,))
+    counts = f"{len(one)} passages with one person (needed: 40) and 3 passages with a woman and a man (needed: 40)"
+    assert studied(model, [*one, *two[:3]]) == f"next_pronoun_gender: {counts}"
+    assert str(studied(model, [])).startswith("next_pronoun_gender: 0 passages with one person (needed: 40) and 0 ")
+    few_documents = [replace(passage, doc=f"d{i % 4}") for i, passage in enumerate(passages())]
+    assert "those with one person: only 0 documents in one half (needed: 9)" in str(studied(model, few_documents))
+    clumped = [replace(passage, doc="a") for passage in two]
+    assert "those with a woman and a man: only" in str(studied(model, [*one, *clumped]))
+
+
+# Heads that were chosen on another text
+
+
+def test_heads_that_were_chosen_elsewhere_are_tested_once_on_all_passages_with_two_people() -> None:
+    items = passage_items()
+    found = confirm(copying_model([0.0, 3.0]), items, QUESTION, [Head(0, 1)], SETTINGS)
+    assert isinstance(found, Finding)
+    assert (found.n, found.unit) == (sum(pair.has_two for pair in items.pairs), "head")
+    assert found.head.value("p") < 0.01 and found.head.value("swap") == pytest.approx(1, abs=1e-3)
+    idle = confirm(copying_model([0.0, 3.0]), items, QUESTION, [Head(0, 0)], SETTINGS)
+    assert isinstance(idle, Finding) and idle.head.value("p") == 1
+    few = confirm(copying_model([3.0]), Items(items.pairs[:9]), QUESTION, [Head(0, 0)], SETTINGS)
+    assert isinstance(few, str) and "passages with a woman and a man" in few
+
+
+# By hand

@@ -1,0 +1,120 @@
+"""probe.json holds the results without loss, and a damaged file is named in one line."""
+
+import json
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, get_args, get_type_hints
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from data.errors import UserError
+from data.typed_json import to_json
+from probe.config import ProbeConfig
+from probe.results import (
+    SCHEMA_VERSION,
+    Answers,
+    Change,
+    Criterion,
+    Estimate,
+    Finding,
+    Head,
+    Part,
+    ProbeResults,
+    Shown,
+    Tested,
+    TestedModel,
+)
+from tests.blank import blank
+
+
+def results() -> ProbeResults:
+    """Return results with something of every kind."""
+    values = {"swap": Estimate(0.25, 0.125, 0.5), "selectivity": Estimate(0.5)}
+    met = Criterion("causal_edge", "E3", {"swap": 0.25, "specificity_low": None}, {"swap": "above 0.2"}, "met", "")
+    tested = Tested([Head(1, 2)], values, [met], "supported", "E3", ["a reason"])
+    shown = Shown(kind="typical", text="Lily ran. ", query=3, word="ran", meant=[[1]], next=[("She", 0.75)])
+    part = Part(n=4, clusters={"frames": 2}, values=values, rules={"nearest": 0.5})
+    finding = blank(
+        Finding, question="number", outcome="attention", unit="set", head=tested, set=tested, parts={"iid": part},
+        curve=[(Head(1, 2), 0.5, Estimate(0.5))], similar=[(Head(0, 0), -0.5)], examples=[shown], file="a.jsonl",
+        grids={"p": [[0.5, float("nan")]]},
+    )  # fmt: skip
+    change = blank(Change, question="number", measure="effect", head=Head(0, 1), difference=Estimate(1.0, 0.5, 2.0))
+    model = TestedModel("runs/a", 100, "stories", {"d_model": 8})
+    return ProbeResults(
+        model=model, before=model, settings=ProbeConfig(), data={"fingerprint": "0"}, warnings=["w"], missing=["m"],
+        findings=[finding], confirmed=[replace(finding, file=None, grids={})],
+        changes=[change, replace(change, head=None)], behaviour=[blank(Answers)],
+        contract={"logits": 0.0}, grids={"entropy": [[0.5]]},
+    )  # fmt: skip
+
+
+def read(content: Any) -> ProbeResults:
+    return ProbeResults.from_json(json.loads(json.dumps(content)))
+
+
+def test_a_file_has_all_that_was_found_out() -> None:
+    content = to_json(results())
+    again = read(content)
+    assert to_json(again) == content and np.isnan(again.findings[0].grids["p"][0][1])
+    without_nan = replace(results(), findings=[replace(results().findings[0], grids={})])
+    assert read(to_json(without_nan)) == without_nan == without_nan.rounded()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": "0"}, "probe.json.findings[0].n: '0' is not a whole number"),
+        ({"head": {}}, "probe.json.findings[0].head: no field heads"),
+        ({"colour": "red"}, "probe.json.findings[0]: unknown field colour"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_the_place_of_the_error(changes: dict[str, Any], message: str) -> None:
+    content = to_json(results())
+    content["findings"][0] |= changes
+    with pytest.raises(UserError) as error:
+        read(content)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("content", [None, [], {}, {"schema_version": 12, "selected": []}, {"findings": {}}])
+def test_what_is_no_probe_or_older_is_refused(content: Any) -> None:
+    with pytest.raises(UserError, match="^probe.json: not the results of a probe"):
+        read(content)
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1, None])
+def test_another_version_is_refused(version: int | None) -> None:
+    with pytest.raises(UserError, match=f"^probe.json: version {version} instead of {SCHEMA_VERSION}$"):
+        read(to_json(results()) | {"schema_version": version})
+
+
+def test_what_is_judged_is_the_unit_of_a_finding() -> None:
+    [finding] = results().findings
+    other = replace(finding.head, heads=[Head(1, 2), Head(0, 1)], verdict="suggestive", level="E2")
+    as_set, as_head = replace(finding, set=other), replace(finding, unit="head", set=other)
+    assert (as_set.judged, as_set.verdict, as_set.level, as_set.place) == (other, "suggestive", "E2", Head(1, 2))
+    assert (as_head.judged, as_head.verdict) == (finding.head, "supported")
+    assert finding.head.value("swap") == 0.25 and np.isnan(finding.head.value("mass"))
+    found = results()
+    assert found.finding("number") is found.findings[0] and found.finding("gender") is None
+    assert finding.examples_of("median") == []
+
+
+def fields_of(kind: Any) -> set[str]:
+    """Return the fields of a dataclass and of all dataclasses in it."""
+    names = set()
+    if is_dataclass(kind):
+        names = {field.name for field in fields(kind)}
+        for hint in get_type_hints(kind).values():
+            names |= fields_of(hint)
+    for argument in get_args(kind):
+        names |= fields_of(argument)
+    return names
+
+
+def test_a_change_of_a_field_needs_another_version() -> None:
+    """If this fails: raise SCHEMA_VERSION, then record both here."""
+    names = ",".join(sorted(fields_of(ProbeResults)))
+    assert (SCHEMA_VERSION, len(names), crc32(names.encode())) == (13, 588, 2283086483)

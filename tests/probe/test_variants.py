@@ -1,0 +1,99 @@
+"""probe.variants: differences between variants are paired by seed and exactly tested."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from data.errors import UserError
+from probe.seeds import SweepRun
+from probe.variants import Variant, by_variant, compare_runs, compared_question, difference, measured
+from tests.probe.sweep_runs import BASE, TIED, UNMASKED, WORSE, finding, sweep_run, variant_runs
+
+
+def compared(runs: list[SweepRun], base: list[float] = BASE) -> Variant:
+    """Return the last variant of a comparison of standard runs with `runs`."""
+    return compare_runs([*variant_runs(base), *runs], {"model.tie_query_key": False}).variants[-1]
+
+
+def test_each_measure_is_read_from_its_field() -> None:
+    expected = {
+        "gap": 0.03, "resolved_share": 0.9, "resolved_share_headline": 0.7, "accuracy": 0.95, "block_accuracy": 0.85,
+        "entropy": 0.5, "gradient_norm": 12.5, "asymmetry": 0.6,
+    }  # fmt: skip
+    assert measured(variant_runs([0.03])[0], "number") == pytest.approx(expected)
+
+
+def test_runs_on_a_text_are_compared_by_their_loss_and_the_edges_of_their_head() -> None:
+    edge = finding(question="next_pronoun_gender", outcome="edge", follows=0.8)
+    run = sweep_run(1, [edge], metrics=variant_runs([None])[0].metrics)
+    values = measured(run, compared_question([run, run]))
+    assert values == {"loss": 1.0, "swap": 0.9, "follows": 0.8, "gradient_norm": 12.5}
+
+
+def test_the_question_is_the_first_by_attention_that_all_runs_have() -> None:
+    edge, one, other = finding(outcome="edge", question="e"), finding(question="number"), finding(question="gender")
+    assert compared_question([sweep_run(1, [edge, one, other]), sweep_run(2, [other, edge])]) == "gender"
+    assert compared_question([sweep_run(1, [edge, one]), sweep_run(2, [edge])]) == "e"
+    assert compared_question([sweep_run(1, [one]), sweep_run(2, [other])]) == ""
+
+
+def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> None:
+    worse = [gap + noise for gap, noise in zip(WORSE, (0.001, -0.001, 0.002, 0.0, -0.002), strict=True)]
+    tied = compared(variant_runs(worse, TIED, first=5)[::-1])
+    test = tied.differences["gap"]
+    expected = stats.ttest_rel(worse, BASE).confidence_interval(0.95)
+    assert test.mean == pytest.approx(0.010) and test.interval == pytest.approx((expected.low, expected.high))
+    assert test.p == test.smallest_p == 0.0625 and test.is_significant
+    assert not tied.differences["resolved_share"].is_significant
+
+
+def test_seeds_without_a_pair_are_named_and_left_out() -> None:
+    extra = replace(variant_runs([9.0], TIED, first=9)[0], seed=17)
+    tied = compared([*variant_runs(WORSE, TIED, first=5)[:4], extra])
+    assert tied.unpaired_seeds == [5, 17] and "5, 17" in tied.sentence
+    assert tied.differences["gap"].mean == pytest.approx(0.010)
+
+
+def test_the_exact_p_counts_all_sign_changes() -> None:
+    differences = [0.3, -0.1, 0.4, 0.2, 0.25, 0.6]
+    signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(6)) & 1)
+    means = np.abs((signs * differences).mean(1))
+    assert difference(differences).p == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
+
+
+def test_an_interval_without_zero_is_not_significant_without_a_small_p() -> None:
+    result = difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])  # one of six differs in sign
+    assert result.interval and result.p and result.smallest_p
+    assert result.interval[0] > 0 and result.p == 0.0625 > 0.05 > result.smallest_p
+    assert not result.is_significant
+
+
+def test_rounding_errors_are_no_difference_and_many_seeds_are_tested_by_random_permutations() -> None:
+    assert difference([1e-17] * 5).is_significant is False
+    result = difference(np.random.default_rng(0).standard_normal(25) + 3)
+    assert result.is_significant and result.p == pytest.approx(2e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_without_a_difference_at_most_one_test_in_twenty_is_significant(n: int) -> None:
+    rng = np.random.default_rng(n)
+    rate = np.mean([difference(rng.standard_normal(n)).is_significant for _ in range(600)])
+    assert rate <= 0.05 + 3 * (0.05 * 0.95 / 600) ** 0.5
+
+
+def test_two_seeds_are_shown_and_not_tested() -> None:
+    tied = compared(variant_runs([0.05, 0.06], TIED, first=5), base=BASE[:2])
+    assert tied.differences["gap"].is_significant is None and "+0.0230" in tied.sentence
+
+
+def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores() -> None:
+    unmasked = compared(variant_runs([-0.9] * 5, UNMASKED, first=5))
+    assert unmasked.verdicts == [] and unmasked.values.keys() == {"gap", "gradient_norm"}
+    assert "not causal" in unmasked.sentence
+
+
+def test_a_variant_without_a_seed_of_the_standard_is_refused() -> None:
+    with pytest.raises(UserError, match="tie_query_key=true"):
+        by_variant({"0": (1, {}), "1": (7, TIED)})

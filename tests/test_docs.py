@@ -1,0 +1,137 @@
+"""The documents: commands are those that CI runs, settings exist, code prints what is shown, links lead somewhere."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from probe.questions import QUESTIONS
+from probe.results import MEASURES, Finding, ProbeResults
+from train import GROUPS
+from training.command_line import hydra_arguments
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "data/tinystories/README.md"]
+PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
+RESULTS = ROOT / "research" / "results"
+COMMANDS = [
+    command.split("#")[0].rstrip(" \\")
+    for page in WRITTEN
+    for command in re.findall(r"^(?:    |\.venv/bin/)?python train\.py (.*)$", page.read_text(), re.MULTILINE)
+]
+_BLOCKS = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
+_NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
+
+
+def marked(name: str) -> list[str]:
+    match = re.search(rf"<!-- {name} -->\n(.*?)<!-- end -->", README, re.DOTALL)
+    assert match, f"README.md has no place marked {name}"
+    return match[1].strip("\n").splitlines()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/english.md"], ids=lambda page: page.name)
+def test_the_english_text_claims_what_is_shown(page: Path) -> None:
+    assert re.search(r"copies the gender of the people\s+it attends to", page.read_text())
+
+
+def test_two_commands_of_one_line_do_all_the_set_up() -> None:
+    train, test = [line for line in README.splitlines() if "pip install" in line]
+    assert train in marked("train command") and test in marked("test command")
+    assert train.endswith("-r requirements.txt && .venv/bin/python train.py")
+    assert test.endswith("-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile")
+
+
+def test_the_table_of_results_is_the_measured_one() -> None:
+    assert "\n".join(["", "", *marked("results"), "", ""]) in (RESULTS / "link_head.md").read_text()
+
+
+def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:
+    for training in json.loads((RESULTS / "link_head.json").read_text())["training"]:
+        assert training["gap"] > -3 * training["gap_error"]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_and_heading_that_a_page_links_to_exists(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+
+
+def test_every_folder_and_file_of_the_tree_exists() -> None:
+    tree = README[README.index("train.py  eval.py     entry points") :].split("```")[0]
+    for name in re.findall(r"^(\w+/)", tree, re.MULTILINE):
+        assert (ROOT / name).is_dir(), name
+    reading_order = re.search(r"this page, (.*?)\.\n\n", README, re.DOTALL)
+    assert reading_order
+    for path in reading_order[1].replace("\n", " ").split(", "):
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_documents_are_at_most_12_pages_of_15000_words_and_the_readme_120_lines() -> None:
+    assert len(README.splitlines()) <= 120 and len(WRITTEN) <= 12
+    assert sum(len(page.read_text().split()) for page in WRITTEN) <= 15_000
+
+
+def test_no_page_or_setting_names_a_path_of_a_machine() -> None:
+    for path in [*PAGES, *RESULTS.glob("*.json"), *ROOT.glob("configs/**/*.yaml")]:
+        assert not re.search(r"/(work|root|home|tmp)/", path.read_text()), path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_training_command_of_the_documents_composes(command: str) -> None:
+    changes = [word for word in shlex.split(command) if word != "-m" and not re.match(r"hydra[./]", word)]
+    single = [re.sub(r"(=[^,]*),.*", r"\1", change) for change in changes]  # of a sweep the first run
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        assert compose("train", hydra_arguments(single, GROUPS))
+
+
+def test_every_question_measure_and_field_of_probe_json_is_documented() -> None:
+    text = (ROOT / "docs" / "probe.md").read_text()
+    names = {*MEASURES, *(field.name for kind in (ProbeResults, Finding) for field in fields(kind))}
+    names |= {question.name for question in QUESTIONS.values()}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_bars_of_the_verdict_are_documented() -> None:
+    text = (ROOT / "docs" / "probe.md").read_text()
+    for question in QUESTIONS.values():
+        for bar in question.bars:
+            rows = [line for line in text.splitlines() if line.startswith(f"| {question.outcome} | {bar.criterion} |")]
+            assert len(rows) == 1 and f"| {bar.level} |".replace("|  |", "| |") in rows[0], bar.criterion
+            if bar.limit and bar.measure != "unlinked_share":  # in words: "half of the usual"
+                assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'[1:])}0?(?!\d)", rows[0]), bar
+
+
+def outputs(page: str) -> list[str]:
+    """Run the code blocks of a page in one namespace and return what each prints."""
+    namespace: dict = {}
+    printed = []
+    for code, _ in _BLOCKS.findall(page):
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            exec(code, namespace)
+        printed.append(stream.getvalue())
+    return printed
+
+
+def test_the_page_about_attention_shows_the_output_of_its_code() -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    blocks = _BLOCKS.findall(page)
+    assert len(blocks) == page.count("```python") >= 12
+    for (code, shown), printed in zip(blocks, outputs(page), strict=True):
+        assert _NUMBER.sub("#", printed).split() == _NUMBER.sub("#", shown).split(), code
+        numbers, expected = ([float(number) for number in _NUMBER.findall(text)] for text in (printed, shown))
+        assert numbers == pytest.approx(expected, rel=0.02, abs=0.002), code  # CPUs round sums differently

@@ -4,11 +4,13 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from antecedent_lab.api import ProbeResult
 from antecedent_lab.opened import open_run
 from data.config import TextConfig, TokenizerKind
 from data.errors import UserError
@@ -20,8 +22,9 @@ from report import live
 from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
 from report.live import check_live, live_content
 from report.page import page
-from report.reproduce import reproducing_commands
+from report.reproduce import ablation_code, reproducing_commands
 from tests.report import sample
+from tests.report.browser import Markup
 from training.metrics import Metrics, load_metrics
 from training.settings import compose_settings, flatten
 from training.weight_history import WeightHistory, load_weight_history
@@ -80,6 +83,18 @@ def test_the_live_model_begins_with_what_was_tested(opened: OpenedRun) -> None:
     own = replace(sample.finding("number"), file="own.jsonl", examples=[median])
     model = live_content(opened, sample.results(own), None, [], None, []).model
     assert model is not None and (model.text, model.pair) == ("The cat sat. It", [])
+
+
+def test_a_notebook_shows_the_report_in_a_frame_and_its_code_removes_the_head(opened: OpenedRun) -> None:
+    found = replace(sample.finding("number"), grids={})
+    result = ProbeResult(opened, sample.results(found, behaviour=[]))
+    frame = Markup(result._repr_html_())
+    attributes = dict(frame.attributes)
+    assert frame.tags == ["iframe"] and "allow-same-origin" not in attributes["sandbox"]
+    assert attributes["srcdoc"] == result.page()
+    names: dict[str, Any] = {"print": lambda change: names.update(change=change)}
+    exec(ablation_code(found, replace(sample.MODEL, run=opened.source)), names)
+    assert names["change"].abs().max() > 0
 
 
 def test_the_training_command_gives_the_settings_of_the_run(opened: OpenedRun) -> None:

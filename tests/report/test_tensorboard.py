@@ -1,13 +1,12 @@
 """Pictures for TensorBoard."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from probe.sentences import EXAMPLE_BLOCK
 from report.tensorboard import ROW, draw_snapshot, example_block, head_map, score_colour
 from tests.report.sample import tokenized
+from training.metrics import HeadPoint
 
 
 def colours(image: np.ndarray, row: int) -> list[tuple[int, ...]]:
@@ -39,10 +38,8 @@ def test_the_antecedent_is_shaded_blue_and_the_distractor_orange() -> None:
     assert set(colours(image, 0)) == {(255, 255, 255), score_colour(0.75, 0.5, 1.0), (234, 174, 128)}
 
 
-def test_a_snapshot_has_two_maps_per_question_and_the_example_block() -> None:
-    reading = SimpleNamespace(
-        name="number", layer=0, head=1, accuracy=np.zeros((1, 2)), pronoun_contrast=np.zeros((1, 2))
-    )
+def test_a_snapshot_has_a_map_for_each_measure_and_the_example_block() -> None:
+    point = HeadPoint(0, 1, {"accuracy": [[0.5, 0.9]], "contrast": [[0.0, 1.0]]})
     words = tokenized(EXAMPLE_BLOCK[0].text).words
-    images = draw_snapshot([reading], [(EXAMPLE_BLOCK[0], words, np.zeros((1, 2, len(words), len(words))))])
+    images = draw_snapshot({"number": point}, [(EXAMPLE_BLOCK[0], words, np.zeros((1, 2, len(words), len(words))))])
     assert set(images) == {"number/accuracy of heads", "number/pronoun contrast of heads", "example block/best head"}

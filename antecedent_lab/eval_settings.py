@@ -61,7 +61,7 @@ class EvalSettings:
         return self.model is not None and not (Path(self.model) / "checkpoints").is_dir()
 
     @property
-    def own_items(self) -> str | None:
+    def own_file(self) -> str | None:
         """The file of a question of the user's own."""
         return self.items if self.items and self.items.lower().endswith(".jsonl") else None
 
@@ -82,9 +82,9 @@ class EvalSettings:
                 problem = f"cannot be combined with {self.mode}="
             elif name == "run" and self.model is not None:
                 problem = "cannot be combined with model=, which means the same"
-            elif name == "items" and value != STORIES and self.own_items is None:
+            elif name == "items" and value != STORIES and self.own_file is None:
                 problem = f"not known; give {STORIES} or FILE.jsonl"
-            elif name == "items" and self.own_items and self.mode == "text":
+            elif name == "items" and self.own_file and self.mode == "text":
                 problem = "shows no sentence; leave it out"
             elif name in ("out", "tokenizer") or (name == "items" and value == STORIES):
                 problem = "" if self.is_external or (name == "tokenizer" and self.before) else needs_external

@@ -79,7 +79,7 @@ def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> 
 def _open(settings: EvalSettings) -> OpenedModel:
     """Open the model that the settings name, and print its name, step and device."""
     source = settings.source
-    items = None if settings.own_items or not settings.is_external else settings.items
+    items = None if settings.own_file or not settings.is_external else settings.items
     opened = open_model(
         str(source) if settings.is_external else find_run(source),
         items=items,
@@ -103,10 +103,10 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     """Test the heads of a model, print the results and write the folder; print the page's address."""
     check_live(opened, settings.live)
     config = affordable(config, opened)
-    has_own = settings.own_items is not None
+    has_own = settings.own_file is not None
     if isinstance(opened, OpenedRun) and not opened.has_stories and settings.mode == "probe" and not has_own:
         _print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
-    source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_items)
+    source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_file)
     subfolder = f"outside/{folder_name(source.name)}" if settings.path else ""
     if has_own:
         subfolder = f"own/{folder_name(source.name.removeprefix('own/'))}"
@@ -183,7 +183,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
     name = str(settings.before)
     is_run = (Path(name) / "checkpoints").is_dir()
-    items = None if is_run or settings.own_items else settings.items
+    items = None if is_run or settings.own_file else settings.items
     before = open_model(
         name,
         items=items,
@@ -193,7 +193,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
         setting="before",
     )
     print(printable(f"compared with {before.source}"), flush=True)
-    own = settings.own_items
+    own = settings.own_file
     named = folder_name(f"{before.name}_{Path(own).stem}" if own else before.name)
     with results_folder(opened, subfolder=f"compared/{named}") as folder:
         results = compare_models(before, opened, own=own, config=config, cache_dir=settings.cache_dir)

@@ -125,9 +125,12 @@ function comparedWords(text) {
   if (chosen.length === 2) return chosen;
   const [[first], [second]] = comparable(text, 2);
   const { words, spans } = reading(text);
-  const other = OTHER_PRONOUN[words.at(-1).toLowerCase()];
-  if (!other || !text.trim().endsWith(words.at(-1))) return [first, second];
-  const [[ofTwin]] = comparable(withWords(text, spans, [[words.length - 1, other]]), 1);
+  const last = words.at(-1);
+  const other = OTHER_PRONOUN[last.toLowerCase()];
+  if (!other || !text.trim().endsWith(last)) return [first, second];
+  const isCapital = last.slice(0, 1) !== last.slice(0, 1).toLowerCase();
+  const written = isCapital ? other.slice(0, 1).toUpperCase() + other.slice(1) : other;
+  const [[ofTwin]] = comparable(text.slice(0, spans.at(-1)[0]) + written, 1);
   return [first, ofTwin === first ? second : ofTwin];
 }
 

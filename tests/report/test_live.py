@@ -62,7 +62,7 @@ def select(view: Opened, label: str, value: str) -> None:
 
 def field(view: Opened, label: str) -> Any:
     """Return the menu or the field of the live section with this label."""
-    return view.page.locator("#live").get_by_role("combobox", name=label, exact=True)
+    return view.page.locator(f"#live .menu:has(span:text-is('{label}')) :is(select, input)")
 
 
 def word_weights(view: Opened) -> list[float]:
@@ -180,29 +180,6 @@ def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Sho
 # Words
 
 
-def test_a_word_can_be_exchanged_and_the_four_sentences_made(show: Show) -> None:
-    with show() as view:
-        live = view.page.locator("#live")
-        live.get_by_text("Change a word, or make").click()
-        select(view, "Word", "6 cat")
-        field(view, "becomes").fill("dog")
-        live.get_by_role("button", name="Replace the word").click()
-        assert view.page.locator("#live-text").input_value() == TEXT.replace("cat", "dog")
-
-        select(view, "The pronoun", "12 It")
-        field(view, "means").select_option("6 dog")
-        field(view, "and the other pronoun").fill("they")
-        field(view, "means the word").select_option("10 buses")
-        live.get_by_role("button", name="Make the four sentences").click()
-        texts = [text.split("\n")[0] for text in view.page.locator(".card").all_inner_texts()]
-        near = "One sunny day, the {} sat near the {}. {}"
-        block = [("dog", "buses", "It"), ("dog", "buses", "They"), ("buses", "dog", "It"), ("buses", "dog", "They")]
-        assert texts == [near.format(*words) for words in block]
-        names = [view.page.locator(".card").nth(i).locator(".bar-name").all_inner_texts() for i in range(4)]
-        assert names == [["dog", "buses"], ["buses", "dog"]] * 2  # antecedent, distractor
-        view.check()
-
-
 def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) -> None:
     with show() as view:
         view.page.locator("#live-text").fill("The zebra sat")
@@ -281,24 +258,6 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
     assert printed == expected
 
 
-def test_pictures_are_saved_as_svg_and_png(show: Show, tmp_path: Path) -> None:
-    with show() as view:
-        for name, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
-            with view.page.expect_download() as download:
-                view.page.get_by_role("button", name=f"Save lines as {name}").click()
-            download.value.save_as(tmp_path / name)
-            content = (tmp_path / name).read_bytes()
-            assert content.startswith(start) and len(content) > 2000
-        svg = (tmp_path / "SVG").read_text()
-        assert "cat" in svg and "rgb(" in svg and "class=" not in svg and f"<title>Attention of L0H1. {TEXT}" in svg
-        sizes = "[...document.querySelectorAll('text')].map((node) => getComputedStyle(node).fontSize)"
-        on_page = view.page.evaluate(sizes)
-        assert view.complaints == []
-        view.page.goto("about:blank")
-        view.page.set_content(svg)  # without the styles of the page
-        assert set(view.page.evaluate(sizes)) == set(on_page) == {"11px"}
-
-
 # The page
 
 
@@ -329,9 +288,6 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
         view.page.get_by_role("button", name="Remove this head").click()
         violations = axe.Axe().run(view.page).response["violations"]
         assert [violation["id"] for violation in violations] == []
-        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        view.page.get_by_role("button", name="Larger type").click()
-        assert view.page.evaluate("getComputedStyle(document.documentElement).fontSize") == "24px"
         assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -4,9 +4,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +13,11 @@ import pytest
 from data.typed_json import to_json
 from report.page import PageContent, page
 from tests.report import sample
-from tests.report.browser import Markup, Opened, opened, running
+from tests.report.browser import Markup, Opened
+from tests.report.conftest import Show
 
 CONTENT = sample.content()
 TEXT = page(CONTENT)
-Show = Callable[..., AbstractContextManager[Opened]]
-
-browser = pytest.fixture(running, scope="module")
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Show:
-    return lambda content=CONTENT, **settings: opened(browser, page(content), tmp_path, **settings)
 
 
 def weights_of(name: str) -> Any:

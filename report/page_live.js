@@ -60,8 +60,7 @@ function showLiveNotes(notes) {
   show("live-notes", ...notes.filter(Boolean).map((line) => element("p", { class: "note" }, element("bdi", {}, line))));
 }
 
-function onTyped(event) {
-  const { value } = event.target;
+function onTyped({ target: { value } }) {
   clearTimeout(typingTimer);
   if (slowest < SLOW) typed(value);
   else typingTimer = setTimeout(() => typed(value), 150);
@@ -166,18 +165,14 @@ function linkNow() {
   return { query, target, other };
 }
 
-// Two words before `query`: those after a determiner or with a capital letter first, then those that a head attends to.
-function likelyNouns(sentence, query) {
-  const pass = passOf(sentence.text, []);
-  const attended = new Float64Array(sentence.words.length);
-  perHead((layer, head) => wordRow(pass, query, layer, head).forEach((weight, i) => (attended[i] = Math.max(attended[i], weight))));
-  const found = [];
-  sentence.words.slice(0, query).forEach((word, position) => {
-    if (!position || !/\p{L}/u.test(word) || NO_NOUNS.includes(word.toLowerCase())) return;
-    const isLikely = /^\p{Lu}/u.test(word) || DETERMINERS.includes(sentence.words[position - 1].toLowerCase());
-    found.push([position, attended[position] + (isLikely ? 1 : 0)]);
-  });
-  return [...found.sort(([, a], [, b]) => b - a).map(([position]) => position), 0, 1].slice(0, 2);
+// Two words before `query`: those after a determiner or with a capital letter.
+function likelyNouns({ words }, query) {
+  const isNoun = (position) => {
+    const word = words[position];
+    const isLikely = /^\p{Lu}/u.test(word) || DETERMINERS.includes(words[position - 1]?.toLowerCase());
+    return position && /\p{L}/u.test(word) && isLikely && !NO_NOUNS.includes(word.toLowerCase());
+  };
+  return [...words.keys()].slice(0, query).filter(isNoun).concat(0, 1).slice(0, 2);
 }
 
 function drawEdit() {

@@ -113,10 +113,6 @@ def _verdict(finding: Finding) -> str:
     return f"{finding.verdict} ({finding.level})"
 
 
-def _author(finding: Finding) -> str:
-    return f"{number(finding.judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})"
-
-
 _COLUMNS: dict[str, dict[str, Callable[[Finding], str]]] = {  # of the summary, by outcome
     "attention": {
         "question": lambda finding: f"{finding.question}: {finding.description}",
@@ -132,7 +128,9 @@ _COLUMNS: dict[str, dict[str, Callable[[Finding], str]]] = {  # of the summary, 
         "head": _heads,
         "swap [95 %]": _cell("swap", ".2f", has_interval=True),
         "flips": _cell("flips", ".2f"),
-        "author's entity": _author,
+        "author's entity": lambda finding: (
+            f"{number(finding.judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})"
+        ),
         "p": _cell("p"),
         "verdict": _verdict,
     },
@@ -178,10 +176,12 @@ def confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
 
 def _lacking(finding: Finding) -> list[str]:
     """Return why the user's own question can have no small p, and why it has no swap."""
+    if finding.file is None:
+        return []
     lines = []
-    if finding.file is not None and finding.smallest_p >= MAX_P:
+    if finding.smallest_p >= MAX_P:
         lines.append(f"  too few different test frames or words: no p can be below {MAX_P:g}")
-    if finding.file is not None and math.isnan(finding.judged.value("swap")):
+    if math.isnan(finding.judged.value("swap")):
         is_constant = "answer" in finding.judged.values
         no_answers = "the texts have no answers that can be compared"
         lines.append(f"  no swap: {'the answer does not follow the antecedent' if is_constant else no_answers}")
@@ -349,7 +349,11 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
         for measure in ("answer", "effect", "attention"):
             changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
             rows += [_change_row(change) for change in (changes if all_rows else _most_changed(changes))]
-            notes += _change_counts(measure, changes) if measure != "answer" else []
+            if changes and measure != "answer":
+                n_changed = sum(change.p < MAX_P for change in changes)
+                few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
+                notes.append(f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases")
+                notes[-1] += few if changes[0].smallest_p >= MAX_P else ""
         lines += ["", f"{question}: {description_of(question)}", *aligned(rows), *notes]
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
@@ -371,17 +375,6 @@ def _change_row(change: Change) -> list[str]:
     name = f"  {change.measure}" + (f" {change.head}" if change.head else "")
     numbers = [number(change.before), number(change.after), number(change.difference), f"{change.p:.4f}"]
     return [name, *numbers, "changed" if change.p < MAX_P else "no change shown"]
-
-
-def _change_counts(measure: str, changes: list[Change]) -> list[str]:
-    """Return how many heads changed, and whether so few cases could show it."""
-    if not changes:
-        return []
-    n_changed = sum(change.p < MAX_P for change in changes)
-    line = f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
-    if changes[0].smallest_p >= MAX_P:
-        line += f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
-    return [line]
 
 
 # A sentence of the user's
@@ -454,21 +447,11 @@ def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
             tested = scores.of(finding.question, part)
             for i, cell in enumerate(tested.items.cells):
                 pair = tested.items.pairs[i // 2]
-                place = {
-                    "question": pair.question,
-                    "layer": finding.place.layer,
-                    "head": finding.place.head,
-                    "part": part,
-                }
-                origin = {
-                    "block": pair.block,
-                    "order": pair.order,
-                    "clusters": pair.clusters,
-                    "text": pair.texts[i % 2],
-                }
-                record = (
-                    place | origin | {"query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant}
-                )
+                record = {
+                    "question": pair.question, "layer": finding.place.layer, "head": finding.place.head, "part": part,
+                    "block": pair.block, "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
+                    "query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant,
+                }  # fmt: skip
                 for name in (field.name for field in fields(HeadRows)):
                     record[name] = round(float(getattr(tested.rows, name)[i, *finding.place]), 5)
                 lines.append(json.dumps(record))

@@ -11,7 +11,7 @@ from probe.questions import MAX_P, QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
-from report.page import PageContent, PageFinding, PageGroup, PageMeasure, PageModel, PageSentence
+from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
 from report.reproduce import ablation_code, reproducing_commands
 from report.tables import finding_tables, head_names, model_tables
 from training.metrics import HeadPoint, Metrics
@@ -99,10 +99,14 @@ def page_content(
     )
 
 
-def _measure(name: str) -> PageMeasure:
+def _measure(name: str) -> dict[str, Any]:
+    """Return how the page calls and colours a measure: white at `centre`, with full colour at 1.
+
+    `centre` None: white is 0, and the largest number has full colour.
+    """
     measure = MEASURES[name]
     centre = _CENTRES.get(name, 0.0) if measure.is_share else None
-    return PageMeasure(label=measure.label, meaning=measure.meaning, centre=centre)
+    return {"label": measure.label, "meaning": measure.meaning, "centre": centre}
 
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:

@@ -24,19 +24,10 @@ from report.live import Live
 from report.tables import Table
 
 FOLDER = Path(__file__).parent
-SCRIPTS = (  # in this order
-    "page_model",
-    "page_tokens",
-    "page_data",
-    "page_elements",
-    "page_live_model",
-    "page_heads",
-    "page_sentences",
-    "page_training",
-    "page_live",
-    "page",
-)
-
+SCRIPTS = [  # in this order
+    "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_heads", "page_sentences",
+    "page_training", "page_live", "page",
+]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
@@ -77,15 +68,6 @@ class PageFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageMeasure:
-    """How the page names and colours a number of every head."""
-
-    label: str
-    meaning: str
-    centre: float | None  # white; full colour is 1. None: white is 0, and the largest number has full colour
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PageGroup:
     """Sentences that are shown side by side."""
 
@@ -120,7 +102,7 @@ class PageContent:
     notes: list[str]
     max_p: float
     findings: list[PageFinding] = field(default_factory=list)
-    measures: dict[str, PageMeasure]
+    measures: dict[str, dict[str, Any]]  # how a number of every head is called and coloured
     groups: dict[str, PageGroup]
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script

@@ -113,11 +113,6 @@ function perHead(value) {
   return Array.from({ length: nLayer }, (_, layer) => Array.from({ length: nHead }, (_, head) => value(layer, head)));
 }
 
-function isSignificant(layer, head) {
-  const p = question()?.grids.p?.[layer][head] ?? null;
-  return p !== null && p < content.max_p;
-}
-
 function isChosen(layer, head) {
   return String(question()?.place) === String([layer, head]);
 }

@@ -29,7 +29,8 @@ function headButton(layer, head, scores) {
   // What is said of it
   const value = scores ? scores[layer][head] : null;
   const isSelected = layer === state.layer && head === state.head;
-  const isMarked = state.time === END && !OF_SENTENCE[state.score] && isSignificant(layer, head);
+  const p = question()?.grids.p?.[layer][head] ?? 1; // null: not tested
+  const isMarked = state.time === END && !OF_SENTENCE[state.score] && p < content.max_p;
   const facts = [`layer ${layer} head ${head}`, `${scoreName()} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");

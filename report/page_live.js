@@ -1,6 +1,6 @@
 // The live section: type a sentence, change heads and links, see the next words. page_live_model.js computes.
 
-const OTHER_PRONOUN = { it: "they", they: "it", she: "he", he: "she", him: "her", her: "him", his: "her", them: "it", its: "their", their: "its" };
+const OTHER_PRONOUN = { __proto__: null, it: "they", they: "it", she: "he", he: "she", him: "her", her: "him", his: "her", them: "it", its: "their", their: "its" };
 const PRONOUNS = Object.keys(OTHER_PRONOUN);
 // Words before a noun, and words that are none: enough to guess which two words of a sentence are its nouns.
 const DETERMINERS = "the a an some his her my your our their this that".split(" ");
@@ -94,7 +94,7 @@ function drawLive() {
   setLive(live.text);
   redrawOn("edits revision time", drawAnswers);
   redrawOn("edits revision time pair", drawCompare);
-  redrawOn("sentence edits revision layer head query target other", drawEdit);
+  redrawOn("sentence edits revision layer head query target other", () => keepFocus("live-edit", showEdit, "[data-name=remove]"));
   redrawOn("sentence edits revision layer head query target other time pair", drawShare);
 }
 
@@ -173,10 +173,6 @@ function likelyNouns({ words }, query) {
     return position && /\p{L}/u.test(word) && isLikely && !NO_NOUNS.includes(word.toLowerCase());
   };
   return [...words.keys()].slice(0, query).filter(isNoun).concat(0, 1).slice(0, 2);
-}
-
-function drawEdit() {
-  keepFocus("live-edit", showEdit, "[data-name=remove]");
 }
 
 function showEdit() {

@@ -55,54 +55,38 @@ function drawCharts() {
   if (training) show("charts", ...chartsNow().map(chartFigure));
 }
 
-function chartFigure(chart) {
-  const scale = scaleOf(chart);
-  const curves = chart.lines.map((curve) => curvePath(chart, curve, scale));
-  const now = state.time === END ? scale.last : steps[state.time];
-  const cursor = shape("line", { class: "cursor", x1: scale.x(now), x2: scale.x(now), y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
-  const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": chartLabel(chart) }, axes(scale), ...curves, cursor);
-  const i = Math.max(0, chart.steps.findLastIndex((step) => step <= now));
-  const main = chart.lines.find(({ kind }) => kind === "head");
-  const value = `${number(main.values[i])} at step ${chart.steps[i].toLocaleString("en")}`;
-  const keys = chart.lines.filter(({ name }) => name).map(({ name, kind }) =>
-    element("span", { class: "key" }, shape("svg", { width: 18, height: 8 }, shape("path", { class: `curve ${kind}`, d: "M0 4H18" })), name),
-  );
-  const caption = element("figcaption", {}, element("b", {}, chart.title), ` ${value}`);
-  return element("figure", {}, caption, picture, element("p", { class: "keys" }, ...keys));
-}
+function chartFigure({ title, steps: at, lines, low: lowest, high: highest }) {
+  // Places of steps and values
+  const values = lines.flatMap((curve) => curve.values).filter((value) => value !== null);
+  const low = lowest ?? Math.min(...values);
+  const high = Math.max(highest ?? Math.max(...values), low + 1e-3);
+  const last = Math.max(at.at(-1), steps.at(-1) ?? 0, 1);
+  const x = (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right);
+  const y = (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
 
-function scaleOf(chart) {
-  const values = chart.lines.flatMap((curve) => curve.values).filter((value) => value !== null);
-  const low = chart.low ?? Math.min(...values);
-  const high = Math.max(chart.high ?? Math.max(...values), low + 1e-3);
-  const last = Math.max(chart.steps.at(-1), steps.at(-1) ?? 0, 1);
-  return {
-    low,
-    high,
-    last,
-    x: (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right),
-    y: (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom),
-  };
-}
-
-function axes({ low, high, last, x, y }) {
-  const group = shape("g", { class: "axes" });
+  // Axes, curves, and the step of the slider
+  const named = lines.filter(({ name }) => name);
+  const ends = named.map((curve) => `${curve.name} from ${number(curve.values[0])} to ${number(curve.values.at(-1))}`);
+  const about = `${title} during training: ${ends.join("; ")}`;
+  const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": about });
   for (const tick of [low, (low + high) / 2, high]) {
-    group.append(shape("line", { x1: EDGE.left, x2: WIDTH - EDGE.right, y1: y(tick), y2: y(tick) }));
-    group.append(shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
+    picture.append(shape("line", { class: "axis", x1: EDGE.left, x2: WIDTH - EDGE.right, y1: y(tick), y2: y(tick) }));
+    picture.append(shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
   }
-  for (const tick of [0, last]) {
-    group.append(shape("text", { x: x(tick), y: HEIGHT - 6, "text-anchor": tick ? "end" : "middle" }, tick.toLocaleString("en")));
+  picture.append(shape("text", { x: EDGE.left, y: HEIGHT - 6, "text-anchor": "middle" }, "0"));
+  picture.append(shape("text", { x: x(last), y: HEIGHT - 6, "text-anchor": "end" }, last.toLocaleString("en")));
+  for (const curve of lines) {
+    const points = curve.values.flatMap((value, i) => (value === null ? [] : [`${x(at[i]).toFixed(1)} ${y(value).toFixed(1)}`]));
+    picture.append(shape("path", { class: `curve ${curve.kind}`, d: points.length ? `M${points.join("L")}` : "" }));
   }
-  return group;
-}
+  const now = state.time === END ? last : steps[state.time];
+  picture.append(shape("line", { class: "cursor", x1: x(now), x2: x(now), y1: EDGE.top, y2: HEIGHT - EDGE.bottom }));
 
-function curvePath(chart, { values, kind }, { x, y }) {
-  const points = values.flatMap((value, i) => (value === null ? [] : [`${x(chart.steps[i]).toFixed(1)} ${y(value).toFixed(1)}`]));
-  return shape("path", { class: `curve ${kind}`, d: points.length ? `M${points.join("L")}` : "" });
-}
-
-function chartLabel({ title, lines }) {
-  const ends = lines.filter(({ name }) => name).map(({ name, values }) => `${name} from ${number(values[0])} to ${number(values.at(-1))}`);
-  return `${title} during training: ${ends.join("; ")}`;
+  // What it shows, in words
+  const i = Math.max(0, at.findLastIndex((step) => step <= now));
+  const main = lines.find(({ kind }) => kind === "head");
+  const value = ` ${number(main.values[i])} at step ${at[i].toLocaleString("en")}`;
+  const mark = (kind) => shape("svg", { width: 18, height: 8 }, shape("path", { class: `curve ${kind}`, d: "M0 4H18" }));
+  const keys = named.map(({ name, kind }) => element("span", { class: "key" }, mark(kind), name));
+  return element("figure", {}, element("figcaption", {}, element("b", {}, title), value), picture, element("p", { class: "keys" }, ...keys));
 }

@@ -91,7 +91,7 @@ def test_heads_cards_and_words_show_the_numbers_of_the_content(show: Show) -> No
     weights = weights_of("number-1")
     with show() as view:
         for name in ("accuracy", "block_accuracy"):
-            view.page.get_by_label("Colour by").select_option(CONTENT.measures[name].label)
+            view.page.get_by_label("Colour by").select_option(CONTENT.measures[name]["label"])
             assert head_scores(view) == pytest.approx(np.ravel(CONTENT.findings[0].grids[name]), abs=0.0051)
         view.page.locator("#words button").nth(6).click()
         shown = [float(text or 0) for text in view.page.locator("#words button small").all_inner_texts()]

@@ -64,14 +64,6 @@ function tokenEdit({ members }, { kind, layer, head, query, target, other }) {
   return { kind, layer, head, row, left, right };
 }
 
-// The weights [words] of one word on every word, as word_attention of probe/sentences.py.
-function wordRow({ reading: { members, tokens }, run }, row, layer, head) {
-  const last = members[row].at(-1);
-  if (last === undefined) return new Float64Array(members.length);
-  const weights = run.weights[layer][head].subarray(last * tokens.length, (last + 1) * tokens.length);
-  return Float64Array.from(members, (of) => of.reduce((sum, token) => sum + weights[token], 0));
-}
-
 // Probabilities
 
 // The n most probable next words with their probabilities.

@@ -90,3 +90,11 @@ function readText(tokenizer, text, startName) {
   const words = [startName, ...spans.map(([start, end]) => text.slice(start, end))];
   return { text, words, spans, members, tokens: [tokenizer.start, ...found.map(({ id }) => id)], unknown: [...unknown] };
 }
+
+// The weights [words] of one word on every word, as word_attention of probe/sentences.py.
+function wordRow({ reading: { members, tokens }, run }, row, layer, head) {
+  const last = members[row].at(-1);
+  if (last === undefined) return new Float64Array(members.length);
+  const weights = run.weights[layer][head].subarray(last * tokens.length, (last + 1) * tokens.length);
+  return Float64Array.from(members, (of) => of.reduce((sum, token) => sum + weights[token], 0));
+}

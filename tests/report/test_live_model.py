@@ -20,10 +20,9 @@ from model.config import Scale, Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
-from probe.sentences import between_words, tokenize_text
+from probe.sentences import tokenize_text, word_attention
 from report.live import live_tokenizer, plain_shape
 from report.page import FOLDER
-from tests.report.browser import running
 from tests.tiny_models import VARIANTS, random_model
 from training.weight_history import pack_parameters
 
@@ -52,8 +51,13 @@ READ = """({ tokenizer, texts }) => {
     return { tokens, spans: tokensOf(opened, text).map(({ start, end }) => [start, end]), words, members };
   });
 }"""
-
-browser = pytest.fixture(running, scope="module")
+ROWS = """(task) => {
+  const reading = readText(openTokenizer(task.tokenizer), task.text, "(start)");
+  const run = runModel(openModel(task.shape, task.parameters, task.data, task.type), reading.tokens);
+  const rowOf = (row, layer, head) => Array.from(wordRow({ reading, run }, row, layer, head));
+  const ofHead = (layer, head) => reading.words.map((_, row) => rowOf(row, layer, head));
+  return run.weights.map((heads, layer) => heads.map((_, head) => ofHead(layer, head)));
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -209,14 +213,14 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, 
 
 
 def test_tokenizers_of_other_programs_are_not_run() -> None:
-    for change in (
-        lambda tokenizer: setattr(tokenizer, "normalizer", normalizers.Lowercase()),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.Metaspace()),
-        lambda tokenizer: setattr(tokenizer, "model", models.Unigram([("a", 0.0)])),
+    for part, value in (
+        ("normalizer", normalizers.Lowercase()),
+        ("pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        ("pre_tokenizer", pre_tokenizers.Metaspace()),
+        ("model", models.Unigram([("a", 0.0)])),
     ):
         tokenizer = bpe_tokenizer(SAMPLE, 400)
-        change(tokenizer)
+        setattr(tokenizer, part, value)
         assert live_tokenizer(tokenizer, 0) is None
 
 
@@ -225,19 +229,6 @@ def test_the_weight_of_a_word_is_the_sum_over_its_tokens(script: Script) -> None
     model = damped(tokenizer.get_vocab_size(), **DEFAULT)
     text = tokenize_text(tokenizer, "The cat sat near the buses, it purred", end_id(tokenizer))
     assert len(text.tokens) > len(text.words)
-    weights = TransformerView(model).attention_scores(torch.tensor([text.tokens])).softmax(-1)[:, 0].numpy()
-    page = (FOLDER / "page_live_model.js").read_text()
-    word_row = page[page.index("function wordRow") : page.index("// Probabilities")]
-    tokens = {"tokenizer": asdict(live_tokenizer(tokenizer, end_id(tokenizer))), "text": text.text}
-    found = script(
-        "(task) => {"
-        + word_row
-        + """
-          const reading = readText(openTokenizer(task.tokenizer), task.text, "(start)");
-          const run = runModel(openModel(task.shape, task.parameters, task.data, task.type), reading.tokens);
-          const rowsOf = (row) => [0, 1].map((head) => Array.from(wordRow({ reading, run }, row, 1, head)));
-          return reading.words.map((_, row) => rowsOf(row));
-        }""",
-        task_of(model) | tokens,
-    )
-    np.testing.assert_allclose(np.array(found).transpose(1, 0, 2), between_words(weights, text)[1], atol=1e-6)
+    described = asdict(live_tokenizer(tokenizer, end_id(tokenizer)))
+    found = script(ROWS, task_of(model) | {"tokenizer": described, "text": text.text})
+    np.testing.assert_allclose(np.array(found), word_attention(TransformerView(model), [text])[0], atol=1e-6)

@@ -47,20 +47,6 @@ Timmy Timothy Tobias Toby Tom Tommy Tony Uriah Vernon Victor Vincent Vladimir Wa
 William Willy Winston Zachary
 """.split()
 )
-FEMININE_NOUNS = frozenset(
-    """
-actress aunt auntie baroness bride countess daughter duchess empress girl goddess governess grandma grandmother
-granddaughter granny heiress hostess housewife lady landlady lass maid maiden mama mamma mistress mom mommy mother mum
-mummy niece nun nurse princess queen sister stepmother waitress widow wife witch woman
-""".split()
-)
-MASCULINE_NOUNS = frozenset(
-    """
-actor baron boy boyfriend brother bridegroom dad daddy duke emperor father fisherman footman gentleman grandfather
-grandpa grandson heir hero huntsman husband king knight lad landlord man monk nephew papa policeman priest prince
-shepherd son stepfather sultan uncle waiter widower wizard woodcutter
-""".split()
-)
 # Nouns for people of the other gender; the first of several is the counterpart of the other side.
 _NOUN_PAIRS = """
 actress actor, aunt uncle, auntie uncle, baroness baron, bride bridegroom, daughter son, duchess duke, empress
@@ -73,6 +59,13 @@ COUNTERPARTS: dict[str, str] = {}
 for _feminine, _masculine in (pair.split() for pair in _NOUN_PAIRS.split(",")):
     COUNTERPARTS.setdefault(_feminine, _masculine)
     COUNTERPARTS.setdefault(_masculine, _feminine)
+_PAIRED = _NOUN_PAIRS.replace(",", "").split()
+FEMININE_NOUNS = frozenset("countess goddess governess hostess housewife maid maiden mistress nurse".split())
+MASCULINE_NOUNS = frozenset(
+    "boyfriend fisherman footman hero huntsman knight policeman priest shepherd sultan woodcutter".split()
+)
+FEMININE_NOUNS |= {*_PAIRED[::2]}
+MASCULINE_NOUNS |= {*_PAIRED[1::2]}
 _THINGS = """
 acorn apple axe bag ball balloon banana barrel basket bean bear beast bed bee bell bench bicycle bird boat bone book
 boot bottle bowl box bracelet branch bridge broom bucket bug bush butterfly button cabbage cage cake camel candle cap

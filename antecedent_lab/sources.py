@@ -12,8 +12,7 @@ from data.errors import UserError
 from data.own_items import OwnQuestion, load_own_question
 from data.pairs import Items, LinkedText, link_pairs
 from data.passages import find_passages, sections
-from data.stories import GENERATOR_VERSION
-from data.stories.leakage import leakage
+from data.stories import GENERATOR_VERSION, leakage
 from data.text import SHIPPED_TEXT, read_documents, text_files
 from probe.config import Holdouts, ProbeConfig
 from probe.opened_model import OpenedModel

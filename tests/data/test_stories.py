@@ -8,12 +8,11 @@ from random import Random
 import pytest
 
 from data.pairs import ORACLES, LinkedText, Span
-from data.stories import assert_balanced, generate_split, language_of, plot_shares
+from data.stories import assert_balanced, generate_split, language_of, leakage, plot_shares
 from data.stories.blocks import sample_block
 from data.stories.frames import base_frame, held_out
 from data.stories.grammar import sample
 from data.stories.language import frames_of
-from data.stories.leakage import leakage
 from data.stories.lexicon import FEELINGS, NAMES, NOUNS, PRONOUN_OF_FORM, QUALITIES, REFERENTS
 from data.stories.plots import PLOTS
 from data.words import words_of

@@ -237,7 +237,7 @@ def _counterpart(surface: str) -> str | None:
 def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
     """Return the other number of each noun, if no word near it shows its number."""
     replacements = {}
-    for start, end in (*passage.mentions[0], *passage.mentions[1]):
+    for start, end in chain(*passage.mentions):
         # A verb, an article or a number next to the noun would contradict the twin.
         before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
         after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
@@ -257,7 +257,7 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
     """
     # The new word of each mention, article and pronoun.
     changes: dict[Span, str] = {}
-    for span in (*passage.mentions[0], *passage.mentions[1]):
+    for span in chain(*passage.mentions):
         changes[span] = replacements[passage.text[slice(*span)]]
         if passage.question == "number":
             article = _article(passage.text, span, changes[span])
@@ -301,13 +301,12 @@ def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
 
 def content_words(passage: Passage) -> list[Span]:
     """Return the words of a passage that are neither mentions, pronouns nor function words."""
-    taken = [*passage.mentions[0], *passage.mentions[1], *passage.pronouns]
+    taken = [*chain(*passage.mentions), *passage.pronouns]
     words = []
     for match in ENGLISH_WORD.finditer(passage.text):
         word = match.group()
-        is_free = not any(start < match.end() and match.start() < end for start, end in taken)
-        is_content = len(word) > 3 and word.isalpha() and word.lower() not in _FUNCTION_WORDS
-        if is_free and is_content:
+        is_free = all(match.end() <= start or end <= match.start() for start, end in taken)
+        if is_free and len(word) > 3 and word.isalpha() and word.lower() not in _FUNCTION_WORDS:
             words.append(match.span())
     return words
 

@@ -122,12 +122,12 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
 
 def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
     """Return the documents of `read_files`, each as one text."""
-    # The pieces of a document follow one another.
     documents = list[str]()
-    for piece in read_files(files, column):
-        if piece.starts_document or not documents:
-            documents.append("")
-        documents[-1] += piece.text
+    for text, starts_document in read_files(files, column):
+        if starts_document:
+            documents.append(text)
+        else:
+            documents[-1] += text
     return documents
 
 

@@ -1,7 +1,6 @@
 """Generated stories in which the antecedent of every pronoun and the lowest possible loss are known.
 
-A story is made in five steps. For "Once upon a time, the cat sat near the buses. It purred. So everybody watched the
-cat.":
+The steps of "Once upon a time, the cat sat near the buses. It purred. So everybody watched the cat.":
 
 1. plot    the sequence of slots; "{FRAME} {FILLERS} {PRONOUN} {VERB} ..."                          plots.py
 2. frame   the sentence that introduces the two mentions; "the {A} sat near the {B} ."              frames.py
@@ -9,8 +8,8 @@ cat.":
 4. cell    which mention comes first, and which is the antecedent; cat and cat                      blocks.py
 5. slots   the grammar fills the rest; the payoff {VERB} is one of the four verbs of cats           language.py
 
-Step 4 is repeated for all four combinations, so no cue but the pronoun identifies the antecedent more often than in
-half of the stories. Which frames, pairs and words training never uses is decided by a hash (language.placement).
+All four cells are made, so no cue but the pronoun identifies the antecedent more often than in half of the stories.
+Which frames, pairs and words training never uses is decided by a hash (language.placement).
 """
 
 import gc

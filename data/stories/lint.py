@@ -1,7 +1,7 @@
 """Notes about the pronouns of any sentence: the nouns before each that fit it, and the later word that decides.
 
-A causal model at a pronoun has read only the text before it. If that leaves two candidates, the
-deciding word comes later, and no attention weight at the pronoun can show the link.
+A causal model at a pronoun has read only the text before it. If two nouns fit, the word that decides comes later, and
+no attention weight at the pronoun can show the link.
 """
 
 from dataclasses import dataclass

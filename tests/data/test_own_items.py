@@ -12,11 +12,8 @@ from data.errors import UserError
 from data.own_items import load_own_question
 
 ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
-FRAMES = [
-    f"{place} {{}} met {{}}. {{}} slept."
-    for place in ("Today", "Here", "Then", "Now", "Once", "Later", "Soon", "There")
-]
-PAIRS = [(she, he) for she in ("Ann", "Lily", "Mia", "Sue", "Eva") for he in ("Tom", "Ben", "Max", "Sam", "Tim")]
+FRAMES = [f"{place} {{}} met {{}}. {{}} slept." for place in "Today Here Then Now Once Later Soon There".split()]
+WOMEN, MEN = ("Ann", "Lily", "Mia", "Sue", "Eva"), ("Tom", "Ben", "Max", "Sam", "Tim")
 
 
 def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> list[dict[str, Any]]:
@@ -35,21 +32,17 @@ def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> lis
 
 # Frames and pairs of names of each part
 FRAMES_OF = {"test": FRAMES[:4], "dev": FRAMES[4:]}
-PAIRS_OF = {
-    "test": [(she, he) for she, he in PAIRS if she in ("Ann", "Lily") and he in ("Tom", "Ben")],
-    "dev": [(she, he) for she, he in PAIRS if she not in ("Ann", "Lily") and he not in ("Tom", "Ben")],
-}
+PAIRS_OF = {"test": [*product(WOMEN[:2], MEN[:2])], "dev": [*product(WOMEN[2:], MEN[2:])]}
 
 
 def rows_of(split: bool = False) -> list[dict[str, Any]]:
+    parts = [("", FRAMES, product(WOMEN, MEN))]
+    if split:
+        parts = [(part, FRAMES_OF[part], PAIRS_OF[part]) for part in FRAMES_OF]
     rows = []
-    if not split:
-        for number, (frame, pair) in enumerate(product(FRAMES, PAIRS)):
-            rows += block(number, frame, pair)
-        return rows
-    for part, frames in FRAMES_OF.items():
-        for frame, pair in product(frames, PAIRS_OF[part]):
-            rows += block(len(rows), frame, pair, split=part)
+    for part, frames, pairs in parts:
+        for frame, pair in product(frames, pairs):
+            rows += block(len(rows), frame, pair, **({"split": part} if part else {}))
     return rows
 
 
@@ -66,7 +59,7 @@ def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
         [{word for text in part for word in text.pair.split()} for part in (own.dev, own.test)],
     ):
         assert values[0] and values[1] and not values[0] & values[1]
-    assert (len(own.dev) + len(own.test)) // 4 + own.n_left_out == len(FRAMES) * len(PAIRS)
+    assert (len(own.dev) + len(own.test)) // 4 + own.n_left_out == len(FRAMES) * len(WOMEN) * len(MEN)
     assert {text.holdout for text in own.dev} == {"iid"} and {text.holdout for text in own.test} == {"headline"}
     for text in own.dev:
         (link,) = text.links
@@ -75,15 +68,12 @@ def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
 
 
 def test_a_file_may_divide_its_blocks_itself_and_needs_no_description(tmp_path: Path) -> None:
-    own = load_own_question(write(tmp_path / "my names.jsonl", *rows_of(split=True)))
+    rows = rows_of(split=True)
+    # Words that occur twice are given by their characters.
+    rows[0] |= {"text": "Ann saw Tom. Ann slept. She", "query": [24, 27], "antecedents": [[0, 3], [13, 16]]}
+    own = load_own_question(write(tmp_path / "my names.jsonl", *rows))
     assert (own.name, own.n_left_out, own.guards_off) == ("my names", 0, [])
     assert (len(own.dev), len(own.test)) == (4 * 4 * 9, 4 * 4 * 4)
-
-
-def test_words_that_occur_twice_are_given_by_their_characters(tmp_path: Path) -> None:
-    rows = rows_of(split=True)
-    rows[0] |= {"text": "Ann saw Tom. Ann slept. She", "query": [24, 27], "antecedents": [[0, 3], [13, 16]]}
-    own = load_own_question(write(tmp_path / "a.jsonl", *rows))
     assert own.test[0].links[0].antecedents == ((0, 3), (13, 16))
 
 
@@ -126,8 +116,8 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: dict[str, Any]
         ([{"question": "a\0b"}], "question must be one line of text"),
         ([{"question": "a" * 81}], "question must have at most 80 characters"),
         ([{"query": "She", "block": 0}], "line 1: no field text"),
-        (block(0, FRAMES[0], PAIRS[0], split="dev"), "1 dev blocks, at least 2 are needed"),
-        (block(0, FRAMES[0], PAIRS[0])[:3], "the block that ends here has the rows 0 0, 0 1, 1 0 "),
+        (block(0, FRAMES[0], ("Ann", "Tom"), split="dev"), "1 dev blocks, at least 2 are needed"),
+        (block(0, FRAMES[0], ("Ann", "Tom"))[:3], "the block that ends here has the rows 0 0, 0 1, 1 0 "),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
@@ -135,22 +125,20 @@ def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str)
         load_own_question(write(tmp_path / "a.jsonl", *lines))
 
 
+def renamed(row: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(row).replace("Ann", "Zoe").replace("Tom", "Bob")) | {"frame": "x", "block": 7}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda row: {}, "the block is there already, at .* line 1$"),
         (lambda row: {"text": row["text"].replace(" met", "  met")}, "the block is there already, at .* line 1$"),
         (lambda row: {"text": f"{row['text']} And so on."}, "but for the two words this is the text of .* line 1; "),
         (
             lambda row: {"text": f"Well. {row['text']}", "frame": "Well", "words": ["a0", "b0"]},
             "'ann' has the word 'a0' in words, but 'Ann' at .* line 1$",
         ),
-        (
-            lambda row: (
-                json.loads(json.dumps(row).replace("Ann", "Zoe").replace("Tom", "Bob")) | {"frame": "x", "block": 7}
-            ),
-            "but for the two words this is the text of .* line 1; it has another frame there$",
-        ),
+        (renamed, "but for the two words this is the text of .* line 1; it has another frame there$"),
     ],
 )
 def test_a_copy_cannot_pass_as_an_independent_block(

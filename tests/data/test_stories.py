@@ -86,12 +86,11 @@ def test_a_payoff_is_one_of_the_answers_and_none_of_the_foils(stories: dict) -> 
 
 
 def test_two_cells_of_the_same_order_are_identical_up_to_the_query(stories: dict) -> None:
-    for start in range(0, len(stories["test"]), 4):
-        block = stories["test"][start : start + 4]
-        assert [(row.order, row.meant) for row in block] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        for cell, twin in (block[:2], block[2:]):
-            for end in [link.query[0] for link in cell.links if link.site in ("before_pronoun", "pronoun")]:
-                assert cell.text[:end] == twin.text[:end]
+    cells = [(row.order, row.meant) for row in stories["test"]]
+    assert cells == [(0, 0), (0, 1), (1, 0), (1, 1)] * (len(cells) // 4)
+    for cell, twin in zip(stories["test"][::2], stories["test"][1::2], strict=True):
+        for end in [link.query[0] for link in cell.links if link.site in ("before_pronoun", "pronoun")]:
+            assert cell.text[:end] == twin.text[:end]
 
 
 def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(stories: dict) -> None:
@@ -99,10 +98,9 @@ def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(storie
     for split in ("dev", "test"):
         for row, link in all_links(stories[split]):
             if link.antecedents and (row.family, link.site) != ("later_cue", "before_repeat"):  # in some cells
-                antecedent, distractor = (min(side) for side in (link.antecedents, link.distractors))
                 cues = counts[split, row.family, link.level, link.site, row.holdout]
                 cues["items"] += 1
-                cues["nearest"] += antecedent > distractor
+                cues["nearest"] += min(link.antecedents) > min(link.distractors)
                 cues["first of the pair"] += row.meant == 0
                 cues["mentioned first"] += row.order == row.meant
                 cues["is subject"] += link.subject in link.antecedents
@@ -110,8 +108,7 @@ def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(storie
                 assert set(row.pair.split()) <= set(words_of(row.text))
     for group, cues in counts.items():
         halves = [2 * cues[cue] for cue in ("nearest", "first of the pair", "mentioned first")]
-        assert halves == [cues["items"]] * 3, group
-        assert 2 * cues["is subject"] == cues["has subject"], group
+        assert halves == [cues["items"]] * 3 and 2 * cues["is subject"] == cues["has subject"], group
 
 
 def test_a_broken_balance_is_detected() -> None:

@@ -12,8 +12,7 @@ from data.errors import UserError
 from data.own_items import OwnQuestion, load_own_question
 from data.pairs import Items, LinkedText, link_pairs
 from data.passages import find_passages, sections
-from data.stories import GENERATOR_VERSION
-from data.stories.leakage import leakage
+from data.stories import GENERATOR_VERSION, leakage
 from data.text import SHIPPED_TEXT, read_documents, text_files
 from probe.config import Holdouts, ProbeConfig
 from probe.opened_model import OpenedModel
@@ -99,8 +98,6 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
         warnings.append(f"{len(texts) - n_answers} of {len(texts)} texts have no answers: the causal tests lack them.")
     if own.n_left_out:
         warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
-    if own.n_alone:
-        warnings.append(f"{own.n_alone} blocks of two have no counterpart in the other order: left out.")
     if own.n_patterns:
         warnings.append(
             f"In {own.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "

@@ -1,30 +1,58 @@
 """A question of the user's own, in a .jsonl file: blocks of texts with the word to read at and two mentions.
 
-A block has four texts, both orders of two words times which of them is meant, or two texts, one order of the words.
+A block has four texts: both orders of two words times which of them is meant.
 
 The first line may describe the question; every other line is one text (docs/probe.md).
 """
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.errors import UserError
+from data.errors import UserError, one_line
 from data.pairs import Link, LinkedText, Span
 from data.stories.lexicon import unit_hash
+from data.typed_json import from_json
 
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 OWN = "own"  # family, level and site of the items
 _CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
-_BLOCKS = (_CELLS, _CELLS[:2], _CELLS[2:])  # a block of two has one order
+_HOLDOUTS = {"dev": "iid", "test": "headline", None: ""}  # by part
 _MAX_NAME = 80  # characters
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 
-_Block = list[LinkedText]  # the texts of one block
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The first line of a file, if it describes the question."""
+
+    question: str | None = None
+    description: str | None = None
+    link: str = "the query to its antecedent"  # what a head links: "a verb to its subject"
+    guards_off: list[str] = field(default_factory=list)  # of GUARDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Any other line; a word is given by itself, or by its characters [start, end]."""
+
+    text: str
+    query: Any
+    antecedents: list[Any]
+    distractors: list[Any]
+    block: Any
+    order: int
+    meant: int
+    frame: str
+    words: tuple[str, str]
+    answers: list[str] = field(default_factory=list)
+    foils: list[str] = field(default_factory=list)
+    payoff: Any = None
+    split: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +62,18 @@ class OwnQuestion:
     file: str
     name: str
     description: str
-    link: str  # what a head links: "a verb to its subject"
-    guards_off: list[str]  # of GUARDS
+    link: str
+    guards_off: list[str]
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     n_left_out: int  # blocks with words of one part and a frame of the other
-    n_alone: int  # blocks of two without a counterpart in the other order
     n_patterns: int  # pairs of texts of one order that differ before the query
     places: dict[str, str]  # "FILE line N" by text, for messages
 
 
 class _Row(NamedTuple):
     where: str  # "FILE line N"
-    values: Mapping[str, Any]
+    values: _Line
     text: LinkedText
 
 
@@ -57,33 +84,32 @@ def load_own_question(path: Path) -> OwnQuestion:
     word with dev; blocks that would are left out.
     """
     lines = _load_lines(path)
-    about: Mapping[str, Any] = {}
+    about = _About()
     if not lines[0][1].keys() & {"text", "query", "block"}:
-        where, about = lines.pop(0)
-        _check(where, about, _ABOUT, ())
+        about = _read_about(*lines.pop(0))
     rows = [_read_row(where, values) for where, values in lines]
 
-    # Whole blocks, each in the part to which it belongs; blocks of two are joined within their part.
-    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.values["block"])]
-    blocks: dict[str | None, list[_Block]] = {"dev": [], "test": [], None: []}
-    for group in groups:
-        blocks[_part(group)].append([row.text for row in group])
-    _check_names(groups)
-    whole = {part: _whole_blocks(part, blocks[part]) for part in ("dev", "test")}
-    dev, test = (texts for texts, _ in whole.values())
-    n_alone = sum(n for _, n in whole.values())
-    _check_parts(path, dev, test, n_left_out=len(blocks[None]), n_alone=n_alone)
+    # Blocks, each in the part to which it belongs
+    blocks = [list(group) for _, group in groupby(rows, key=lambda row: row.values.block)]
+    parts = [_part(block) for block in blocks]
+    _check_names(blocks)
+    texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
+    for part, block in zip(parts, blocks, strict=True):
+        texts[part] += [replace(row.text, holdout=_HOLDOUTS[part]) for row in block]
+    dev, test = texts["dev"], texts["test"]
+    n_left_out = parts.count(None)
+    _check_parts(path, dev, test, n_left_out)
+    starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
     return OwnQuestion(
         file=str(path),
-        name=about.get("question", path.stem),
-        description=about.get("description", path.name),
-        link=about.get("link", "the query to its antecedent"),
-        guards_off=about.get("guards_off", []),
+        name=about.question or path.stem,
+        description=about.description or path.name,
+        link=about.link,
+        guards_off=about.guards_off,
         dev=dev,
         test=test,
-        n_left_out=len(blocks[None]),
-        n_alone=n_alone,
-        n_patterns=_count_patterns([*dev, *test]),
+        n_left_out=n_left_out,
+        n_patterns=sum(first != second for first, second in zip(starts[::2], starts[1::2], strict=True)),
         places={row.text.text: row.where for row in rows},
     )
 
@@ -98,123 +124,67 @@ def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(content.split("\n"), 1):
         if line.strip():
             where = f"{file} line {number}"
-            lines.append((where, _json_object(where, line)))
+            try:
+                value = json.loads(line)
+                json.dumps(value, ensure_ascii=False).encode()  # one half of a surrogate pair is no character
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{where}: not JSON ({one_line(error)})") from None
+            if not isinstance(value, dict):
+                raise UserError(f"{where}: not an object")
+            lines.append((where, value))
     if not lines:
         raise UserError(f"{file}: no text in it")
     return lines
 
 
-def _json_object(where: str, line: str) -> dict[str, Any]:
-    """Return the object of one line; UserError if it is none, or no text that can be written to a file."""
-    try:
-        value = json.loads(line)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: one half of a surrogate pair is no character") from None
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error})") from None
-    except RecursionError:
-        raise UserError(f"{where}: not JSON (nested too deeply)") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: not an object")
-    return value
-
-
 # Rows
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def _read_about(where: str, values: dict[str, Any]) -> _About:
+    """Return the description of a question; UserError if it could not be printed."""
+    about = from_json(_About, values, where)
+    for name in ("question", "description", "link"):
+        text = getattr(about, name)
+        if text is not None and not (text.strip() and text.isprintable()):
+            raise UserError(f"{where}: {name} must be one line of text")
+    if len(about.question or "") > _MAX_NAME:
+        raise UserError(f"{where}: question must have at most {_MAX_NAME} characters")
+    if not {*about.guards_off} <= {*GUARDS}:
+        raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
+    return about
 
 
-def _is_name(value: Any) -> bool:
-    return _is_text(value) and value.isprintable()
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) and re.fullmatch(r"\S+", word) for word in value)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
-
-
-def _is_guards(value: Any) -> bool:
-    return isinstance(value, list) and all(guard in GUARDS for guard in value)
-
-
-_Checks = Mapping[str, tuple[Callable[[Any], bool], str]]  # what a field must be, as a function and in words
-_ABOUT: _Checks = {
-    "question": (
-        lambda value: _is_name(value) and len(value) <= _MAX_NAME,
-        f"one line of text with at most {_MAX_NAME} characters",
-    ),
-    "description": (_is_name, "one line of text"),
-    "link": (_is_name, "one line of text"),
-    "guards_off": (_is_guards, f"a list of {', '.join(GUARDS)}"),
-}
-_MENTIONS = (_is_list, "a list of words, or of [start, end]")
-_ROW: _Checks = {
-    "text": (_is_text, "a string that is not empty"),
-    "query": (bool, "a word of the text, or [start, end]"),
-    "antecedents": _MENTIONS,
-    "distractors": _MENTIONS,
-    "block": (lambda value: True, ""),
-    "order": (lambda value: type(value) is int, "0 or 1"),
-    "meant": (lambda value: type(value) is int, "0 or 1"),
-    "frame": (_is_text, "a string that is not empty"),
-    "words": (
-        lambda value: _are_words(value) and len(value) == 2,
-        "a list of the block's two words, without spaces",
-    ),
-}
-_OPTIONAL: _Checks = {
-    "answers": (_are_words, "a list of words"),
-    "foils": (_are_words, "a list of words"),
-    "payoff": (lambda value: True, ""),
-    "split": (lambda value: value in (None, "dev", "test"), "dev or test"),
-}
-
-
-def _check(where: str, values: Mapping[str, Any], checks: _Checks, required: Collection[str]) -> None:
-    """Raise UserError for a field that is missing, unknown or wrong."""
-    for name in required:
-        if name not in values:
-            raise UserError(f"{where}: no field {name}")
-    for name, value in values.items():
-        if name not in checks:
-            raise UserError(f"{where}: unknown field {name}; there are {', '.join(checks)}")
-        is_right, words = checks[name]
-        if not is_right(value):
-            raise UserError(f"{where}: {name} must be {words}")
-
-
-def _read_row(where: str, row: Mapping[str, Any]) -> _Row:
+def _read_row(where: str, values: dict[str, Any]) -> _Row:
     """Return a row with its text and link; UserError for a row that contradicts itself."""
-    _check(where, row, {**_ROW, **_OPTIONAL}, _ROW)
-    text = row["text"]
-    query = _span(where, "query", text, row["query"])
-    payoff = _span(where, "payoff", text, row["payoff"]) if row.get("payoff") else None
-    antecedents, distractors = (
-        tuple(_span(where, name, text, value) for value in row[name]) for name in ("antecedents", "distractors")
-    )
-    answers, foils = (tuple(row.get(name, ())) for name in ("answers", "foils"))
+    line = from_json(_Line, values, where)
+    text = line.text
+    query = _span(where, "query", text, line.query)
+    payoff = _span(where, "payoff", text, line.payoff) if line.payoff else None
+    antecedents = tuple(_span(where, "antecedents", text, value) for value in line.antecedents)
+    distractors = tuple(_span(where, "distractors", text, value) for value in line.distractors)
+    answers, foils = tuple(line.answers), tuple(line.foils)
 
     outcome = payoff and text[slice(*payoff)]
+    is_word = re.compile(r"\S+").fullmatch
     problems = {
+        "words, answers and foils must be words without spaces": not all(map(is_word, [*line.words, *answers, *foils])),
+        "frame must not be empty": not line.frame.strip(),
+        "split must be dev or test": line.split not in (None, "dev", "test"),
+        "antecedents and distractors must not be empty": not antecedents or not distractors,
         "answers and foils belong together": bool(answers) != bool(foils),
         "answers need the field payoff, the word of the text that is an answer": answers and payoff is None,
         "payoff must come after the query": payoff is not None and payoff[0] < query[1],
         f"payoff {outcome!r} is none of the answers": answers and outcome not in answers,
-        "the same word is antecedent and distractor": set(antecedents) & set(distractors),
-        "antecedents and distractors must come before the query": max(antecedents + distractors)[1] > query[0],
+        "the same word is antecedent and distractor": {*antecedents} & {*distractors},
+        "antecedents and distractors must come before the query": max(antecedents + distractors, default=query)[1]
+        > query[0],
     }
     for problem, is_wrong in problems.items():
         if is_wrong:
             raise UserError(f"{where}: {problem}")
     link = Link(OWN, OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
-    pair = " ".join(row["words"])
-    return _Row(where, row, LinkedText(text, (link,), OWN, "", row["frame"], pair, row["order"], row["meant"]))
+    words = " ".join(line.words)
+    return _Row(where, line, LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant))
 
 
 def _span(where: str, name: str, text: str, value: Any) -> Span:
@@ -242,19 +212,18 @@ def _part(rows: Sequence[_Row]) -> str | None:
     """Return the part of a block, None if its words and its frame are of both; UserError if it is no block."""
     first, last = rows[0], rows[-1]
     for row in rows:
-        if any(row.values.get(name) != first.values.get(name) for name in ("frame", "words", "split")):
+        if any(getattr(row.values, name) != getattr(first.values, name) for name in ("frame", "words", "split")):
             raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
     cells = [(row.text.order, row.text.meant) for row in rows]
-    if cells not in _BLOCKS:
-        expected = "0 0, 0 1, 1 0, 1 1, or for a block of two 0 0, 0 1 or 1 0, 1 1"
+    if cells != _CELLS:
         found = ", ".join(f"{order} {meant}" for order, meant in cells)
         problem = f"the block that ends here has the rows {found} (order and meant)"
-        raise UserError(f"{last.where}: {problem}; they must be {expected}")
+        raise UserError(f"{last.where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
     for one, other in zip(rows[::2], rows[1::2], strict=True):
         _check_antecedents(other.where, one.text, other.text)
 
     parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (first.text.frame, *first.text.pair.split())}
-    return first.values.get("split") or (parts.pop() if len(parts) == 1 else None)
+    return first.values.split or (parts.pop() if len(parts) == 1 else None)
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:
@@ -308,9 +277,7 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
                 raise UserError(f"{where}: {problem}")
 
 
-def _check_parts(
-    path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], *, n_left_out: int, n_alone: int
-) -> None:
+def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], n_left_out: int) -> None:
     """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // len(_CELLS)
@@ -318,49 +285,12 @@ def _check_parts(
             advice = "give more frames and words, or the field split"
             if n_left_out:
                 advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
-            if n_alone:
-                advice = "a block of two needs another with the same list of words and the other value of order"
             raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
-    names = [({text.frame for text in texts}, {word for text in texts for word in text.pair.split()})
-             for texts in (dev, test)]  # fmt: skip
-    for kind, of_dev, of_test in zip(("frame", "word"), *names, strict=True):
-        if shared := sorted(of_dev & of_test):
-            problem = f"dev and test share the {kind} {shared[0]!r}"
+    shared = {
+        "frame": {text.frame for text in dev} & {text.frame for text in test},
+        "word": set(chain(*(text.pair.split() for text in dev))) & set(chain(*(text.pair.split() for text in test))),
+    }
+    for kind, names in shared.items():
+        if names:
+            problem = f"dev and test share the {kind} {min(names)!r}"
             raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
-
-
-def _count_patterns(texts: Sequence[LinkedText]) -> int:
-    """Return how many of the pairs in whole blocks have texts that differ before the query."""
-    starts = [text.text[: text.links[0].query[0]] for text in texts]
-    return sum(first != second for first, second in zip(starts[::2], starts[1::2], strict=True))
-
-
-def _whole_blocks(part: str, blocks: Sequence[_Block]) -> tuple[list[LinkedText], int]:
-    """Return the blocks of a part as blocks of four texts, and how many blocks of two found no counterpart.
-
-    Two blocks of two with the same words in either order become a block of four. Their frames differ, so these, and all
-    frames that are connected in this way, count as one frame in the statistics.
-    """
-    texts: list[LinkedText] = []
-    twos: dict[str, tuple[list[_Block], list[_Block]]] = {}  # by words, in either order
-    n_alone = 0
-    for cells in blocks:
-        if len(cells) == len(_CELLS):
-            texts += cells
-        else:
-            twos.setdefault(cells[0].pair, ([], []))[cells[0].order].append(cells)
-            n_alone += 1
-
-    # Join the blocks of either order, by their frames, and name all frames that this connects alike.
-    groups: dict[str, set[str]] = {}
-    for of_orders in twos.values():
-        by_frame = [sorted(of_order, key=lambda cells: cells[0].frame) for of_order in of_orders]
-        for first, second in zip(*by_frame, strict=False):
-            texts += [*first, *second]
-            n_alone -= 2
-            together = {first[0].frame, second[0].frame}
-            together |= groups.get(first[0].frame, set()) | groups.get(second[0].frame, set())
-            groups |= dict.fromkeys(together, together)
-    names = {frame: " / ".join(sorted(group)) for frame, group in groups.items()}
-    holdout = "iid" if part == "dev" else "headline"
-    return [replace(text, holdout=holdout, frame=names.get(text.frame, text.frame)) for text in texts], n_alone

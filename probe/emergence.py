@@ -10,7 +10,7 @@ import numpy as np
 from data.corpus import Corpus, load_stories, validation_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import find_passages, passage_items, sections
+from data.passages import Reader, find_passages, passage_items, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
@@ -136,8 +136,8 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
         if not question.is_watched:
             continue
         passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
-        reader = (corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
-        of_kinds = [passage_items(passages, question.name, *reader, 0, limit, has_two=two) for two in (False, True)]
+        reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
+        of_kinds = [passage_items(passages, question.name, reader, 0, limit, has_two=two) for two in (False, True)]
         if min(map(len, of_kinds)) >= MIN_PASSAGES:
             found[question.name] = of_kinds[0] + of_kinds[1]
     return found

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from data.errors import UserError
 from data.pairs import Items
-from data.passages import Passage, passage_parts
+from data.passages import Passage, Reader, passage_parts
 from model.observe import ObservableModel
 from probe.attention import HeadScores
 from probe.attention_study import study_attention
@@ -114,4 +114,4 @@ def passages_of(
 ) -> Items:
     """Return the passages of a question in the tokens of a model; `reader` is its tokenizer and start token."""
     limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
-    return passage_parts(passages, question.name, *reader, model.context_length, config.seed, limits)
+    return passage_parts(passages, question.name, Reader(*reader, model.context_length), config.seed, limits)

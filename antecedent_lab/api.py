@@ -88,7 +88,7 @@ class ProbeResult:
 
     def lines(self, *, verbose: bool = False) -> list[str]:
         """Return the lines that eval.py prints."""
-        lines = [*summary_lines(self.results), *(detail_lines(self.results) if verbose else [])]
+        lines = [*summary_lines(self.results, verbose), *(detail_lines(self.results) if verbose else [])]
         return [*lines, *(f"note: {warning}" for warning in self.results.warnings)]
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class ProbeResult:
             "claims.json": json.dumps(to_json(cards), indent=2) + "\n",
             "claims.md": claims_markdown(results),
             "heads.csv": heads_csv(results),
-            "items.jsonl": items_jsonl(self.scores) if self.scores else "",
+            "items.jsonl": items_jsonl(self.scores, results.findings) if self.scores else "",
             PAGE: self.page(texts, live=live),
         }
         write_files(folder, files, "probe.json")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from data.pairs import Span
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
@@ -80,12 +79,11 @@ def page_content(
     # How a run was resumed is shown elsewhere on the page.
     warnings = [warning for warning in results.warnings if warning not in opened.resumed] if results else []
     training = training_content(metrics)
-    read = [opened.tokenize(sentence.text) for sentence in chosen]
     shown = [_finding_content(finding, results.model, chosen) for finding in findings] if results else []
     measured = {name: None for finding in shown for name in finding.grids}
     measured |= {chart["measure"]: None for charts in (training or {}).get("charts", {}).values() for chart in charts}
     return PageContent(
-        run=about(opened, _commands(opened, results)),
+        run=_about(opened, results),
         heading=f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to",
         notes=[*notes, *warnings],
         max_p=MAX_P,
@@ -96,7 +94,7 @@ def page_content(
         training=training,
         tables=model_tables(results) if results else [],
         resumed=opened.resumed,
-        live=live_content(opened, results, history, read, live, omissions),
+        live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
 
@@ -107,26 +105,18 @@ def _measure(name: str) -> PageMeasure:
     return PageMeasure(label=measure.label, meaning=measure.meaning, centre=centre)
 
 
-def _commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
-    """Return the commands that make the page again."""
-    files = [finding.file for finding in results.findings if finding.file] if results else []
-    return reproducing_commands(opened, results.settings if results else None, files[0] if files else None)
-
-
-def about(opened: OpenedModel, commands: list[str]) -> PageModel:
-    """Return the name, shape, training and provenance of a model."""
-    # How it was trained is known of runs only.
+def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
+    """Return the name, shape, training and provenance of a model, and the commands that make the page again."""
     model = opened.model
-    training = "trained elsewhere"
-    if opened.data and not opened.is_external:
-        training = f"trained on {opened.data.source}, seed {opened.seed}"
-
+    own = [finding.file for finding in results.findings if finding.file] if results else []
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
         f"width {opened.d_model}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
-        training,
+        f"trained on {opened.data.source}, seed {opened.seed}"
+        if opened.data and not opened.is_external
+        else "trained elsewhere",
     ]
     if opened.departures:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
@@ -137,7 +127,7 @@ def about(opened: OpenedModel, commands: list[str]) -> PageModel:
         n_layer=model.n_layer,
         n_head=model.n_head,
         environment=opened.environment,
-        commands=commands,
+        commands=reproducing_commands(opened, results.settings if results else None, own[0] if own else None),
     )
 
 
@@ -145,54 +135,32 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
     """Return a finding with its claim, its tables, and the ids of its sentences."""
     groups = [finding.question, *(f"{kind}-{finding.question}" for kind in _SHOWN_GROUPS)]
     return PageFinding(
-        question=finding.question,
-        description=finding.description,
-        verdict=finding.verdict,
-        heads=head_names(finding.judged.heads),
-        place=finding.place,
-        claim=claim_of(finding, model),
-        tables=finding_tables(finding),
-        ablation=ablation_code(finding, model),
-        does_not_show=limits_of(finding, model),
-        reasons=finding.judged.reasons,
-        grids=finding.grids,
+        question=finding.question, description=finding.description, verdict=finding.verdict,
+        heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
+        tables=finding_tables(finding), ablation=ablation_code(finding, model), does_not_show=limits_of(finding, model),
+        reasons=finding.judged.reasons, grids=finding.grids,
         sentences=[sentence.id for sentence in sentences if sentence.group in groups],
-    )
+    )  # fmt: skip
 
 
 # Sentences
 
 
 def _sentence_content(
-    opened: OpenedModel,
-    text: TokenizedText,
-    name: str,
-    title: str,
-    roles: Sequence[list[int]],
-    *,
-    predicts: bool = False,
+    opened: OpenedModel, text: TokenizedText, name: str, title: str, roles: Sequence[list[int]], predicts: bool
 ) -> PageSentence:
     """Return what the page holds of a sentence that fits into the model's context.
 
     `name` is its id; `roles` are query, antecedents and distractors. `predicts`: with the most probable next tokens.
     """
-    next_words = []
-    for token, probability in next_tokens(opened.model, text.tokens, 5) if predicts else ():
-        next_words.append((opened.decode(token), probability))
+    following = next_tokens(opened.model, text.tokens, 5) if predicts else []
     query, antecedents, distractors = roles
     return PageSentence(
-        id=name,
-        group=name.rsplit("-", 1)[0],
-        title=title,
-        text=text.text,
-        words=text.words,
-        query=query,
-        antecedents=antecedents,
-        distractors=distractors,
-        notes=[],
-        next=next_words,
+        id=name, group=name.rsplit("-", 1)[0], title=title, text=text.text, words=text.words,
+        query=query, antecedents=antecedents, distractors=distractors, notes=[],
+        next=[(opened.decode(token), probability) for token, probability in following],
         weights=pack_weights(word_attention(opened.model, [text])[0]),
-    )
+    )  # fmt: skip
 
 
 def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
@@ -200,16 +168,11 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     tokenized = opened.tokenize(text)
     notes = lint(text)
 
-    # The first word is selected on the page: one that decides comes before its pronoun.
+    # The first word is selected on the page: one that decides comes before its pronoun. Word 0 is the start token.
     spans = [span for note in notes for span in (note.clue, note.span) if span]
-    query = list(dict.fromkeys(_word_at(tokenized, span) for span in spans))
-    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [query, [], []], predicts=True)
+    query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
+    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [query, [], []], True)
     return replace(content, notes=[*unknown_note(opened, tokenized), *(note.note for note in notes)])
-
-
-def _word_at(text: TokenizedText, span: Span) -> int:
-    """Return the index in `text.words` of the word with these characters; word 0 is the start token."""
-    return 1 + text.word_spans.index(span)
 
 
 def _example_group(examples: Sequence[Example]) -> PageGroup:
@@ -220,10 +183,9 @@ def _example_group(examples: Sequence[Example]) -> PageGroup:
 
 
 def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:
-    """Return the worked examples of a question; no sentence if the model cannot read all of them."""
+    """Return the worked examples of a question; none if the model cannot read all: one alone would show nothing."""
     sentences = []
     for i, example in enumerate(examples, 1):
-        # One sentence without the others would show nothing.
         text = opened.tokenize(example.text)
         if _unknown_words(opened, text) or not opened.fits(text):
             return []
@@ -231,7 +193,7 @@ def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Ex
         title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
         roles = [[text.words.index(word)] for word in words]
         predicts = example.text.endswith(example.query)
-        sentences.append(_sentence_content(opened, text, f"{question}-{i}", title, roles, predicts=predicts))
+        sentences.append(_sentence_content(opened, text, f"{question}-{i}", title, roles, predicts))
     return sentences
 
 
@@ -243,7 +205,7 @@ def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown])
         places = [[shown.query], *([mention[0] for mention in mentions] for mentions in (shown.meant, shown.other))]
         roles = [[text.word_of_token[place] for place in of_role] for of_role in places]
         title = f"Sentence {i} of {len(examples)}."
-        sentences.append(_sentence_content(opened, text, f"{group}-{i}", title, roles, predicts=bool(shown.next)))
+        sentences.append(_sentence_content(opened, text, f"{group}-{i}", title, roles, bool(shown.next)))
     return sentences
 
 
@@ -263,16 +225,13 @@ def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> l
     """Return the sentences for which there is room, in order; a group is selected or left out as a whole."""
     # A later group may fit where an earlier, larger one did not.
     selected: list[PageSentence] = []
-    n_omitted = 0
     room = MAX_SENTENCE_CHARACTERS
     for group in groups:
         size = sum(len(sentence.weights) for sentence in group)
         if size <= room:
             room -= size
             selected += group
-        else:
-            n_omitted += len(group)
-    if n_omitted:
+    if n_omitted := sum(map(len, groups)) - len(selected):
         omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_CHARACTERS:,} characters of weights.")
     return selected
 
@@ -294,15 +253,9 @@ def training_content(metrics: Metrics) -> dict[str, Any] | None:
         if len(points) == len(metrics.probe):
             charts[question] = _charts(points)
     floors = [record.floor for record in losses]
-    return {
-        "steps": [point.step for point in metrics.probe],
-        "charts": charts,
-        "loss": {
-            "steps": [record.step for record in losses],
-            "validation": [record.loss for record in losses],
-            "floor": None if None in floors else floors,
-        },
-    }
+    loss = {"steps": [record.step for record in losses], "validation": [record.loss for record in losses]}
+    steps = [point.step for point in metrics.probe]
+    return {"steps": steps, "charts": charts, "loss": loss | {"floor": None if None in floors else floors}}
 
 
 def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
@@ -313,24 +266,20 @@ def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
         lines = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)] if name == "accuracy" else []
         low, high = (0, 1) if measure.is_share else (None, None)
         heads = [point.grids[name] for point in points]
-        charts.append(
-            {
-                "measure": name,
-                "title": measure.label.capitalize(),
-                "heads": heads,
-                "lines": lines,
-                "low": low,
-                "high": high,
-            }
-        )
+        charts.append(_chart(name, measure.label.capitalize(), heads, lines, low, high))
     known = [name for name in _ANSWER_CHARTS if all(name in point.values for point in points)]
     for name in known:
         if name == "answer_accuracy" and "resolved_share" in known:
             continue  # the clearer measure of the same
         title, line, low, high = _ANSWER_CHARTS[name]
-        lines = [_line(name, line, "head", points)]
-        charts.append({"measure": name, "title": title, "heads": None, "lines": lines, "low": low, "high": high})
+        charts.append(_chart(name, title, None, [_line(name, line, "head", points)], low, high))
     return charts
+
+
+def _chart(
+    name: str, title: str, heads: Any, lines: list[Any], low: float | None, high: float | None
+) -> dict[str, Any]:
+    return {"measure": name, "title": title, "heads": heads, "lines": lines, "low": low, "high": high}
 
 
 def _line(value: str, name: str, kind: str, points: Sequence[HeadPoint]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """The live model of the report page: weights and tokenizer with which the page's script runs the model itself."""
 
 import json
-from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,19 +10,17 @@ from tokenizers import Tokenizer
 from data.config import TokenizerKind
 from data.errors import UserError
 from model.config import ModelConfig
-from model.observe import TransformerView
-from model.transformer import Transformer
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Head, ProbeResults, Shown
-from probe.sentences import EXAMPLE_BLOCK, START, TokenizedText
+from probe.sentences import EXAMPLE_BLOCK, START
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
 MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # the page has a model of this size unless the user says live=false
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
-# A pronoun of each class, whose probabilities the page compares after a text in English.
-_PRONOUN_PAIR = ("she", "he")
+_PRONOUN_PAIR = ["she", "he"]  # whose probabilities the page compares after a text in English
+_ROUNDING = "The weights in this file are rounded to float16, so its numbers are a little different from the program's."
 _ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
 
 
@@ -71,15 +67,13 @@ def live_content(
     opened: OpenedModel,
     results: ProbeResults | None,
     history: WeightHistory | None,
-    texts: Sequence[TokenizedText],
     wanted: bool | None,
     omissions: list[str],
 ) -> Live:
     """Return the live model of the page, if the page can run it and the user wants it.
 
     `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with the head and an example of the first
-    finding, if that has no worked example. What rounding to float16 changes is measured on
-    `texts`.
+    finding, if that has no worked example.
     """
     if wanted is False:
         return Live(None, "")
@@ -94,7 +88,7 @@ def live_content(
 
     # A sentence to begin with: the worked block, or what was tested of an own question or of English text
     text, head = (EXAMPLE_BLOCK[0].text if opened.has_stories else _ENGLISH_TEXT), None
-    pair = [] if opened.has_stories else list(_PRONOUN_PAIR)
+    pair = [] if opened.has_stories else _PRONOUN_PAIR
     finding = results.findings[0] if results and results.findings else None
     if finding and finding.examples and finding.examples[0].kind != "worked":
         shown = finding.examples[0]
@@ -105,27 +99,16 @@ def live_content(
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer
     is_small = opened.n_parameters <= MAX_HISTORY_WEIGHTS
-    kind = torch.float32 if is_small else torch.float16
     steps, earlier = _thinned(history, opened.step, omissions) if is_small else ([], [])
-    return Live(
-        LiveModel(
-            source=opened.source,
-            step=opened.step,
-            shape=plain_shape(model.config),
-            parameters=[(name, parameter.numel()) for name, parameter in model.named_parameters()],
-            type="float32" if is_small else "float16",
-            weights=pack_parameters(model, kind),
-            rounding="" if is_small else _rounding(model, texts),
-            earlier_steps=steps,
-            earlier=earlier,
-            tokenizer=tokenizer,
-            start_name=START,
-            text=text,
-            head=head,
-            pair=pair,
-        ),
-        "",
-    )
+    shown_model = LiveModel(
+        source=opened.source, step=opened.step, shape=plain_shape(model.config),
+        parameters=[(name, parameter.numel()) for name, parameter in model.named_parameters()],
+        type="float32" if is_small else "float16",
+        weights=pack_parameters(model, torch.float32 if is_small else torch.float16),
+        rounding="" if is_small else _ROUNDING, earlier_steps=steps, earlier=earlier, tokenizer=tokenizer,
+        start_name=START, text=text, head=head, pair=pair,
+    )  # fmt: skip
+    return Live(shown_model, "")
 
 
 def _up_to_query(opened: OpenedModel, sentence: Shown) -> str:
@@ -168,48 +151,23 @@ def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
     content = json.loads(tokenizer.to_str())
     model = content["model"]
     before = content["pre_tokenizer"] or {}
-    if content["normalizer"] is not None:
-        return None
-
     # Which of data/tokenizer.py?
     kinds = {"WordLevel Whitespace": "words", "WordLevel Split": "characters", "BPE ByteLevel": "bpe"}
     kind = kinds.get(f"{model['type']} {before.get('type')}")
-    if kind == "characters" and (before["pattern"], before["behavior"]) != ({"Regex": r"[\s\S]"}, "Isolated"):
-        return None
     variants = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-    is_plain = not before.get("add_prefix_space") and before.get("use_regex", True)
-    if kind == "bpe" and (not is_plain or any(model.get(name) for name in variants)):
-        return None
-    if kind is None:
-        return None
-
+    is_known = {
+        "words": True,
+        "characters": (before.get("pattern"), before.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
+        "bpe": not (before.get("add_prefix_space") or any(model.get(name) for name in variants))
+        and before.get("use_regex", True),
+    }
     ids = tokenizer.get_vocab()
     vocabulary = sorted(ids, key=lambda token: ids[token])
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.get("merges", ())]
-    unknown = ids.get(model["unk_token"]) if model.get("unk_token") else None
-    if [ids[token] for token in vocabulary] != list(range(len(vocabulary))):
+    has_gaps = [ids[token] for token in vocabulary] != list(range(len(vocabulary)))
+    if kind is None or not is_known[kind] or has_gaps or content["normalizer"] is not None:
         return None
-    return LiveTokenizer(kind, vocabulary, merges, start, unknown)
-
-
-@torch.no_grad()
-def _rounding(model: Transformer, texts: Sequence[TokenizedText]) -> str:
-    """Return a sentence on what float16 weights change, measured on some texts."""
-    rounded = deepcopy(model)
-    for parameter in rounded.parameters():
-        parameter.copy_(parameter.half().float())
-    attention, chance = 0.0, 0.0
-    for text in texts:
-        tokens = torch.tensor([text.tokens], device=next(model.parameters()).device)
-        exact, half = TransformerView(model), TransformerView(rounded)
-        weights = [view.attention_scores(tokens).softmax(-1) for view in (exact, half)]
-        probabilities = [view.logits(tokens).softmax(-1) for view in (exact, half)]
-        attention = max(attention, float((weights[0] - weights[1]).abs().max()))
-        chance = max(chance, float((probabilities[0] - probabilities[1]).abs().max()))
-    return (
-        "The weights in this file are rounded to float16. In the sentences of this page no attention weight changes "
-        f"by more than {attention:.1e} and no probability by more than {chance:.1e}."
-    )
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.get("merges", ())]
+    return LiveTokenizer(kind, vocabulary, merges, start, ids.get(model.get("unk_token")))
 
 
 def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> tuple[list[int], list[str]]:

@@ -6,15 +6,11 @@ function drawQuestions() {
   show("questions", menu("Question", items, state.question, selectQuestion));
 }
 
-// The head and a score of the question, and its sentences; the user's own, or the same kind of group, stay.
+// The head, the first score and the first sentences of a question.
 function selectQuestion(i) {
-  const before = groupNow();
   const [layer, head] = content.findings[i].place;
-  const names = [...measuresOf(content.findings[i]), ...Object.keys(OF_SENTENCE)];
-  update({ question: i, layer, head, score: names.includes(state.score) ? state.score : names[0] });
-  const groups = groupsNow();
-  const stays = (name) => name === before ? before === "yours" : before && groupOf(before).question && groupOf(name).title === groupOf(before).title;
-  selectSentence(groups.get([...groups.keys()].find(stays) ?? [...groups.keys()][0])?.[0]);
+  update({ question: i, layer, head, score: measuresOf(content.findings[i])[0] ?? "weight" });
+  selectSentence([...groupsNow().values()][0]?.[0]);
 }
 
 function showQuestion() {
@@ -24,18 +20,13 @@ function showQuestion() {
 }
 
 document.documentElement.classList.add("scripts");
-const largerType = button("Larger type", () => {
-  const isLarger = document.documentElement.classList.toggle("larger");
-  largerType.setAttribute("aria-pressed", String(isLarger));
-}, { "aria-pressed": "false" });
-show("type-size", largerType);
 document.getElementById("explorer").hidden = sentences.size === 0 && !question() && !live;
 document.getElementById("attention").hidden = content.sentences.length === 0 && !live;
 document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
-if (question()) [state.layer, state.head, state.score] = [...question().place, measuresOf(question())[0] ?? "weight"];
 drawLive();
-selectSentence([...groupsNow().values()][0]?.[0]);
+if (question()) selectQuestion(0);
+else selectSentence([...groupsNow().values()][0]?.[0]);
 redrawOn("question", showQuestion);
 redrawOn("question layer head score time sentence query target edits revision pair", drawHeads);
 redrawOn("question sentence", drawGroups);

@@ -32,7 +32,6 @@ SCRIPTS = (  # in this order
     "page_live_model",
     "page_heads",
     "page_sentences",
-    "page_save",
     "page_training",
     "page_live",
     "page",

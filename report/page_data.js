@@ -40,19 +40,15 @@ function question() {
 
 // Attention weights
 
-const decoded = new Map(); // DataView of each base64 text, by that text
-
-function decode(data) {
-  if (!decoded.has(data)) decoded.set(data, new DataView(Uint8Array.from(atob(data), (character) => character.charCodeAt(0)).buffer));
-  return decoded.get(data);
-}
+const decoded = new Map(); // DataView of the weights of each stored sentence, by its id
 
 // The weights [words] of one word on every word. The live model computes those of live sentences and of earlier steps;
 // the others are as probe/sentences.py packs them: row r of a head is words 0 to r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
   const pass = livePass(sentence);
   if (pass) return wordRow(pass, row, layer, head);
-  const view = decode(sentence.weights);
+  if (!decoded.has(sentence.id)) decoded.set(sentence.id, new DataView(bytesOf(sentence.weights).buffer));
+  const view = decoded.get(sentence.id);
   const n = sentence.words.length;
   const offset = ((layer * nHead + head) * n * (n + 1) + row * (row + 1)) / 2;
   return Float64Array.from({ length: n }, (_, word) => (word > row ? 0 : view.getUint16(2 * (offset + word), true) / 65535));
@@ -94,8 +90,8 @@ function chartsOf(finding) {
   return training?.charts[finding?.question] ?? [];
 }
 
-function scoreName() {
-  return OF_SENTENCE[state.score] ?? content.measures[state.score].label;
+function scoreName(name = state.score) {
+  return OF_SENTENCE[name] ?? content.measures[name].label;
 }
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.

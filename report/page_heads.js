@@ -2,7 +2,7 @@
 
 function drawScoreChoice() {
   const ofSentence = [...(content.sentences.length || live ? ["weight"] : []), ...(live ? ["effect"] : [])];
-  const options = [...measuresOf(question()).map((name) => [name, content.measures[name].label]), ...ofSentence.map((name) => [name, OF_SENTENCE[name]])];
+  const options = [...measuresOf(question()), ...ofSentence].map((name) => [name, scoreName(name)]);
   show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
@@ -22,38 +22,31 @@ function drawHeads() {
   show("heads-grid", table);
   arrowKeys([...table.querySelectorAll("button")], nHead);
   if (hadFocus) table.querySelector("[aria-pressed=true]").focus();
-  show("heads-legend", ...legend(scores));
+  show("heads-legend", meaning(scores), element("span", { class: "keys" }, ...keysOf(scores)));
 }
 
 function headButton(layer, head, scores) {
+  // What is said of it
   const value = scores ? scores[layer][head] : null;
   const isSelected = layer === state.layer && head === state.head;
   const isMarked = state.time === END && !OF_SENTENCE[state.score] && isSignificant(layer, head);
-  const button = element(
-    "button",
-    {
-      type: "button",
-      "aria-pressed": String(isSelected),
-      tabindex: isSelected ? "0" : "-1",
-      "aria-label": headLabel(layer, head, value, isMarked),
-      "data-head": headName(layer, head),
-      class: isChosen(layer, head) ? "chosen" : null,
-    },
-    number(value),
-    isMarked ? element("i", { class: "dot" }) : null,
-  );
-  const tint = tintOf(value, scores);
-  button.style.setProperty("--hue", tint < 0 ? "var(--orange-tint)" : "var(--blue-tint)");
-  button.style.setProperty("--share", `${Math.round(100 * Math.abs(tint))}%`);
-  button.addEventListener("click", () => update({ layer, head }));
-  return button;
-}
-
-function headLabel(layer, head, value, isMarked) {
   const facts = [`layer ${layer} head ${head}`, `${scoreName()} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
-  return facts.join(", ");
+  const select = button(number(value), () => update({ layer, head }), {
+    "aria-pressed": String(isSelected),
+    tabindex: isSelected ? "0" : "-1",
+    "aria-label": facts.join(", "),
+    "data-head": headName(layer, head),
+    class: isChosen(layer, head) ? "chosen" : null,
+  });
+
+  // How it looks
+  if (isMarked) select.append(element("i", { class: "dot" }));
+  const tint = tintOf(value, scores);
+  select.style.setProperty("--hue", tint < 0 ? "var(--orange-tint)" : "var(--blue-tint)");
+  select.style.setProperty("--share", `${Math.round(100 * Math.abs(tint))}%`);
+  return select;
 }
 
 // -1: full orange, 0: no colour, 1: full blue.
@@ -64,18 +57,13 @@ function tintOf(value, scores) {
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
 }
 
-function legend(scores) {
+function keysOf(scores) {
   const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
-  const keys = [];
-  if (question()) keys.push(key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`));
-  const { centre } = content.measures[state.score] ?? {};
-  if (state.score === "effect" && scores) {
-    const [left, right] = comparedWords(sentences.get(state.sentence).text).map((word) => label(word));
-    keys.push(key("swatch blue", `towards “${left}”`), key("swatch orange", `towards “${right}”`));
-  } else if (centre !== undefined && centre !== 0) {
-    keys.push(key("swatch blue", `above ${centre ?? 0}`), key("swatch orange", `below ${centre ?? 0}`));
-  }
-  return [meaning(scores), element("span", { class: "keys" }, ...keys)];
+  const keys = question() ? [key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`)] : [];
+  const centre = content.measures[state.score]?.centre ?? 0;
+  let [blue, orange] = centre || content.measures[state.score]?.centre === null ? [`above ${centre}`, `below ${centre}`] : [];
+  if (state.score === "effect" && scores) [blue, orange] = comparedWords(sentences.get(state.sentence).text).map((word) => `towards “${label(word)}”`);
+  return blue ? [...keys, key("swatch blue", blue), key("swatch orange", orange)] : keys;
 }
 
 function meaning(scores) {

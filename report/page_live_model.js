@@ -74,13 +74,9 @@ function wordRow({ reading: { members, tokens }, run }, row, layer, head) {
 
 // Probabilities
 
-function chancesOf({ run }) {
-  return softmax(logitsOf(run));
-}
-
 // The n most probable next words with their probabilities.
 function nextWords(pass, n) {
-  const chances = chancesOf(pass);
+  const chances = softmax(logitsOf(pass.run));
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
   const nameOf = (id) => ({ [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" })[id] ?? textOfToken(liveTokenizer, id);
   return best.map((id) => [nameOf(id), chances[id]]);
@@ -89,8 +85,7 @@ function nextWords(pass, n) {
 // Next words of a sentence at the slider's step, where these are shown.
 function nextNow(sentence) {
   const pass = livePass(sentence);
-  if (!pass || !(isLive(sentence) || sentence.next.length)) return sentence.next;
-  return nextWords(pass, 5);
+  return pass && (isLive(sentence) || sentence.next.length) ? nextWords(pass, 5) : sentence.next;
 }
 
 // The tokens that write a word alone: after a space or not, with a small or a capital letter.
@@ -106,7 +101,7 @@ function formsOf(text) {
 
 // The chance that each of two words is next, and the log of their ratio in nats; null without both words.
 function comparison(pass, [left, right]) {
-  const chances = chancesOf(pass);
+  const chances = softmax(logitsOf(pass.run));
   const [ofLeft, ofRight] = [left, right].map((text) => formsOf(text).reduce((sum, id) => sum + chances[id], 0));
   if (!formsOf(left).length || !formsOf(right).length) return null;
   return { left: ofLeft, right: ofRight, logOdds: Math.log(ofLeft || 1e-300) - Math.log(ofRight || 1e-300) };
@@ -125,9 +120,12 @@ function comparedWords(text) {
   if (chosen.length === 2) return chosen;
   const [[first], [second]] = comparable(text, 2);
   const { words, spans } = reading(text);
-  const other = OTHER_PRONOUN[words.at(-1).toLowerCase()];
-  if (!other || !text.trim().endsWith(words.at(-1))) return [first, second];
-  const [[ofTwin]] = comparable(withWords(text, spans, [[words.length - 1, other]]), 1);
+  const last = words.at(-1);
+  const other = OTHER_PRONOUN[last.toLowerCase()];
+  if (!other || !text.trim().endsWith(last)) return [first, second];
+  const isCapital = last.slice(0, 1) !== last.slice(0, 1).toLowerCase();
+  const written = isCapital ? other.slice(0, 1).toUpperCase() + other.slice(1) : other;
+  const [[ofTwin]] = comparable(text.slice(0, spans.at(-1)[0]) + written, 1);
   return [first, ofTwin === first ? second : ofTwin];
 }
 

@@ -87,23 +87,14 @@ function scaleOf(chart) {
 
 function axes({ low, high, last, x, y }) {
   const group = shape("g", { class: "axes" });
-  for (const tick of roundTicks(low, high)) {
+  for (const tick of [low, (low + high) / 2, high]) {
     group.append(shape("line", { x1: EDGE.left, x2: WIDTH - EDGE.right, y1: y(tick), y2: y(tick) }));
-    group.append(shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, String(Number(tick.toFixed(6)))));
+    group.append(shape("text", { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
   }
-  for (const tick of roundTicks(0, last)) {
-    group.append(shape("text", { x: x(tick), y: HEIGHT - 6, "text-anchor": tick === last ? "end" : "middle" }, tick.toLocaleString("en")));
+  for (const tick of [0, last]) {
+    group.append(shape("text", { x: x(tick), y: HEIGHT - 6, "text-anchor": tick ? "end" : "middle" }, tick.toLocaleString("en")));
   }
   return group;
-}
-
-function roundTicks(low, high) {
-  const rough = (high - low) / 4;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= rough);
-  const first = Math.ceil(low / step - 1e-9);
-  const count = Math.floor(high / step + 1e-9) - first + 1;
-  return Array.from({ length: count }, (_, i) => (first + i) * step + 0); // + 0: no "-0"
 }
 
 function curvePath(chart, { values, kind }, { x, y }) {

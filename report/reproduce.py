@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Finding, TestedModel
 from training.command_line import program_command
-from training.settings import CONFIGS, compose_settings, flatten
+from training.settings import compose_settings, flatten
+
+_NOT_GIVEN = ("out", "resume", "cache_dir", "data.source")
 
 
 def eval_command(opened: OpenedModel, *arguments: str) -> str:
@@ -31,34 +31,26 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None, items: 
 
     `items` is the file of a question of the user's own.
     """
-    used = {} if probe is None else asdict(probe)
+    used = {} if probe is None else {f"probe.{name}": value for name, value in asdict(probe).items()}
+    defaults = {f"probe.{name}": value for name, value in asdict(ProbeConfig()).items()}
     own = [] if items is None else [f"items={items}"]
-    commands = [eval_command(opened, *own, *_changed_arguments(asdict(ProbeConfig()), used, "probe."))]
+    commands = [eval_command(opened, *own, *_changed(used, defaults))]
     if isinstance(opened, OpenedRun):
-        # A group of data has defaults of its own; the folder of the run and the like are no settings of it.
+        # Every setting of a text is given. The folder of the run and the like are no settings of it.
         source = opened.settings.data.source
-        settings = flatten(opened.settings)
-        data = {f"data.{name}": value for name, value in _yaml_values(f"data/{source}").items()}
-        folders = {name: settings[name] for name in ("out", "resume", "cache_dir")}
-        arguments = _changed_arguments(flatten(compose_settings()) | data | folders, settings)
+        defaults = flatten(compose_settings())
+        if source != "stories":
+            defaults = {name: value for name, value in defaults.items() if not name.startswith("data.")}
+        used = {name: value for name, value in flatten(opened.settings).items() if name not in _NOT_GIVEN}
         group = [] if source == "stories" else [f"data={source}"]
-        commands.insert(0, program_command("train", *group, *arguments))
+        commands.insert(0, program_command("train", *group, *_changed(used, defaults)))
     return commands
 
 
-def _yaml_values(name: str) -> dict[str, Any]:
-    """Return the values of a file in configs/."""
-    values: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"))
-    return values
-
-
-def _changed_arguments(defaults: Mapping[str, Any], used: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Return NAME=VALUE, as Hydra reads them, of the settings that differ from the defaults."""
-    arguments = []
-    for name, value in used.items():
-        if value != defaults[name]:
-            arguments.append(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
-    return arguments
+    changed = [(name, value) for name, value in used.items() if name not in defaults or value != defaults[name]]
+    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changed]
 
 
 def ablation_code(finding: Finding, model: TestedModel) -> str:

@@ -8,16 +8,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from textwrap import wrap
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from data.errors import printable
 from data.text_tables import markdown_table
-from probe.attention import HeadRows, HeadScores, best_head
+from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
 from probe.questions import DEV, LEVELS, MAX_P, description_of
-from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Grid, Head, ProbeResults, Shown
+from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
 _LEGENDS = {  # by outcome
@@ -45,6 +45,8 @@ _PARTS_NOTE = (
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure
 FEWEST_CHANGES = 4
+MOST_HEADS = 10  # that are printed for a sentence; verbose=true prints all
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -61,28 +63,25 @@ class Table:
         return aligned([self.header, *self.rows])
 
 
-Item = TypeVar("Item")
-
-
 def table_of(title: str, items: Iterable[Item], columns: Mapping[str, Callable[[Item], str]], note: str = "") -> Table:
     """Return a table with a row for each item; `columns` are its cells by their header."""
     return Table(title, list(columns), [[cell(item) for cell in columns.values()] for item in items], note)
 
 
-def number(value: float | None, form: str = ".3f") -> str:
-    """Return a number with three decimals (four below .001) or as `form` says, "–" for None and nan."""
+def number(value: float | Estimate | None, form: str = ".3f") -> str:
+    """Return a number with its interval, if it has one: "0.996 [0.980, 1.000]"; "–" for None and nan.
+
+    It has three decimals (four below .001), or what `form` says.
+    """
+    if isinstance(value, Estimate):
+        text = number(value.value, form)
+        has_interval = value.low is not None and text != "–"
+        return f"{text} [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else text
     if value is None or math.isnan(value):
         return "–"
     value = round(value, 4)
     text = f"{value:{'.4f' if form == '.3f' and 0 < abs(value) < 0.001 else form}}"
     return text if text.strip("-0.") else text.removeprefix("-")  # -0.00 is 0.00
-
-
-def estimate(shown: Estimate, form: str = ".3f") -> str:
-    """Return a number and its interval, if it has one: "0.996 [0.980, 1.000]"."""
-    if shown.low is None or shown.high is None or math.isnan(shown.value):
-        return number(shown.value, form)
-    return f"{number(shown.value, form)} [{number(shown.low, form)}, {number(shown.high, form)}]"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -96,9 +95,46 @@ def head_names(heads: Iterable[Head]) -> str:
     return " + ".join(map(str, heads))
 
 
-def _value(finding: Finding, name: str, form: str = "") -> str:
-    """Return a value of what the verdict is about, with its interval."""
-    return estimate(finding.judged.values.get(name, NOT_KNOWN), form or MEASURES[name].form)
+def _cell(name: str, form: str = "", *, has_interval: bool = False) -> Callable[[Finding], str]:
+    """Return a column: a value of what the verdict of a finding is about."""
+
+    def cell(finding: Finding) -> str:
+        found = finding.judged.values.get(name, NOT_KNOWN)
+        return number(found if has_interval else found.value, form or MEASURES[name].form)
+
+    return cell
+
+
+def _heads(finding: Finding) -> str:
+    return head_names(finding.judged.heads)
+
+
+def _verdict(finding: Finding) -> str:
+    return f"{finding.verdict} ({finding.level})"
+
+
+_COLUMNS: dict[str, dict[str, Callable[[Finding], str]]] = {  # of the summary, by outcome
+    "attention": {
+        "question": lambda finding: f"{finding.question}: {finding.description}",
+        "head": _heads,
+        "accuracy [95 %]": _cell("accuracy", has_interval=True),
+        "block": _cell("block_accuracy"),
+        "p": _cell("p"),
+        "swap": _cell("swap", ".2f"),
+        "verdict": _verdict,
+    },
+    "edge": {
+        "question": lambda finding: finding.description,
+        "head": _heads,
+        "swap [95 %]": _cell("swap", ".2f", has_interval=True),
+        "flips": _cell("flips", ".2f"),
+        "author's entity": lambda finding: (
+            f"{number(finding.judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})"
+        ),
+        "p": _cell("p"),
+        "verdict": _verdict,
+    },
+}
 
 
 # Summary
@@ -110,15 +146,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
     if by_attention:
-        lines += table_of("", by_attention, {
-            "question": lambda finding: f"{finding.question}: {finding.description}",
-            "head": lambda finding: head_names(finding.judged.heads),
-            "accuracy [95 %]": lambda finding: _value(finding, "accuracy"),
-            "block": lambda finding: number(finding.judged.value("block_accuracy")),
-            "p": lambda finding: number(finding.judged.value("p"), ".4f"),
-            "swap": lambda finding: number(finding.judged.value("swap"), ".2f"),
-            "verdict": _verdict,
-        }).lines()  # fmt: skip
+        lines += table_of("", by_attention, _COLUMNS["attention"]).lines()
         lines += [line for finding in by_attention for line in _lacking(finding)]
         lines += ["", _LEGENDS["attention"]]
     for finding in by_attention:
@@ -127,17 +155,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
             lines += ["", title, *aligned(list(map(_example_row, worked)))]
     if by_edges:
         lines += [""] if by_attention else []
-        lines += table_of("", by_edges, {
-            "question": lambda finding: finding.description,
-            "head": lambda finding: head_names(finding.judged.heads),
-            "swap [95 %]": lambda finding: _value(finding, "swap", ".2f"),
-            "flips": lambda finding: number(finding.judged.value("flips"), ".2f"),
-            "author's entity": lambda finding: (
-                f"{number(finding.judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})"
-            ),
-            "p": lambda finding: number(finding.judged.value("p"), ".4f"),
-            "verdict": _verdict,
-        }).lines()  # fmt: skip
+        lines += table_of("", by_edges, _COLUMNS["edge"]).lines()
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
         lines += ["", _LEGENDS["edge"]]
@@ -146,25 +164,24 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
 
 def confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
     """Return the table of heads that were chosen on the run's own validation text; none without any."""
-    measures = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
-    rows = []
-    for finding in confirmed:
-        values = [_value(finding, name) for name in measures]
-        rows.append([finding.description, head_names(finding.judged.heads), f"{finding.n:,}", *values])
-    header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in measures)]
-    return [*aligned([header, *rows]), ""] if rows else []
-
-
-def _verdict(finding: Finding) -> str:
-    return f"{finding.verdict} ({finding.level})"
+    columns: dict[str, Callable[[Finding], str]] = {
+        "head chosen on the run's own text": lambda finding: finding.description,
+        "head": _heads,
+        "passages": lambda finding: f"{finding.n:,}",
+    }
+    for name in ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p"):
+        columns[MEASURES[name].label] = _cell(name, has_interval=True)
+    return [*table_of("", confirmed, columns).lines(), ""] if confirmed else []
 
 
 def _lacking(finding: Finding) -> list[str]:
     """Return why the user's own question can have no small p, and why it has no swap."""
+    if finding.file is None:
+        return []
     lines = []
-    if finding.file is not None and finding.smallest_p >= MAX_P:
+    if finding.smallest_p >= MAX_P:
         lines.append(f"  too few different test frames or words: no p can be below {MAX_P:g}")
-    if finding.file is not None and math.isnan(finding.judged.value("swap")):
+    if math.isnan(finding.judged.value("swap")):
         is_constant = "answer" in finding.judged.values
         no_answers = "the texts have no answers that can be compared"
         lines.append(f"  no swap: {'the answer does not follow the antecedent' if is_constant else no_answers}")
@@ -173,10 +190,9 @@ def _lacking(finding: Finding) -> list[str]:
 
 def _example_row(shown: Shown) -> tuple[str, str, str]:
     """Return the text, the weights on both nouns, and the most probable next words."""
-    weights = ", ".join(f"{noun} {weight:.2f}" for noun, weight in shown.weights.items())
-    following = [f"{word} {chance:.2f}" for word, chance in shown.next if word.isalpha() and chance >= 0.1]
-    next_words = f"next: {', '.join(following[:2])}" if following else ""
-    return f"  {shown.text}", f"{shown.word} → {weights}", next_words
+    following = [(word, chance) for word, chance in shown.next if word.isalpha() and chance >= 0.1]
+    next_words = f"next: {_chances(following[:2])}" if following else ""
+    return f"  {shown.text}", f"{shown.word} → {_chances(shown.weights.items())}", next_words
 
 
 def _passage_lines(finding: Finding) -> list[str]:
@@ -196,7 +212,7 @@ def _passage_lines(finding: Finding) -> list[str]:
     return [*lines, *(f"  not met: {criterion.name} ({criterion.reason})" for criterion in lowest)]
 
 
-def _chances(chances: Sequence[tuple[str, float]]) -> str:
+def _chances(chances: Iterable[tuple[str, float]]) -> str:
     return ", ".join(f"{word} {chance:.2f}" for word, chance in chances)
 
 
@@ -207,14 +223,14 @@ def detail_lines(results: ProbeResults) -> list[str]:
     """Return what verbose=true adds: all tables of the evidence, and what could not be tested."""
     lines = []
     for finding in results.findings:
-        lines += ["", "", f"{finding.question}, head {head_names(finding.judged.heads)}: {_verdict(finding)}"]
+        lines += ["", "", f"{finding.question}, head {_heads(finding)}: {_verdict(finding)}"]
         lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
-        lines += table_lines(finding_tables(finding))
-    lines += table_lines(model_tables(results))
+        lines += _table_lines(finding_tables(finding))
+    lines += _table_lines(model_tables(results))
     return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
 
 
-def table_lines(tables: Sequence[Table]) -> list[str]:
+def _table_lines(tables: Sequence[Table]) -> list[str]:
     """Return tables as aligned lines, each with its title above and its note below."""
     lines = []
     for table in tables:
@@ -224,31 +240,14 @@ def table_lines(tables: Sequence[Table]) -> list[str]:
 
 
 def finding_tables(finding: Finding) -> list[Table]:
-    """Return criteria, measures, parts, heads together, similar heads and, by edges, all heads; only what there is."""
-    steps = list(enumerate(finding.curve, 1))
-    tables = [
-        _criteria_table(finding),
-        _measure_table(finding),
-        _part_table(finding),
-        table_of("Heads together", steps, {
-            "heads": lambda step: str(step[0]),
-            "added": lambda step: str(step[1][0]),
-            "swap on dev": lambda step: number(step[1][1]),
-            "swap tested [95 %]": lambda step: estimate(step[1][2]),
-        }, "Swap of heads together, added one by one on dev."),
-        table_of("Heads whose scores correlate", finding.similar, {
-            "head": lambda other: str(other[0]),
-            "r": lambda other: f"{other[1]:.2f}",
-        }, "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."),
-    ]  # fmt: skip
-    if finding.outcome == "edge":
-        measures = [MEASURES[name] for name in finding.grids]
-        rows = []
-        for place, *values in _head_rows(finding.grids):
-            if not all(map(math.isnan, values)):
-                cells = [number(value, measure.form) for value, measure in zip(values, measures, strict=True)]
-                rows.append([str(place), *cells])
-        tables.append(Table("All tested heads", ["head", *(measure.label for measure in measures)], rows))
+    """Return criteria, measures, parts and heads together; only what there is."""
+    together = table_of("Heads together", enumerate(finding.curve, 1), {
+        "heads": lambda step: str(step[0]),
+        "added": lambda step: str(step[1][0]),
+        "swap on dev": lambda step: number(step[1][1]),
+        "swap tested [95 %]": lambda step: number(step[1][2]),
+    }, "Swap of heads together, added one by one on dev.")  # fmt: skip
+    tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding), together]
     return [table for table in tables if table.rows]
 
 
@@ -302,7 +301,7 @@ def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, f
     rows = []
     for name, measure in MEASURES.items():
         if any(name in values for values, _ in columns):
-            cells = [estimate(values[name], measure.form) if name in values else "" for values, _ in columns]
+            cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
             rows.append([measure.label, *cells, measure.meaning])
     for name in dict.fromkeys(name for _, rules in columns for name in rules):
         cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
@@ -317,7 +316,7 @@ def model_tables(results: ProbeResults) -> list[Table]:
         "part": lambda answers: answers.part,
         "texts": lambda answers: f"{answers.n:,}",
         "resolved share": lambda answers: number(answers.resolved_share),
-        "accuracy [95 %]": lambda answers: estimate(answers.accuracy),
+        "accuracy [95 %]": lambda answers: number(answers.accuracy),
     }, "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
     )  # fmt: skip
     return [table] if table.rows else []
@@ -350,7 +349,11 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
         for measure in ("answer", "effect", "attention"):
             changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
             rows += [_change_row(change) for change in (changes if all_rows else _most_changed(changes))]
-            notes += _change_counts(measure, changes) if measure != "answer" else []
+            if changes and measure != "answer":
+                n_changed = sum(change.p < MAX_P for change in changes)
+                few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
+                notes.append(f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases")
+                notes[-1] += few if changes[0].smallest_p >= MAX_P else ""
         lines += ["", f"{question}: {description_of(question)}", *aligned(rows), *notes]
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
@@ -363,32 +366,18 @@ def _most_changed(changes: list[Change]) -> list[Change]:
     by_t = sorted(changes, key=lambda change: -abs(change.t))
     shown = [change for change in by_t if change.p < MAX_P][:MOST_CHANGES]
     if changes:
-        largest = [max(changes, key=lambda change: change.before), max(changes, key=lambda change: change.after)]
-        shown += [change for i, change in enumerate(largest) if change not in shown and change not in largest[:i]]
-    shown += [change for change in by_t if change not in shown][: max(0, FEWEST_CHANGES - len(shown))]
-    return shown
+        shown += [max(changes, key=lambda change: change.before), max(changes, key=lambda change: change.after)]
+    shown = list(dict.fromkeys(shown))
+    return list(dict.fromkeys([*shown, *by_t]))[: max(FEWEST_CHANGES, len(shown))]
 
 
 def _change_row(change: Change) -> list[str]:
     name = f"  {change.measure}" + (f" {change.head}" if change.head else "")
-    numbers = [number(change.before), number(change.after), estimate(change.difference), f"{change.p:.4f}"]
+    numbers = [number(change.before), number(change.after), number(change.difference), f"{change.p:.4f}"]
     return [name, *numbers, "changed" if change.p < MAX_P else "no change shown"]
 
 
-def _change_counts(measure: str, changes: list[Change]) -> list[str]:
-    """Return how many heads changed, and whether so few cases could show it."""
-    if not changes:
-        return []
-    n_changed = sum(change.p < MAX_P for change in changes)
-    line = f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
-    if changes[0].smallest_p >= MAX_P:
-        line += f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
-    return [line]
-
-
 # A sentence of the user's
-
-MOST_HEADS = 10  # that are printed for a sentence; verbose=true prints all
 
 
 def sentence_lines(
@@ -406,54 +395,33 @@ def sentence_lines(
     """
     lines = []
     for row, nouns in rows.items():
-        # A block of lines for each word to read at, a line for each head
+        # A block of lines for each word to read at
         title = f"at “{text.words[row]}”: the three largest weights of each head"
         lines += ["", title + (f"; before them the weights on {', '.join(nouns)}" if nouns else "")]
         heads = [Head(*place) for place in np.ndindex(*weights.shape[:2])]
         if effects is not None:
-            of_row = effects[row]
-            heads.sort(key=lambda head: -of_row[head])
+            heads.sort(key=lambda head, row=row: -effects[row][head])  # type: ignore[misc]
             heads = [head for i, head in enumerate(heads) if i < MOST_HEADS or head in chosen]
-            lines.append(
-                f"  the {MOST_HEADS} that matter most; first: how much the next word changes without the head, 0 to 1"
-            )
-            lines.append("  (all heads: verbose=true)")
+            first = "first: how much the next word changes without the head, 0 to 1"
+            lines += [f"  the {MOST_HEADS} that matter most; {first}", "  (all heads: verbose=true)"]
 
+        # A line for each head: the summed weight on all earlier mentions of each noun, and the largest weights
         cells = []
         for head in heads:
             of_words = weights[head.layer, head.head, row]  # [W]
-            effect = [] if effects is None else [f"{effects[row][head]:.2f}"]
-            note = f"← chosen for {', '.join(chosen[head])}" if head in chosen else ""
-            cells.append(
-                [f"  {head}", *effect, *_weights_on_nouns(text, row, of_words, nouns), _largest(text, of_words), note]
-            )
+            line = [f"  {head}"] + ([] if effects is None else [f"{effects[row][head]:.2f}"])
+            for noun in nouns:
+                mentions = [i for i, word in enumerate(text.words[:row]) if word == noun]
+                line.append(f"{noun} {sum(of_words[i] for i in mentions):.2f}")
+            top = [i for i in np.argsort(-of_words, kind="stable")[:3] if of_words[i] > 0]
+            line += ["|"] if nouns else []
+            line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in top))
+            cells.append([*line, f"← chosen for {', '.join(chosen[head])}" if head in chosen else ""])
         lines += aligned(cells)
     return lines
 
 
-def _weights_on_nouns(text: TokenizedText, row: int, weights: np.ndarray, nouns: Sequence[str]) -> list[str]:
-    """Return the summed weight on all earlier mentions of each noun, then a divider; nothing without nouns."""
-    cells = []
-    for noun in nouns:
-        mentions = [i for i, word in enumerate(text.words[:row]) if word == noun]
-        cells.append(f"{noun} {sum(weights[i] for i in mentions):.2f}")
-    return [*cells, "|"] if cells else []
-
-
-def _largest(text: TokenizedText, weights: np.ndarray) -> str:
-    top = [i for i in np.argsort(-weights, kind="stable")[:3] if weights[i] > 0]
-    return "  ".join(f"{text.words[i]} {weights[i]:.2f}" for i in top)
-
-
 # Files
-
-
-def _head_rows(grids: Mapping[str, Grid]) -> list[tuple[Any, ...]]:
-    """Return a row for each head: its place, and its value in each grid."""
-    if not grids:
-        return []
-    values = np.array([np.array(grid, dtype=float) for grid in grids.values()])  # [measures, L, H]
-    return [(Head(*place), *values[:, *place].tolist()) for place in np.ndindex(*values.shape[1:])]
 
 
 def heads_csv(results: ProbeResults) -> str:
@@ -464,33 +432,27 @@ def heads_csv(results: ProbeResults) -> str:
     grids = {finding.question: finding.grids for finding in results.findings} | {"": results.grids}
     for question, of_question in grids.items():
         for name, grid in of_question.items():
-            for head, value in _head_rows({name: grid}):
+            for head, value in np.ndenumerate(np.array(grid, dtype=float)):
                 writer.writerow([question, name, *head, "" if math.isnan(value) else f"{value:.6g}"])
     return stream.getvalue()
 
 
-def items_jsonl(scores: HeadScores) -> str:
+def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
     """Return one object for each tested text of each question, with what the chosen head does at it."""
     lines = []
-    names = [field.name for field in fields(HeadRows)]
-    for question in dict.fromkeys(pair.question for pair in scores.items.pairs if pair.has_two):
-        parts = scores.items.parts(question)
-        if DEV not in parts:
-            continue  # an instrument check
-        head = best_head(scores.of(question, DEV).scores())
-        for part in parts:
-            tested = scores.of(question, part)
-            for i, cell in enumerate(tested.items.cells if part != DEV else ()):
+    for finding in findings:
+        for part in scores.items.parts(finding.question):
+            if part == DEV:
+                continue
+            tested = scores.of(finding.question, part)
+            for i, cell in enumerate(tested.items.cells):
                 pair = tested.items.pairs[i // 2]
-                record = {"question": question, "layer": head.layer, "head": head.head, "part": part}
-                record |= {
-                    "block": pair.block,
-                    "order": pair.order,
-                    "clusters": pair.clusters,
-                    "text": pair.texts[i % 2],
-                }
-                record |= {"query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant}
-                for name in names:
-                    record[name] = round(float(getattr(tested.rows, name)[i, *head]), 5)
+                record = {
+                    "question": pair.question, "layer": finding.place.layer, "head": finding.place.head, "part": part,
+                    "block": pair.block, "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
+                    "query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant,
+                }  # fmt: skip
+                for name in (field.name for field in fields(HeadRows)):
+                    record[name] = round(float(getattr(tested.rows, name)[i, *finding.place]), 5)
                 lines.append(json.dumps(record))
     return "\n".join([*lines, ""])

@@ -1,8 +1,10 @@
-"""Page contents without a run: the worked examples with random attention, in which an example head learns to link."""
+"""Page contents without a run: the worked examples in a random model, and the findings of an example head."""
 
 from base64 import b64decode
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,20 +15,19 @@ from data.tokenizer import end_id, word_tokenizer
 from data.words import word_spans
 from model.config import ModelConfig
 from model.observe import TransformerView
-from model.transformer import Transformer
-from probe.claim import claim_of, limits_of
+from model.transformer import Transformer, n_parameters
 from probe.config import ProbeConfig
+from probe.opened_model import OpenedRun
 from probe.questions import HEADLINE, QUESTIONS
 from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
-from probe.sentences import START, Example, TokenizedText, pack_weights, tokenize_text
-from report.content import training_content
-from report.live import Live, LiveModel, live_tokenizer, plain_shape
-from report.page import PageContent, PageFinding, PageGroup, PageMeasure, PageModel, PageSentence
-from report.tables import finding_tables, model_tables
+from probe.sentences import TokenizedText, tokenize_text
+from report.content import page_content
+from report.live import Live, plain_shape
+from report.page import PageContent
 from tests.tiny_models import random_model
 from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
-from training.settings import to_settings
-from training.weight_history import pack_parameters
+from training.settings import compose_settings, to_settings
+from training.weight_history import WeightHistory, pack_parameters
 
 N_LAYER, N_HEAD = 2, 4
 LINK_HEAD = Head(0, 1)
@@ -54,10 +55,9 @@ def tokenized(text: str) -> TokenizedText:
 
 def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
     """Return the weights [L, H, W, W] that `pack_weights` packed; shape: (L, H, W)."""
-    n_layer, n_head, n_words = shape
-    weights = np.zeros((n_layer, n_head, n_words, n_words))
-    rows, columns = np.tril_indices(n_words)
-    weights[..., rows, columns] = np.frombuffer(b64decode(data), "<u2").reshape(n_layer, n_head, -1) / 65535
+    weights = np.zeros((*shape, shape[-1]))
+    rows, columns = np.tril_indices(shape[-1])
+    weights[..., rows, columns] = np.frombuffer(b64decode(data), "<u2").reshape(*shape[:2], -1) / 65535
     return weights
 
 
@@ -96,33 +96,10 @@ def finding(name: str, **changes: Any) -> Finding:
 
 def results(*findings: Finding, **changes: Any) -> ProbeResults:
     """Return results with these findings."""
-    answers = Answers(
-        question="number",
-        part="iid",
-        n=560,
-        accuracy=Estimate(0.9),
-        resolved_share=0.5,
-        loss=1,
-        bayes_loss=1,
-        blind_loss=2,
-    )
+    losses = {"resolved_share": 0.5, "loss": 1, "bayes_loss": 1, "blind_loss": 2}
+    answers = Answers(question="number", part="iid", n=560, accuracy=Estimate(0.9), **losses)
     facts: dict[str, Any] = {"settings": ProbeConfig(), "data": {}, "warnings": [], "behaviour": [answers]}
     return ProbeResults(model=MODEL, findings=list(findings), **facts | changes)
-
-
-def sentence(name: str, text: str, example: Example | None = None) -> PageSentence:
-    """Return a sentence with random causal attention, in which the link head of an example has learned to link."""
-    words = tokenized(text).words
-    roles = [words.index(word) for word in (example.query, example.antecedent, example.distractor)] if example else []
-    scores = np.random.default_rng(len(words)).normal(size=(N_LAYER, N_HEAD, len(words), len(words)))
-    if roles:
-        scores[(*LINK_HEAD, *roles[:2])] += 8
-    weights = np.where(np.tri(len(words), dtype=bool), np.exp(scores), 0)
-    return PageSentence(
-        id=name, group=name.rsplit("-", 1)[0], title=f"Sentence {name}.", text=text, words=words, query=roles[:1],
-        antecedents=roles[1:2], distractors=roles[2:], notes=[] if example else ["A note."],
-        next=[("pounced", 0.31), ("purred", 0.22)], weights=pack_weights(weights / weights.sum(axis=-1, keepdims=True)),
-    )  # fmt: skip
 
 
 def metrics() -> Metrics:
@@ -136,36 +113,35 @@ def metrics() -> Metrics:
         edges = HeadPoint(1, 0, {"swap": grid(i, 0, share)}, {"swap": share, "follows": share, "margin": share})
         cue = HeadPoint(*LINK_HEAD, grids, answers)
         points.append(ProbePoint(step, {"number": number, "later_cue": cue, "next_pronoun_gender": edges}))
-    losses = zip((0, 600, 1200), (6.5, 1.2, 1.09), strict=True)
-    records = [
-        ValidationRecord(step=step, loss=loss, bits_per_byte=1, whole=False, floor=1.06) for step, loss in losses
-    ]
+    records = []
+    for step, loss in ((0, 6.5), (600, 1.2), (1200, 1.09)):
+        records.append(ValidationRecord(step=step, loss=loss, bits_per_byte=1, whole=False, floor=1.06))
     return Metrics([], records, points)
 
 
-def live_model() -> LiveModel:
+def opened_run() -> tuple[OpenedRun, WeightHistory]:
     """Return a model with random weights that knows the examples' words, and two others as its earlier steps."""
     texts = [example.text for examples in EXAMPLES.values() for example in examples]
     tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
     sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
-    made = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
-    described = live_tokenizer(tokenizer, end_id(tokenizer))
-    assert described is not None
-    return LiveModel(
-        source="runs/default", step=STEPS[-1], shape=plain_shape(made[0].config),
-        parameters=[(name, parameter.numel()) for name, parameter in made[0].named_parameters()], type="float32",
-        weights=pack_parameters(made[0], torch.float32), rounding="", earlier_steps=[STEPS[0], STEPS[6]],
-        earlier=[pack_parameters(model, torch.float16) for model in made[1:]], tokenizer=described, start_name=START,
-        text=texts[0], head=None, pair=[],
+    model, *earlier = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
+    settings = replace(compose_settings(), model=model.config)
+    run = OpenedRun(
+        folder=Path("runs/default"), name="default", source="runs/default", model=TransformerView(model),
+        untrained=lambda seed: TransformerView(model), tokenizer=tokenizer, bos_id=end_id(tokenizer),
+        data=settings.data, data_fingerprint="", shape=plain_shape(model.config), n_parameters=n_parameters(model),
+        departures=(), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1], seed=1,
+        resumed=("Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02).",),
+        settings=settings, transformer=model,
     )  # fmt: skip
+    return run, WeightHistory([STEPS[0], STEPS[6]], [pack_parameters(each, torch.float16) for each in earlier])
 
 
 def model_of(live: dict[str, Any], weights: str = "", kind: str = "") -> TransformerView:
     """Return the model that a page's JSON holds, with its own weights or those of an earlier step."""
     model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
-    numbers = np.frombuffer(
-        b64decode(weights or live["weights"]), kind or {"float32": "<f4", "float16": "<f2"}[live["type"]]
-    )
+    kind = kind or {"float32": "<f4", "float16": "<f2"}[live["type"]]
+    numbers = np.frombuffer(b64decode(weights or live["weights"]), kind)
     parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
     with torch.no_grad():
         for parameter, part in zip(model.parameters(), parts, strict=True):
@@ -187,46 +163,22 @@ def read(live: dict[str, Any], text: str) -> TokenizedText:
     return tokenize_text(tokenizer, text, described["start"])
 
 
-def content(texts: tuple[str, ...] = ("The fox thanked the hen because it was kind.",)) -> PageContent:
-    """Return the content of a page with findings of both outcomes, both worked examples and the user's sentences."""
-    not_shown = replace(finding("later_cue").head, verdict="suggestive", level="E1")
-    found = results(finding("number"), finding("later_cue", head=not_shown), finding("next_pronoun_gender"))
-    sentences = [sentence(f"yours-{i}", text) for i, text in enumerate(texts, 1)]
-    for name, examples in EXAMPLES.items():
-        sentences += [sentence(f"{name}-{i}", each.text, each) for i, each in enumerate(examples, 1)]
-    sentences.append(sentence("typical-next_pronoun_gender-1", "Anna does not listen to Ben."))
-    names = [*EXAMPLES, "yours", "typical-next_pronoun_gender"]
-    groups = {name: PageGroup(title=f"Group {name}", note="A note.") for name in names}
-    groups[names[-1]] = replace(groups[names[-1]], question="next_pronoun_gender")
-    findings = []
-    for each in found.findings:
-        ids = [shown.id for shown in sentences if each.question in shown.group]
-        findings.append(PageFinding(
-            question=each.question, description=each.description, verdict=each.verdict, heads="L0H1", place=each.place,
-            claim=claim_of(each, MODEL), tables=finding_tables(each), ablation="import torch\nedit = None",
-            does_not_show=limits_of(each, MODEL), reasons=each.judged.reasons, grids=each.grids, sentences=ids,
-        ))  # fmt: skip
-    measures = {name: PageMeasure(label=name.replace("_", " "), meaning="means", centre=None) for name in
-                ("accuracy", "block_accuracy", "contrast", "edge_effect", "t", "swap")}  # fmt: skip
-    run = PageModel(
-        name="default", step="step 1,200", facts="2 layers", n_layer=N_LAYER, n_head=N_HEAD,
-        environment={"python": "3.11"}, commands=["python train.py", "python eval.py"],
-    )  # fmt: skip
-    return PageContent(
-        run=run, heading="Which attention head links a pronoun to its antecedent?", notes=["A note on top."],
-        max_p=0.01, findings=findings, measures=measures, groups=groups, sentences=sentences,
-        training=training_content(metrics()), tables=model_tables(found), omissions=["much"],
-        resumed=["Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02)."], live=Live(live_model(), ""),
-    )  # fmt: skip
+@cache
+def content() -> PageContent:
+    """Return the content of a page with findings of both outcomes, both worked examples and a user's sentence."""
+    suggestive = replace(finding("later_cue").head, verdict="suggestive", level="E1")
+    found = results(finding("number"), finding("later_cue", head=suggestive), finding("next_pronoun_gender"))
+    run, history = opened_run()
+    texts = ["The fox thanked the hen because it was kind."]
+    return replace(page_content(run, found, metrics(), history, texts, ["A note on top."]), omissions=["much"])
 
 
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
     page = content()
     yours = [shown for shown in page.sentences if shown.group == "yours"]
-    return replace(
-        page, findings=[], sentences=yours, training=None, tables=[], live=Live(None, "No: <b>elsewhere</b>.")
-    )
+    nothing: dict[str, Any] = {"findings": [], "training": None, "tables": []}
+    return replace(page, sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 
 def hostile() -> PageContent:

@@ -13,7 +13,7 @@ from data.pairs import Cell, Items, Pair
 from probe.attention import HeadRows, HeadScores
 from probe.results import Change, Estimate, Head
 from report import tables
-from report.tables import estimate, finding_tables, heads_csv, items_jsonl, number, sentence_lines, summary_lines
+from report.tables import finding_tables, heads_csv, items_jsonl, number, sentence_lines, summary_lines
 from tests.report.sample import finding, results, tokenized
 
 NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
@@ -26,8 +26,8 @@ def change(i: int, p: float = 0.5) -> Change:
 
 
 def test_numbers_and_heads_as_text() -> None:
-    assert estimate(Estimate(0.9955, 0.98, 1.0)) == "0.996 [0.980, 1.000]"
-    assert estimate(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
+    assert number(Estimate(0.9955, 0.98, 1.0)) == "0.996 [0.980, 1.000]"
+    assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
     assert tables.head_names([Head(0, 1), Head(10, 12)]) == "L0H1 + L10H12"
 
@@ -64,8 +64,8 @@ def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     titles = [table.title for table in finding_tables(EDGE)]
     assert titles[:3] == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts"]
-    assert titles[3:] == ["Heads together", "Heads whose scores correlate", "All tested heads"]
-    assert len(finding_tables(replace(NUMBER, curve=[], similar=[], parts={}))) == 2
+    assert titles[3:] == ["Heads together"]
+    assert len(finding_tables(replace(NUMBER, curve=[], parts={}))) == 2
     both = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
     measures = finding_tables(both)[1]
     assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
@@ -94,7 +94,7 @@ def test_the_files_have_every_head_and_every_tested_text() -> None:
              for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
     values = np.arange(16.0).reshape(8, 1, 2) + 1
     scores = HeadScores(Items(pairs), HeadRows(*[values] * 6))
-    records = [json.loads(line) for line in items_jsonl(scores).splitlines()]
+    records = [json.loads(line) for line in items_jsonl(scores, [NUMBER]).splitlines()]
     assert [record["text"] for record in records] == ["a b it", "a b they"] * 2
     assert [record["log_ratio"] for record in records] == values[4:, 0, records[0]["head"]].tolist()
 

@@ -1,12 +1,14 @@
 """Batches of texts of similar length, so that little of a batch is padding."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
+
+Progress = Callable[[str, float], None]  # called with the stage and its finished share
 
 
 class _TextBatch(NamedTuple):

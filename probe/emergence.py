@@ -20,7 +20,7 @@ from probe.edits import Sites, all_heads
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of, questions_with_items
 from probe.results import Head
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
-from probe.statistics import chance_level
+from probe.statistics import sample_of
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
 from training.loop import is_due
@@ -171,12 +171,11 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
     contrast = scores.contrast.mean(axis=0)
     if np.isnan(contrast).any():
         raise FloatingPointError("a contrast is not finite")
-    clusterings = items.clusterings(len(scores.accuracy))
     values = {
         "accuracy": float(scores.accuracy.mean(axis=0)[best]),
         "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
         "contrast": float(contrast[best]),
-        "bar": chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+        "bar": sample_of(items, scores.accuracy).chance_level(centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
     }
 
     # The model's answers; without a payoff the means are nan.

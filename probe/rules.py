@@ -75,7 +75,7 @@ def score_rules(rules: Mapping[str, Rule], items: Items) -> dict[str, Scores]:
     scores = {}
     for name, rule in rules.items():
         preferences = np.array([rule(cell) for cell in items.cells])  # [N]
-        scores[name] = _score_margin(preferences)
+        scores[name] = score(preferences, preferences)
     return scores
 
 
@@ -111,9 +111,9 @@ def selectivity(
     def accuracy(labels: np.ndarray, place: Head | None = None) -> float:
         """Return the test accuracy of a head, or of the best on dev, with other gold words: 0 or 1, [texts]."""
         signs = np.where(labels == meant, 1.0, -1.0)[:, None, None]
-        layer, head = place or best_head(_score_margin(dev_margin * signs[:n_dev]))
-        scores = _score_margin(test_margin * signs[n_dev:])
-        return float(scores.accuracy[:, layer, head].mean())
+        margins = dev_margin * signs[:n_dev], test_margin * signs[n_dev:]
+        on_dev, on_test = (score(margin, margin) for margin in margins)
+        return float(on_test.accuracy[:, *(place or best_head(on_dev))].mean())
 
     rng = np.random.default_rng(seed)
     controls = []
@@ -121,10 +121,6 @@ def selectivity(
         rank = rng.permutation(len(words))
         controls.append(accuracy(rank[second] > rank[first]))
     return accuracy(meant, tested) - float(np.mean(controls))
-
-
-def _score_margin(margin: np.ndarray) -> Scores:
-    return score(margin, margin, (margin > 0).astype(float))
 
 
 def _word_ids(cell: Cell, word: Word) -> tuple[int, ...]:

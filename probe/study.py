@@ -20,9 +20,10 @@ from data.passages import Passage, passage_parts
 from model.observe import ObservableModel
 from probe.attention import HeadScores
 from probe.attention_study import study_attention
+from probe.batches import Progress
 from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
-from probe.edge_study import Progress, problem_of, study_edges
+from probe.edge_study import problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Answers, Finding, Grid
 

@@ -11,7 +11,7 @@ from data.pairs import Cell
 from model.observe import ObservableModel
 from probe.batches import pad_rows
 from probe.results import NOT_KNOWN, Estimate, Head
-from probe.statistics import mean_interval
+from probe.statistics import ratio_interval
 
 N_BOOTSTRAP = 1000
 WordIds = tuple[int, ...]  # token ids of a word
@@ -28,8 +28,8 @@ def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: i
     if not len(areas):
         return NOT_KNOWN
     each_word = np.arange(len(areas))
-    low, high = mean_interval(areas, [(each_word,)], N_BOOTSTRAP, seed).tolist()
-    return Estimate(float(areas.mean()), low, high)
+    interval = ratio_interval(areas[:, None], np.ones(len(areas)), [(each_word,)], N_BOOTSTRAP, seed)
+    return Estimate(float(areas.mean()), *interval[:, 0].tolist())
 
 
 def answers_of_words(cells: Sequence[Cell]) -> dict[WordIds, set[int]]:

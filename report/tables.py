@@ -224,7 +224,7 @@ def table_lines(tables: Sequence[Table]) -> list[str]:
 
 
 def finding_tables(finding: Finding) -> list[Table]:
-    """Return criteria, measures, parts, heads together, similar heads and, by edges, all heads; only what there is."""
+    """Return criteria, measures, parts, heads together and, by edges, all heads; only what there is."""
     steps = list(enumerate(finding.curve, 1))
     tables = [
         _criteria_table(finding),
@@ -236,10 +236,6 @@ def finding_tables(finding: Finding) -> list[Table]:
             "swap on dev": lambda step: number(step[1][1]),
             "swap tested [95 %]": lambda step: estimate(step[1][2]),
         }, "Swap of heads together, added one by one on dev."),
-        table_of("Heads whose scores correlate", finding.similar, {
-            "head": lambda other: str(other[0]),
-            "r": lambda other: f"{other[1]:.2f}",
-        }, "The largest correlations of other heads' pronoun contrasts with this head's, over blocks."),
     ]  # fmt: skip
     if finding.outcome == "edge":
         measures = [MEASURES[name] for name in finding.grids]

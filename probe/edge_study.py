@@ -126,8 +126,8 @@ def study_edges(
     answers = _answers_of(tested, head, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
     progress("sets of heads", 0.9)
-    steps = grown(_swaps_of(choosing), candidates)
-    curve = curve_of(steps, _swaps_of(tested), tested.two.items, config)
+    steps = grown(swaps_of(choosing), candidates)
+    curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
     of_set = None
     if len(curve) > 1:
         of_set = _tested(tested, [head for head, *_ in curve], question, answers, untrained_t, config)
@@ -295,7 +295,7 @@ def _tested(
     return judged(Tested(list(heads), values), question)
 
 
-def _swaps_of(half: Half) -> Swapped:
+def swaps_of(half: Half) -> Swapped:
     """Return the function that swaps sets of heads in the passages with two entities."""
     return lambda sets: half.two.margins(sets, ["swap"]).swaps(signed_by_model=True)
 
@@ -333,7 +333,7 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     """
     # Passages near the median share.
     sites = tested.two
-    moved, total = _swaps_of(tested)([heads])
+    moved, total = swaps_of(tested)([heads])
     shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
     distance = np.abs(shares - np.median(shares))
     nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]

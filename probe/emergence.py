@@ -1,7 +1,7 @@
 """The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
-from probe.edits import Sites, all_heads
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of, questions_with_items
+from probe.edge_study import Half, swaps_of
+from probe.edits import all_heads
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of
 from probe.results import Head
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
 from probe.statistics import sample_of
@@ -45,10 +46,11 @@ class _TrainingProbe:
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
     stories: StorySplit | None = None  # the loss by token class is measured on their first ones
-    examples: Examples = field(default_factory=tuple)  # whose attention is drawn
+    examples: Examples = ()  # whose attention is drawn
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
+        # Losses, head types and questions
         view = TransformerView(model)
         points = {}
         try:
@@ -126,17 +128,15 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     documents = []
     n_left = MAX_CHARACTERS
     for document in validation_documents(corpus):
-        searched = document[:n_left]
-        n_left -= len(searched)
-        if searched:
-            documents.append(searched)
+        documents.append(document[:n_left])
+        n_left -= len(documents[-1])
 
     found = {}
+    reader = (corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
         passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
-        reader = (corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
         of_kinds = [passage_items(passages, question.name, *reader, 0, limit, has_two=two) for two in (False, True)]
         if min(map(len, of_kinds)) >= MIN_PASSAGES:
             found[question.name] = of_kinds[0] + of_kinds[1]
@@ -146,18 +146,16 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
 def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
     """Return `n_sequences` texts in whole blocks, evenly spread over each watched question, by its name."""
     # Every question gets as many blocks.
-    known = items.take(i for i, pair in enumerate(items.pairs) if pair.part == SAME_WORDS)
-    watched = questions_with_items([question for question in STORY_QUESTIONS if question.is_watched], known)
+    known = {each.name: items.of(each.name, SAME_WORDS) for each in STORY_QUESTIONS if each.is_watched}
+    watched = {name: of_question for name, of_question in known.items() if of_question.pairs}
     n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
-    chosen: dict[str, Items] = {}
-    for question in watched:
+    for name, matching in watched.items():
         # Every n-th block, n chosen so that they spread over all.
-        matching = known.of(question.name, SAME_WORDS)
         check_blocks(matching)
         distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
         starts = range(0, len(matching), 2 * distance)[:n_blocks]
-        chosen[question.name] = matching.take(i for start in starts for i in (start, start + 1))
-    return chosen
+        watched[name] = matching.take(i for start in starts for i in (start, start + 1))
+    return watched
 
 
 def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
@@ -196,11 +194,9 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
 
     Raises FloatingPointError if a margin is not finite.
     """
-    # One unedited pass over the passages with one and with two entities.
-    has_two = np.array([pair.has_two for pair in items.pairs])
-    one, two = (Sites(model, items.take(np.flatnonzero(chosen)), tokens_per_batch) for chosen in (~has_two, has_two))
+    passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = two.margins([[head] for head in heads], ["swap"]).swaps(signed_by_model=True)
+    moved, total = swaps_of(passages)([[head] for head in heads])
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 
@@ -210,7 +206,7 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     values = {
         "swap": float(shares.max()),
         "margin": float(mean / 2),
-        "follows": float(np.heaviside(one.clean.mean(axis=1), 0.5).mean()),
+        "follows": float(np.heaviside(passages.one.clean.mean(axis=1), 0.5).mean()),
     }
     grids = {"swap": _table(shares.reshape(model.n_layer, model.n_head))}
     return HeadPoint(*heads[int(shares.argmax())], grids, values)

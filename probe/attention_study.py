@@ -207,12 +207,7 @@ def _scored(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: Pro
 def _score_part(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
     """Return the scores of one head on a part, with those of the rules."""
     values = _scored(part, head, rules, config)
-
-    # What has no interval
-    is_second = np.array([cell is pair.cells[1 - pair.order] for pair in part.items.pairs for cell in pair.cells])
-    second = np.heaviside(part.rows.attention_margin[is_second][:, *head], 0.5)
     values["value_contrast"] = Estimate(float(part.rows.value_log_ratio[:, *head].mean()))
-    values["accuracy_flipped"] = Estimate(float(second.mean()))
     accuracies = sample_of(part.items, part.scores().accuracy)
     values["bar"] = Estimate(accuracies.chance_level(0.5, config.n_bootstrap, config.seed))
     of_rules = {name: float(each.accuracy.mean()) for name, each in score_rules(rules, part.items).items()}

@@ -132,6 +132,11 @@ def study_edges(
     if len(curve) > 1:
         of_set = _tested(tested, [head for head, *_ in curve], question, answers, untrained_t, config)
 
+    notes = []
+    n_heads = model.n_layer * model.n_head
+    if len(candidates) < n_heads:
+        notes = [f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"]
+
     # Only a set that reaches its share can take the place of the head.
     is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
     unit = "set" if is_set and of_head.verdict != SUPPORTED else "head"
@@ -150,7 +155,7 @@ def study_edges(
         grids=_grids(model, candidates, {"edge_effect": effects.mean(axis=0), "t": test.t, "p": test.p}),
         parts=_strata(model, items, question, [choosing.two, tested.two], config),
         examples=_typical(tested, head, of_set.heads if unit == "set" and of_set else [head]),
-        notes=_screening_note(model, candidates, head),
+        notes=notes,
     )
 
 
@@ -311,18 +316,6 @@ def _grids(model: ObservableModel, candidates: Sequence[Head], columns: dict[str
         grid[tuple(np.array(candidates).T)] = values
         grids[name] = grid.tolist()
     return grids
-
-
-def _screening_note(model: ObservableModel, candidates: Sequence[Head], head: Head) -> list[str]:
-    """Return how the heads that were edited were found, if not all were."""
-    n_heads = model.n_layer * model.n_head
-    if n_heads <= EDIT_ALL:
-        return []
-    rank = 1 + candidates.index(head)
-    return [
-        f"of {n_heads} heads only {len(candidates)} were edited, those with the largest direct effect on the documents "
-        f"that choose the head; {head} has number {rank} of these effects"
-    ]
 
 
 def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:

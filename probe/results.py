@@ -53,7 +53,6 @@ MEASURES = {
     "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
     "contrast": Measure("pronoun contrast", "half the change of the log attention ratio within a pair"),
     "value_contrast": Measure("value-weighted contrast", "the contrast of weights times lengths of values"),
-    "accuracy_flipped": Measure("accuracy, second mention", "on texts that mean the second mention", is_share=True),
     "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
     "lead": Measure("lead", "accuracy minus that of the best rule"),
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads", ".4f", True),

@@ -244,6 +244,13 @@ def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, n_clusters))
 
 
+def t_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Return Student's 95 % interval of the mean of independent values, such as those of training seeds."""
+    n, mean = len(values), float(np.mean(values))
+    half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(n))
+    return mean - half, mean + half
+
+
 def share_interval(n_successes: int, n: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a share of n independent cases (Clopper & Pearson 1934)."""
     from scipy import stats  # half a second to import, and only tables over seeds need it

@@ -123,7 +123,7 @@ def about(opened: OpenedModel, commands: list[str]) -> PageModel:
 
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
-        f"width {opened.d_model}",
+        f"width {opened.shape['d_model']}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
         training,

@@ -24,7 +24,7 @@ def _names(text: str) -> dict[str, str]:
 
 # In places, * stands for every key or index, and all that is below a place goes along.
 _SCORES = _names("""accuracy block_accuracy pair_accuracy pronoun_contrast=contrast chance_level=bar
-    accuracy_flipped value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
+    value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
     p_corrected=p best_baseline.difference=lead lead selectivity unlinked_share""")
 _EDITS = _names("""attention_swap=swap edge_ablation=cut_meant distractor_edge_ablation=cut_other
     edge_specificity=specificity head_effect=counterpart zero_ablation=zero denoising_patch=restored

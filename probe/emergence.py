@@ -63,7 +63,6 @@ class _TrainingProbe:
             return None
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         values |= {name: point.recorded() for name, point in points.items()}
-        summary = [_phrase(name, point) for name, point in points.items()]
 
         # Attention between the words of the examples, for TensorBoard.
         images = {}
@@ -71,7 +70,7 @@ class _TrainingProbe:
             attention = word_attention(view, [text for _, text in self.examples])
             shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
             images = self.draw(points, shown)
-        return ProbeRecord(values, images, summary)
+        return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
         """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""
@@ -91,12 +90,8 @@ def choose_examples(
 ) -> Examples:
     """Return the worked examples, one per text, that fit the context and have no unknown token."""
     by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
-    chosen = []
-    for text, example in by_text.items():
-        tokenized = tokenize(text)
-        if len(tokenized.tokens) <= context_length and unknown_token not in tokenized.tokens:
-            chosen.append((example, tokenized))
-    return chosen
+    read = [(example, tokenize(text)) for text, example in by_text.items()]
+    return [each for each in read if len(each[1].tokens) <= context_length and unknown_token not in each[1].tokens]
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
@@ -183,10 +178,9 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
         oracles = oracle_losses(items.cells)
         values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": loss}
         values |= {f"{name}_loss": value for name, value in oracles.items()}
-        share = resolved_share(loss, oracles)
-        values |= {} if share is None else {"resolved_share": share}
-    grids = {"accuracy": _table(scores.accuracy.mean(axis=0)), "contrast": _table(contrast)}
-    return HeadPoint(*best, grids, values)
+        if (share := resolved_share(loss, oracles)) is not None:
+            values["resolved_share"] = share
+    return _point(best, {"accuracy": scores.accuracy.mean(axis=0), "contrast": contrast}, values)
 
 
 def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
@@ -208,8 +202,12 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
         "margin": float(mean / 2),
         "follows": float(np.heaviside(passages.one.clean.mean(axis=1), 0.5).mean()),
     }
-    grids = {"swap": _table(shares.reshape(model.n_layer, model.n_head))}
-    return HeadPoint(*heads[int(shares.argmax())], grids, values)
+    return _point(heads[int(shares.argmax())], {"swap": shares.reshape(model.n_layer, model.n_head)}, values)
+
+
+def _point(best: Head, grids: dict[str, np.ndarray], values: dict[str, float]) -> HeadPoint:
+    """Return what metrics.jsonl stores, with four digits of the grids [L, H]."""
+    return HeadPoint(*best, {name: grid.astype(float).round(4).tolist() for name, grid in grids.items()}, values)
 
 
 def _phrase(name: str, point: HeadPoint) -> str:
@@ -217,12 +215,6 @@ def _phrase(name: str, point: HeadPoint) -> str:
     measure = next(iter(point.grids))
     bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
     return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
-
-
-def _table(values: np.ndarray) -> list[list[float]]:
-    """Return values [L, H] as metrics.jsonl stores them."""
-    table: list[list[float]] = values.astype(float).round(4).tolist()
-    return table
 
 
 def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:

@@ -45,23 +45,16 @@ def most_frequent(dev: Sequence[Cell]) -> Rule:
 
 def fixed_offset(dev: Sequence[Cell]) -> Rule:
     """Return the rule that prefers the mention nearest to one distance before the query, the best one in `dev`."""
-
-    def distances(cell: Cell, words: Sequence[Word]) -> list[int]:
-        return [cell.query - word[-1] for word in words]
-
-    # Every distance of a mention in dev is a possible rule, [O].
-    found: set[int] = set()
-    for cell in dev:
-        found.update(distances(cell, cell.meant + cell.not_meant))
-    offsets = np.array(sorted(found))
+    # The distances of the antecedents and of the other mentions; every one is a possible rule, [O].
+    sides = [[[cell.query - word[-1] for word in words] for words in (cell.meant, cell.not_meant)] for cell in dev]
+    found = sorted({distance for right, wrong in sides for distance in right + wrong})
 
     # Texts in which each rule is right, minus texts in which it is wrong.
-    wins = np.zeros(len(offsets))
-    for cell in dev:
-        right = np.abs(np.subtract.outer(distances(cell, cell.meant), offsets)).min(0)
-        wrong = np.abs(np.subtract.outer(distances(cell, cell.not_meant), offsets)).min(0)
+    wins = np.zeros(len(found))
+    for side in sides:
+        right, wrong = (np.abs(np.subtract.outer(distances, found)).min(0) for distances in side)
         wins += np.sign(wrong - right)
-    best = int(offsets[wins.argmax()]) if found else 0
+    best = found[wins.argmax()] if found else 0
     return _prefer(lambda cell, word: -abs(cell.query - word[-1] - best))
 
 
@@ -72,11 +65,8 @@ def fit_rules(dev: Items) -> dict[str, Rule]:
 
 def score_rules(rules: Mapping[str, Rule], items: Items) -> dict[str, Scores]:
     """Score rules on whole blocks whose texts have an antecedent and another mention, each field [N_b]."""
-    scores = {}
-    for name, rule in rules.items():
-        preferences = np.array([rule(cell) for cell in items.cells])  # [N]
-        scores[name] = score(preferences, preferences)
-    return scores
+    preferences = {name: np.array([rule(cell) for cell in items.cells]) for name, rule in rules.items()}  # [N]
+    return {name: score(each, each) for name, each in preferences.items()}
 
 
 def best_rule(scores: Mapping[str, Scores]) -> str:

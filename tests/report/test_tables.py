@@ -64,8 +64,8 @@ def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     titles = [table.title for table in finding_tables(EDGE)]
     assert titles[:3] == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts"]
-    assert titles[3:] == ["Heads together", "Heads whose scores correlate", "All tested heads"]
-    assert len(finding_tables(replace(NUMBER, curve=[], similar=[], parts={}))) == 2
+    assert titles[3:] == ["Heads together", "All tested heads"]
+    assert len(finding_tables(replace(NUMBER, curve=[], parts={}))) == 2
     both = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
     measures = finding_tables(both)[1]
     assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
@@ -93,7 +93,7 @@ def test_the_files_have_every_head_and_every_tested_text() -> None:
     pairs = [Pair("number", part, cells, ("a b it", "a b they"), 0, ("f", "a", "b"), order)
              for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
     values = np.arange(16.0).reshape(8, 1, 2) + 1
-    scores = HeadScores(Items(pairs), HeadRows(*[values] * 6))
+    scores = HeadScores(Items(pairs), HeadRows(*[values] * 4))
     records = [json.loads(line) for line in items_jsonl(scores).splitlines()]
     assert [record["text"] for record in records] == ["a b it", "a b they"] * 2
     assert [record["log_ratio"] for record in records] == values[4:, 0, records[0]["head"]].tolist()

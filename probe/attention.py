@@ -50,8 +50,7 @@ class HeadRows:
 
         Exchanging equal weights changes nothing, so heads with a small difference have a small attention swap.
         """
-        difference: np.ndarray = (self.mass * np.abs(np.tanh(self.log_ratio / 2))).mean(axis=0)
-        return difference
+        return np.asarray((self.mass * np.abs(np.tanh(self.log_ratio / 2))).mean(axis=0))
 
     def joint_log_ratio(self, heads: Sequence[Head]) -> np.ndarray:
         """Return the log ratio [N] of the summed attention weights of several heads."""

@@ -50,22 +50,18 @@ class Half:
 
     def direct_effects(self) -> np.ndarray:
         """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
-        mean: np.ndarray = np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0)
-        return mean
+        return np.asarray(np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0))
 
 
 def problem_of(question: Question, items: Items) -> str:
     """Return why a question cannot be tested on its passages, with the counts; "" if it can."""
-    _, one, both = question.words
-    problems = list[str]()
-    counts = list[str]()
-
     # Passages of each kind, and documents in each half.
-    for name, has_two in ((one, False), (both, True)):
+    counts, problems = [], []
+    for name, has_two in zip(question.words[1:], (False, True), strict=True):
         documents = []
         for part in (DEV, TESTED):
-            pairs = [pair for pair in items.of(question.name, part).pairs if pair.has_two == has_two]
-            documents.append([pair.clusters[0] for pair in pairs])
+            pairs = items.of(question.name, part).pairs
+            documents.append([pair.clusters[0] for pair in pairs if pair.has_two == has_two])
         n_passages = sum(map(len, documents))
         fewest = min(len(set(names)) for names in documents)
         counts.append(f"{n_passages} passages with {name} (needed: {MIN_PASSAGES})")
@@ -77,15 +73,12 @@ def problem_of(question: Question, items: Items) -> str:
             problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
 
     # Entities of each class in the tested half.
-    tested = items.of(question.name, TESTED).n_clusters()
-    n_entities = min(tested["first_class"], tested["second_class"])
-    if not problems and n_entities < MIN_CLUSTERS:
-        problems.append(
-            f"only {n_entities} different entities of one class in the tested half (needed: {MIN_CLUSTERS})"
-        )
-    if not problems:
-        return ""
-    return "; ".join([f"{question.name}: {' and '.join(counts)}", *filter(None, problems)])
+    _, *of_classes = items.of(question.name, TESTED).n_clusters().values()
+    if not problems and min(of_classes) < MIN_CLUSTERS:
+        few = f"only {min(of_classes)} different entities of one class in the tested half"
+        problems.append(f"{few} (needed: {MIN_CLUSTERS})")
+    counted = f"{question.name}: {' and '.join(counts)}"
+    return "; ".join([counted, *filter(None, problems)]) if problems else ""
 
 
 def study_edges(

@@ -49,14 +49,12 @@ class Margins:
     @property
     def decision(self) -> np.ndarray:
         """The mean of both texts, [N]: above 0 if the model prefers the answers."""
-        mean: np.ndarray = self.clean.mean(axis=1)
-        return mean
+        return np.asarray(self.clean.mean(axis=1))
 
     @property
     def total(self) -> np.ndarray:
         """What the counterpart changes, the mean of both texts, [N]."""
-        total: np.ndarray = (self.clean - self.counter).mean(axis=1)
-        return total
+        return np.asarray((self.clean - self.counter).mean(axis=1))
 
     def lost(self, edit: str) -> np.ndarray:
         """Return what an edit takes from the margin, the mean of both texts, [N, C].
@@ -66,10 +64,10 @@ class Margins:
         """
         if edit == "specificity":
             return self.lost("cut_meant") - self.lost("cut_other")
-        lost: np.ndarray = self.clean[:, :, None] - self.edited[edit]
+        lost = self.clean[:, :, None] - self.edited[edit]
         if edit == "restored":
             lost = self.edited[edit] - self.counter[:, :, None]
-        return lost.mean(axis=1)
+        return np.asarray(lost.mean(axis=1))
 
     def swaps(self, *, signed_by_model: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
@@ -83,8 +81,7 @@ class Margins:
     def flips(self) -> np.ndarray:
         """Return the share of both texts whose preferred side changes with the swap, [N, C]."""
         changed = np.sign(self.clean[:, :, None]) != np.sign(self.edited["swap"])
-        share: np.ndarray = changed.mean(axis=1)
-        return share
+        return np.asarray(changed.mean(axis=1))
 
 
 # Passes
@@ -134,11 +131,9 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
     for index in length_batches(lengths, tokens_per_batch, n_texts=2):
         cells = [cell for i in index for cell in items.pairs[i].cells]
         tokens = pad_rows([cell.tokens for cell in cells])  # [B, T]
-        masks = {}
-        for name in ("meant", "other", "control"):
-            masks[name] = torch.zeros_like(tokens, dtype=torch.bool)
-            for row, cell in enumerate(cells):
-                words = (cell.control,) if name == "control" else getattr(cell, name)
+        masks = {name: torch.zeros_like(tokens, dtype=torch.bool) for name in ("meant", "other", "control")}
+        for row, cell in enumerate(cells):
+            for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, [i for word in words for i in word]] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
         parts = [part.to(device) for part in (tokens, *positions.T, *answer_ids(cells))]
@@ -192,13 +187,8 @@ class Sites:
         places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:
             for batch, site_pass in self._passes:
-                # All edits of the batch together, [E, pairs, 2]. Cutting what no text mentions changes nothing.
-                edit_lists = []
-                for name, c in places:
-                    mask = batch.masks.get(name.removeprefix("cut_"))
-                    is_empty = mask is not None and not mask.any()
-                    edit_lists.append([] if is_empty else batch.site_edits(name, sets[c]))
-                margins = _site_margins(batch, site_pass, edit_lists)
+                # All edits of the batch together, [E, pairs, 2]
+                margins = _site_margins(batch, site_pass, [batch.site_edits(name, sets[c]) for name, c in places])
                 for (name, c), of_batch in zip(places, margins, strict=True):
                     found[name][batch.pairs, :, c] = of_batch
                 bar.update(len(batch.pairs) * len(places))
@@ -227,8 +217,7 @@ class Sites:
                 of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
                 written = (record.output.float() * of_heads).sum(-1)  # [B, H]
                 effects[batch.pairs, :, layer] = written.cpu().numpy().reshape(-1, 2, model.n_head)
-        mean: np.ndarray = effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None]
-        return mean
+        return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
 
     @torch.no_grad()
     def weights(self, head: Head) -> np.ndarray:

@@ -123,26 +123,24 @@ def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, tuple
     points = [(float(point.step), point.questions[question]) for point in metrics.probe if question in point.questions]
     if not points:
         return {}
-    steps = [step for step, _ in points]
-    last = points[-1][1]
+    steps, of_steps = zip(*points, strict=True)
+    last = of_steps[-1]
+    times: dict[str, tuple[float | None, float | None]] = {}
 
     # What the head does; the first measure of a question is the one that its bar is for.
-    curves: dict[str, tuple[list[float], float | None, bool]] = {}
     layer, head = place
     has_emerged = next(iter(last.grids.values()))[layer][head] > last.values.get("bar", 0.0)
     for name in last.grids:
-        values = [point.grids[name][layer][head] for _, point in points]
-        curves[name] = values, _AT_START.get(name, 0.0), has_emerged
+        values = [point.grids[name][layer][head] for point in of_steps]
+        times[name] = (half_rise(steps, values, _AT_START.get(name, 0.0)), values[-1]) if has_emerged else (None, None)
 
     # What the model answers: its loss falls from the first value, and some questions have no answers.
     for name, start in _OF_MODEL.items():
-        values = [point.values[name] for _, point in points if name in point.values]
-        if len(values) == len(points):
-            curves[name] = values, start, start is None or values[-1] > start
-    return {
-        name: (half_rise(steps, values, start), values[-1]) if emerged else (None, None)
-        for name, (values, start, emerged) in curves.items()
-    }
+        values = [point.values[name] for point in of_steps if name in point.values]
+        if len(values) == len(of_steps):
+            has_emerged = start is None or values[-1] > start
+            times[name] = (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
+    return times
 
 
 def _in_all_runs(by_run: Sequence[Mapping[str, _Value]]) -> dict[str, list[_Value]]:

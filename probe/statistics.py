@@ -68,27 +68,6 @@ def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Ge
     return drawn[:, index].astype(float)
 
 
-def chance_level(
-    values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int
-) -> float:
-    """Return the 95th percentile of the best head's mean score under the null hypothesis that no head is above centre.
-
-    Under the null hypothesis a cluster's mean lies above or below `centre` with equal probability. So the signs of
-    whole clusters are flipped at random, `n_flips` times, and the maximum over heads is taken (max-T, Westfall & Young
-    1993). The flips of the clusterings are added, so that their variances add as in `max_t_test`; this is conservative
-    (simulated in tests/probe/test_statistics.py). Arguments as in `max_t_test`.
-    """
-    centred = values.reshape(len(values), -1) - centre  # [N_b, heads]
-    rng = np.random.default_rng(seed)
-    totals = np.zeros((n_flips, centred.shape[1]))  # flipped sums of all clusterings, [B, heads]
-    for clusters in clusterings:
-        sums, sizes = _cluster_sums(centred, clusters)
-        signs = rng.choice((-1.0, 1.0), size=(n_flips, len(sizes)))
-        totals += signs @ sums
-    best = totals.max(axis=1) / len(values)  # mean of the best head, [B]
-    return centre + float(np.percentile(best, 95))
-
-
 @dataclass(frozen=True, slots=True)
 class MaxT:
     """The result of the max-T sign-flip test."""
@@ -121,9 +100,8 @@ def max_t_test(
     one clustering and cluster sums that are symmetric about 0, the test is exact.
 
     `values` [N_b, ...] are one score per block and head, each of `clusterings` [N_b] is the cluster of each block, and
-    B is `n_flips`. `centre` is 0 for the pronoun contrast and 1/2 for pair accuracy: by chance, both pronouns of a
-    prefix are right at most as often as both are wrong, so at most in half of the cases. With `two_sided` the test is
-    whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
+    B is `n_flips`. With `two_sided` the test is whether the mean differs from `centre`: |T| and |T*| take the place of
+    T and T*.
     """
     centred = values.reshape(len(values), -1).astype(float) - centre  # [N_b, heads]
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
@@ -132,10 +110,8 @@ def max_t_test(
         return MaxT(np.ones(values.shape[1:]), 1.0, np.zeros(values.shape[1:]))
 
     # 1. The variance of a head's sum is that under all clusterings together, [heads].
-    variance = np.zeros(centred.shape[1])
-    for sums, sizes in tables:
-        unflipped = np.ones((1, len(sizes)))
-        variance += _flipped_totals(sums, sizes, unflipped)[1][0]
+    unflipped = [_flipped_totals(sums, sizes, np.ones((1, len(sizes)))) for sums, sizes in tables]
+    variance = sum(variances[0] for _, variances in unflipped)
 
     p = np.zeros(centred.shape[1])
     smallest_p = 0.0
@@ -177,8 +153,20 @@ class Sample:
         return float(max_t_test(self.values, self.clusterings, 0.0, _FLIPS_FOR_T, config.seed).t.max())
 
     def chance_level(self, centre: float, n_flips: int, seed: int) -> float:
-        """Return the bar that the best head's mean exceeds by luck in 1 of 20 models, see `chance_level`."""
-        return chance_level(self.values, self.clusterings, centre, n_flips, seed)
+        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above centre.
+
+        Then a cluster's mean lies above or below `centre` with equal probability. So the signs of whole clusters are
+        flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
+        clusterings are added, so that their variances add as in `max_t_test`; this is conservative.
+        """
+        centred = self.values.reshape(len(self.values), -1) - centre  # [N_b, heads]
+        rng = np.random.default_rng(seed)
+        totals = np.zeros((n_flips, centred.shape[1]))  # flipped sums of all clusterings, [B, heads]
+        for clusters in self.clusterings:
+            sums, sizes = _cluster_sums(centred, clusters)
+            totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
+        best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
+        return centre + float(np.percentile(best, 95))
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""

@@ -37,7 +37,7 @@ import os
 import torch
 import torch.distributed as dist
 from tests.training.small import small_trainer
-from training.distributed import process_group
+from training.device import process_group
 from training.trainer import train_step
 
 with process_group(use_cuda=False) as distributed:

@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from data.corpus import Corpus
 from data.errors import UserError
-from model.transformer import Transformer, n_parameters
+from model.transformer import n_parameters
 from training.files import with_path, write_atomically
-from training.settings import TrainSettings
+from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
@@ -157,33 +157,26 @@ class Console:
 # Lines on the terminal
 
 
-def start_lines(
-    settings: TrainSettings, device: str, corpus: Corpus, model: Transformer, folder: Path, step: int
-) -> list[str]:
+def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
     """Return the lines about device, data, model and run directory that a run begins with."""
-    shape = settings.model
+    settings, shape, n_processes = trainer.settings, trainer.settings.model, trainer.distributed.world_size
+    processes = f"; {n_processes} processes (DDP)" if n_processes > 1 else ""
     n_train, n_validation = len(corpus.train.tokens), len(corpus.validation.tokens)
-    lines = [
-        f"device  {device}",
+    return [
+        f"device  {trainer.device.description}{processes}",
         f"data    {settings.data.source}: {n_train:,} training and {n_validation:,} validation tokens, "
-        f"vocabulary {model.vocab_size:,}",
-    ]
-    lines += [f"note    {note}" for note in corpus.notes]
-    lines += [
-        f"model   {n_parameters(model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
+        f"vocabulary {trainer.model.vocab_size:,}",
+        *(f"note    {note}" for note in corpus.notes),
+        f"model   {n_parameters(trainer.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
         f"width {shape.d_model}, context {shape.context_length}",
-        f"run     {folder}, step {step} of {settings.run.max_steps:,}; watch it with: "
+        f"run     {folder}, step {trainer.step} of {settings.run.max_steps:,}; watch it with: "
         f"tensorboard --logdir {quote(str(folder.parent))}",
     ]
-    return lines
 
 
 def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str:
     """Return the line of an evaluation, with at most three questions of the probe."""
     phrases = [f"step {step:>5}", f"validation loss {loss:.3f}", *summary[:3]]
-    if len(summary) > 3:
-        n_more = len(summary) - 3
-        phrases.append(f"(TensorBoard shows {n_more} more question{'s' if n_more > 1 else ''})")
     if n_skipped:
         phrases.append(f"skipped steps {n_skipped}")
     return "  ".join(phrases)
@@ -199,12 +192,9 @@ def gap_lines(
     lines = []
     if gap is not None and error is not None:
         classes = [f"{name} {value:.3f}" for name, value in (by_class or {}).items()]
-        estimate = f"{gap:.3f} ± {error:.3f} nats/token"
-        lines.append(f"gap to the entropy lower bound: {estimate}  ({'  '.join(classes)})")
+        lines.append(f"gap to the entropy lower bound: {gap:.3f} ± {error:.3f} nats/token  ({'  '.join(classes)})")
         if is_causal and gap < -MAX_STANDARD_ERRORS * error:
-            problem = "the loss is below its lower bound by more than 3 standard errors"
-            lines.append(f"warning: {problem}: a bug or a leak")
+            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
     if not is_causal:
-        problem = "the model attends to the tokens it predicts, so the loss means nothing"
-        lines.append(f"note: model.mask=none: {problem}")
+        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
     return lines

@@ -6,8 +6,7 @@ import torch
 from data.loader import Split
 from model.transformer import Transformer
 from tests.program import SMALL
-from training.device import choose_device
-from training.distributed import SINGLE_PROCESS, Distributed
+from training.device import SINGLE_PROCESS, Distributed, choose_device
 from training.settings import compose_settings
 from training.trainer import Trainer, make_trainer
 

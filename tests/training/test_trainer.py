@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.training.small import small_trainer, weights_of
-from training.device import choose_device
-from training.distributed import Distributed
+from training.device import Distributed, choose_device
 from training.settings import Device, Precision
 from training.trainer import Trainer, train_step
 

@@ -29,6 +29,7 @@ TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the da
 
 # Device
 
+
 @dataclass(frozen=True, slots=True)
 class ComputeDevice:
     """A device with the dtype of its matrix products; weights and losses are always float32."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from data.corpus import Corpus, load_corpus
 from data.errors import UserError
 from model.transformer import Transformer, n_parameters
-from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
+from training.checkpoint import drop_checkpoints_after, load_resumable, save_checkpoint
 from training.command_line import next_command
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
 from training.evaluate import MakeProbe, Probe, sample_text, validation_loss
@@ -195,12 +194,10 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
     """Return the error of a run that cannot be continued."""
-    optim, run = trainer.settings.optim, trainer.settings.run
-    precision = " or precision=float32" if trainer.device.dtype is torch.bfloat16 else ""
-    resume = f"with resume=true {quote(f'out={run.out}')} " if run.out else ""
+    optim = trainer.settings.optim
     return FloatingPointError(
-        f"step {trainer.step}: {problem}; try {resume}a lower optim.learning_rate (now {optim.learning_rate:g}) or "
-        f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}){precision}"
+        f"step {trainer.step}: {problem}; try a lower optim.learning_rate (now {optim.learning_rate:g}) or "
+        f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}), or precision=float32"
     )
 
 
@@ -284,14 +281,7 @@ def _evaluate(trainer: Trainer, context: RunContext, summary: list[str]) -> None
     if is_last:
         is_causal = trainer.settings.model.is_causal
         lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
-        context.console.print(*lines, *_best_lines(trainer, context))
-
-
-def _best_lines(trainer: Trainer, context: RunContext) -> list[str]:
-    """Return a line about the best checkpoint, which eval.py reads, unless it is the last."""
-    entries = read_manifest(context.folder / "checkpoints")
-    steps = [entry.step for entry in entries if entry.best and entry.step != trainer.step]
-    return [f"best validation loss {trainer.best_loss:.3f} at step {step}; eval.py reads that one" for step in steps]
+        context.console.print(*lines)
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:

@@ -63,10 +63,7 @@ def as_llama(model: Transformer, bos_id: int = 0) -> Any:
 
 
 def export_transformers(model: Transformer, folder: Path, bos_id: int = 0, tokenizer: Tokenizer | None = None) -> None:
-    """Write `model` as a Llama to `folder`, with its tokenizer if given, for `from_pretrained` of transformers.
-
-    UserError if `model` has a switch that no Llama has; `bos_id` begins and ends a text and pads a batch.
-    """
+    """Write `as_llama` to `folder`, with its tokenizer if given; `bos_id` begins and ends a text and pads a batch."""
     from transformers import PreTrainedTokenizerFast
     from transformers.utils.logging import disable_progress_bar
 

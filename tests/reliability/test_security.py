@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,13 +56,10 @@ def gadgets(mark: Path) -> dict[str, bytes]:
         "os.system": torch_file({"step": 1, "model": system}),
         "exec": torch_file(Call(exec, f"__import__('os').mkfifo({str(mark)!r})")),
         "eval": torch_file({"optimizers": [Call(eval, f"__import__('os').mkfifo({str(mark)!r})")]}),
-        "subprocess": torch_file(Call(subprocess.check_call, ["touch", str(mark)])),
-        "method": torch_file({"step": Call(Path.touch, mark)}),
         "nested": torch_file(nested),
         "replaced pickle": with_pickle(pickle.dumps(system)),
         "old format": torch_file(system, _use_new_zipfile_serialization=False),
         "bare pickle": pickle.dumps(system),
-        "old protocol": pickle.dumps(system, protocol=0),
     }
 
 

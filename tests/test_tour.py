@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.make_notebook import SCRIPT, notebook, run_cells
+from docs.make_notebook import SCRIPT, notebook
 from tests.program import ROOT, SMALL
 
 
@@ -21,14 +21,6 @@ def test_the_notebook_is_made_from_the_script_and_shows_what_its_cells_print() -
         assert ("print(" in source) == any(output["output_type"] == "stream" for output in outputs), source
         assert ("plt.subplots" in source) == any("image/png" in output.get("data", {}) for output in outputs), source
     assert "exchanged [(" in text and "supported (E3)" in text
-
-
-def test_the_outputs_of_cells_are_what_they_print_and_draw() -> None:
-    pytest.importorskip("matplotlib")
-    script = "# %% [markdown]\n# Text\n# %%\na = 3\nprint(a)\n# %%\nimport matplotlib.pyplot as plt\nplt.figure()\n"
-    printed, drawn = run_cells(script)
-    assert printed == [{"name": "stdout", "output_type": "stream", "text": ["3\n"]}]
-    assert [output["output_type"] for output in drawn] == ["display_data"] and drawn[0]["data"]["image/png"]
 
 
 @pytest.mark.slow

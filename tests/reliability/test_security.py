@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -37,15 +36,6 @@ def torch_file(content: Any, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def with_pickle(payload: bytes) -> bytes:
-    """Returns a file of torch in which the pickle is replaced by `payload`."""
-    source, stream = zipfile.ZipFile(io.BytesIO(torch_file({"w": torch.zeros(3)}))), io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name in source.namelist():
-            archive.writestr(name, payload if name.endswith("data.pkl") else source.read(name))
-    return stream.getvalue()
-
-
 def gadgets(mark: Path) -> dict[str, bytes]:
     """Returns files that create `mark` when they are unpickled."""
     system = Call(os.system, f"touch '{mark}'")
@@ -57,7 +47,6 @@ def gadgets(mark: Path) -> dict[str, bytes]:
         "exec": torch_file(Call(exec, f"__import__('os').mkfifo({str(mark)!r})")),
         "eval": torch_file({"optimizers": [Call(eval, f"__import__('os').mkfifo({str(mark)!r})")]}),
         "nested": torch_file(nested),
-        "replaced pickle": with_pickle(pickle.dumps(system)),
         "old format": torch_file(system, _use_new_zipfile_serialization=False),
         "bare pickle": pickle.dumps(system),
     }

@@ -57,9 +57,7 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
     multiplies_bfloat16 = torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16()
     is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
-    name = f"cpu ({torch.get_num_threads()} threads)"
-    if is_cuda:
-        name = f"cuda ({torch.cuda.get_device_name()})"
+    name = f"cuda ({torch.cuda.get_device_name()})" if is_cuda else f"cpu ({torch.get_num_threads()} threads)"
     description = f"{name}, {str(dtype).removeprefix('torch.')}"
     return ComputeDevice(torch.device("cuda" if is_cuda else "cpu"), dtype, description)
 
@@ -151,19 +149,16 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
 class StopRequest:
     """Remember the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
 
-    A second signal ends the process at once, unless it comes within two seconds: Ctrl-C reaches a process of torchrun
-    twice, from the terminal and from torchrun. A signal that is ignored (SIGHUP under nohup) or has another
-    handler (SIGTERM in jobs of submitit) stays as it is. Must be created in the main thread.
+    A second signal ends the process at once, unless it comes within two seconds: torchrun passes on a Ctrl-C that its
+    processes got too. A signal that is ignored (SIGHUP under nohup) or has another handler stays as it is.
     """
 
     def __init__(self) -> None:
         self._received: int | None = None
         self._received_at = 0.0
         self._old_handlers: dict[int, Any] = {}
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP"):  # not on Windows
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
+        numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
+        for number in filter(None, numbers):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self._old_handlers[number] = signal.signal(number, self._receive)
 

@@ -29,8 +29,6 @@ class JsonLines:
     def __init__(self, path: Path, resumed_step: int) -> None:
         """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
         self.path = path
-
-        # Steps after the checkpoint are taken and recorded again.
         if path.exists():
             lines = [line for line in _lines(path) if _step(line) <= resumed_step]
             write_atomically(path, "".join(lines).encode())
@@ -59,8 +57,7 @@ class RunLog:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._weights: JsonLines | None = None  # opened at the first line; a large model has none
-        self._run = run
-        self._resumed_step = resumed_step
+        self._run, self._resumed_step = run, resumed_step
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -71,10 +68,7 @@ class RunLog:
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Record JSON values of one step by name; `split` is "train", "validation" or "probe".
-
-        TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
-        """
+        """Record JSON values of one step by name, in TensorBoard the finite numbers: name/split, or outer/inner."""
         self._metrics.write(step, {"split": split, **values})
         for name, value in values.items():
             numbers = value if isinstance(value, dict) else {split: value}
@@ -185,10 +179,7 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
 def gap_lines(
     gap: float | None, error: float | None, by_class: Mapping[str, float] | None, *, is_causal: bool = True
 ) -> list[str]:
-    """Return lines for the terminal about the gap to the lower bound; None if that is unknown.
-
-    A model that is not causal attends to its own targets, so that it can have any loss.
-    """
+    """Return lines for the terminal about the gap to the lower bound; None if that is unknown."""
     lines = []
     if gap is not None and error is not None:
         classes = [f"{name} {value:.3f}" for name, value in (by_class or {}).items()]

@@ -70,9 +70,7 @@ class RunSettings:
     out: str | None = _directory("directory of the run; null: runs/TIME")
     resume: bool = _directory("continue the run in out; in a sweep, the runs that were started")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
-    precision: Precision = setting(
-        "number format of matrix products; auto: bfloat16 if the device has instructions for it"
-    )
+    precision: Precision = setting("of matrix products; auto: bfloat16 if the device has instructions for it")
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     compile: Compile = setting("default: torch.compile")
     max_steps: int = setting("optimizer steps", low=1)
@@ -83,9 +81,7 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
-    sample_tokens: int = _presentation(
-        "length of the text generated at each evaluation; 0: none", low=0, high=MAX_SAMPLE_TOKENS
-    )
+    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=MAX_SAMPLE_TOKENS)
     sample_prompt: str = _presentation("beginning of that text")
     cache_dir: str = _directory("folder for tokenized corpora")
 
@@ -273,7 +269,6 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
         if INFOS[name].resume is Resume.refused:
             raise UserError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
 
-    # Build the settings again, with their limits checked.
     groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
     for name, value in values.items():
         group, _, field = name.rpartition(".")

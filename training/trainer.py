@@ -76,9 +76,7 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             if state["optimizer"]:
                 self._load_optimizers(state["optimizer"])
-            self.step = state["step"]
-            self.seconds = state["seconds"]
-            self.best_loss = state["best_loss"]
+            self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
             self.skipped.fill_(state["skipped"])
             self.skipped_in_row.fill_(state["skipped_in_row"])
         except torch.OutOfMemoryError:
@@ -158,8 +156,7 @@ class StepStats(NamedTuple):
 def train_step(trainer: Trainer) -> StepStats:
     """Take one optimizer step without waiting for the device.
 
-    If the loss or the gradient is not finite, the optimizers skip the update, on the device: weights and state stay as
-    they are.
+    If the loss or the gradient is not finite, the optimizers skip the update, on the device.
     """
     start = time.perf_counter()
     stats = _compute_gradient(trainer)
@@ -210,9 +207,9 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
     # Accumulate the gradient of the mean loss. The ranks average their gradients, in the last backward pass only, and
     # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
     loss = torch.zeros((), device=trainer.device.device)
-    for i, batch in enumerate(micro_batches):
-        is_last = i == n_micro_batches - 1
-        ddp = trainer.ddp_model
+    ddp = trainer.ddp_model
+    for batch in micro_batches:
+        is_last = batch is micro_batches[-1]
         with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not is_last else nullcontext():
             with trainer.device.autocast():
                 micro_loss = trainer.loss_fn(batch.targets, *batch.inputs) / n_targets

@@ -121,8 +121,7 @@ class ObservableModel(Protocol):
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         """Pull `direction` [..., D] back through the final norm, which reads `stream` [..., D]; None if not known.
 
-        The norm's divisor is held fixed. The dot product of the result with a term of the residual stream is that
-        term's contribution to the dot product of `direction` with the normalised stream.
+        The norm's divisor is held fixed. The dot product with a term of the stream is then that term's contribution.
         """
 
 
@@ -189,10 +188,8 @@ class TransformerView(ObservableModel):
 
     def __init__(self, model: Transformer) -> None:
         self.model = model  # not copied
-        self.n_layer = model.config.n_layer
-        self.n_head = model.config.n_head
-        self.context_length = model.config.context_length
-        self.vocab_size = model.vocab_size
+        self.n_layer, self.n_head = model.config.n_layer, model.config.n_head
+        self.context_length, self.vocab_size = model.config.context_length, model.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -210,9 +207,7 @@ class TransformerView(ObservableModel):
         check_edits(self, edits)
 
         # The layers below the first edit need not run again if their streams are given.
-        first = 0
-        if streams is not None:
-            first = min((edit.layer for edit in edits), default=self.n_layer)
+        first = 0 if streams is None else min((edit.layer for edit in edits), default=self.n_layer)
         x = self.model.embed(tokens) if streams is None else streams[first]  # [B, T, D]
 
         # An edited layer needs its weights, by the formula; the others run as in training.
@@ -272,8 +267,7 @@ class TransformerSitePass(SitePass):
 
     @torch.no_grad()
     def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:
-        self._transformer = view.model
-        self._site = site
+        self._transformer, self._site = view.model, site
         self._keys = list[Tensor]()  # one per layer [B, H, T, K]
         self._values = list[Tensor]()  # one per layer [B, H, T, K]
         self._streams = list[Tensor]()  # [B, 1, D] at the site before each layer and after the last

@@ -82,9 +82,8 @@ def _observed_attention(
 ) -> tuple[Tensor, None]:
     """Return the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
 
-    transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K]
-    (each of G heads is shared by H / G query heads) and `attention_mask` [B or 1, 1, T, T], True where a query may see
-    a key. `scaling` multiplies the scores (default: 1 / sqrt(K)), `softcap` is their bound (Gemma 2).
+    transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K],
+    and `attention_mask` [B or 1, 1, T, T], True where a query may see a key. `softcap` bounds the scores (Gemma 2).
     """
     current = _current_pass.get() or _Pass()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
@@ -296,10 +295,7 @@ class TransformersView(ObservableModel):
 
     @contextmanager
     def answering(self, words: Tensor) -> Iterator[None]:
-        """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text.
-
-        What the model does with its logits afterwards, a bound or a factor for example, it does with these.
-        """
+        """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text."""
         layer: Any = self.model.get_output_embeddings()
         weight = layer.weight[words]  # [B, n, D]
         streams: list[Tensor] = []
@@ -383,8 +379,7 @@ class TransformersSitePass(SitePass):
 
     def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
         rows = torch.arange(len(site), device=site.device)
-        self._view = view
-        self._site = site
+        self._view, self._site = view, site
         self._tokens = tokens[rows, site]  # [B]
         kept = _Pass(site=site)
         with view.keeping_streams(rows, site) as streams:

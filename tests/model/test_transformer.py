@@ -16,7 +16,6 @@ from model.transformer import (
     alibi_slopes,
     attend,
     attention_scores,
-    causal_attention_weights,
     document_positions,
     rope_tables,
     sinusoids,
@@ -47,7 +46,7 @@ def test_two_tokens_by_hand() -> None:
     key = torch.tensor([[[[2.0, 0.0], [0.0, 4.0]]]])
     odds = math.exp((4.0 - 2.0) / math.sqrt(2))  # second key over first key: e^((q·k2 - q·k1) / sqrt(2))
     expected = torch.tensor([[1.0, 0.0], [1 / (1 + odds), odds / (1 + odds)]])
-    torch.testing.assert_close(causal_attention_weights(query, key)[0, 0], expected)
+    torch.testing.assert_close(attention_scores(query, key).softmax(-1)[0, 0], expected)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

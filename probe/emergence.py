@@ -127,12 +127,11 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
         n_left -= len(documents[-1])
 
     found = {}
-    reader = (corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
+    reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
         passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
-        reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
         of_kinds = [passage_items(passages, question.name, reader, 0, limit, has_two=two) for two in (False, True)]
         if min(map(len, of_kinds)) >= MIN_PASSAGES:
             found[question.name] = of_kinds[0] + of_kinds[1]

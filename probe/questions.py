@@ -194,7 +194,7 @@ def name_of(text: LinkedText, link: Link) -> str:
     return next((each.name for each in (*STORY_QUESTIONS, *UNDECIDED, EMPTY) if each.matches(text, link)), "")
 
 
-def own_question(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
+def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
     """Return a question of the user's own: one about links, with some guards of the verdict switched off."""
     question = _link(name, description, link)
     return replace(

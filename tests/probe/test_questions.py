@@ -15,7 +15,7 @@ from probe.questions import (
     UNDECIDED,
     Question,
     description_of,
-    own_question,
+    question_of_file,
 )
 from probe.results import MEASURES
 from tests.probe.factories import CONFIG, EVERY, story_pairs
@@ -94,7 +94,7 @@ def test_the_undecided_questions_are_those_whose_texts_differ_only_later(config)
 
 
 def test_a_question_of_the_users_own_may_switch_guards_off() -> None:
-    own = own_question("mine", "what it asks", "a to b", ["selective", "induction"], "file.jsonl")
+    own = question_of_file("mine", "what it asks", "a to b", ["selective", "induction"], "file.jsonl")
     assert "selective" not in own.criteria and own.exclusions == ("previous", "value_contrast")
     assert (own.outcome, own.file, description_of("number")) == (
         "attention",

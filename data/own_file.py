@@ -77,7 +77,7 @@ class _Row(NamedTuple):
     text: LinkedText
 
 
-def load_own_question(path: Path) -> OwnQuestion:
+def load_question(path: Path) -> OwnQuestion:
     """Return the question of a file; UserError names the line of the first problem.
 
     Without the field `split`, frames and words are divided by their hashes, so that no test block shares a frame or a

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data.errors import UserError
-from data.own_items import load_own_question
+from data.own_file import load_question
 
 ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
 FRAMES = [f"{place} {{}} met {{}}. {{}} slept." for place in "Today Here Then Now Once Later Soon There".split()]
@@ -52,7 +52,7 @@ def write(path: Path, *lines: Any) -> Path:
 
 
 def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
-    own = load_own_question(write(tmp_path / "a.jsonl", ABOUT, *rows_of()))
+    own = load_question(write(tmp_path / "a.jsonl", ABOUT, *rows_of()))
     assert (own.name, own.description, own.link, own.guards_off) == tuple(ABOUT.values())
     for values in (
         [{text.frame for text in part} for part in (own.dev, own.test)],
@@ -71,7 +71,7 @@ def test_a_file_may_divide_its_blocks_itself_and_needs_no_description(tmp_path: 
     rows = rows_of(split=True)
     # Words that occur twice are given by their characters.
     rows[0] |= {"text": "Ann saw Tom. Ann slept. She", "query": [24, 27], "antecedents": [[0, 3], [13, 16]]}
-    own = load_own_question(write(tmp_path / "my names.jsonl", *rows))
+    own = load_question(write(tmp_path / "my names.jsonl", *rows))
     assert (own.name, own.n_left_out, own.guards_off) == ("my names", 0, [])
     assert (len(own.dev), len(own.test)) == (4 * 4 * 9, 4 * 4 * 4)
     assert own.test[0].links[0].antecedents == ((0, 3), (13, 16))
@@ -104,7 +104,7 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: dict[str, Any]
     rows = rows_of(split=True)
     rows[4] = {name: value for name, value in (rows[4] | change).items() if value is not GONE}
     with pytest.raises(UserError, match=problem) as error:
-        load_own_question(write(tmp_path / "a.jsonl", *rows))
+        load_question(write(tmp_path / "a.jsonl", *rows))
     assert "\n" not in str(error.value)
 
 
@@ -122,7 +122,7 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: dict[str, Any]
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        load_own_question(write(tmp_path / "a.jsonl", *lines))
+        load_question(write(tmp_path / "a.jsonl", *lines))
 
 
 def renamed(row: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def test_a_copy_cannot_pass_as_an_independent_block(
     rows = rows_of(split=True)
     again = [row | {"frame": "other", "block": "again"} | change(row) for row in rows[:4]]
     with pytest.raises(UserError, match=rf"line {len(rows) + 1}: {problem}"):
-        load_own_question(write(tmp_path / "a.jsonl", *rows, *again))
+        load_question(write(tmp_path / "a.jsonl", *rows, *again))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_block_that_a_fixed_word_or_place_answers_is_refused(
 ) -> None:
     rows = [row | change(row) for row in rows_of(split=True)]
     with pytest.raises(UserError, match=f"line 2: {problem}"):
-        load_own_question(write(tmp_path / "a.jsonl", *rows))
+        load_question(write(tmp_path / "a.jsonl", *rows))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_parts_that_share_a_frame_or_a_word_are_refused(
 ) -> None:
     monkeypatch.setitem(part, "dev", [*part["dev"], part["test"][0]])
     with pytest.raises(UserError, match=f"dev and test {problem}"):
-        load_own_question(write(tmp_path / "a.jsonl", *rows_of(split=True)))
+        load_question(write(tmp_path / "a.jsonl", *rows_of(split=True)))
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"text": "a \\ud800"}', "{"])
@@ -188,15 +188,15 @@ def test_a_line_that_is_no_text_in_json_is_refused(tmp_path: Path, line: str) ->
     path = tmp_path / "a.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(UserError, match="line 1: not JSON"):
-        load_own_question(path)
+        load_question(path)
 
 
 def test_pairs_whose_texts_differ_before_the_query_are_counted(tmp_path: Path) -> None:
     rows = rows_of(split=True)
-    assert load_own_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 0
+    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 0
     rows[0]["text"] = f"Well. {rows[0]['text']}"
     rows[7]["text"] = f"Well. {rows[7]['text']}"
-    assert load_own_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 2
+    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 2
 
 
 def test_a_block_may_have_two_patterns_under_one_name(tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_a_block_may_have_two_patterns_under_one_name(tmp_path: Path) -> None:
     for row in rows:
         if row["order"] == 1:
             row["text"] = f"Well. {row['text']}"
-    own = load_own_question(write(tmp_path / "a.jsonl", *rows))
+    own = load_question(write(tmp_path / "a.jsonl", *rows))
     assert own.n_patterns == 0 and {text.frame for text in own.dev} == {*FRAMES_OF["dev"]}
     rows[0]["frame"] = rows[1]["frame"] = rows[2]["frame"] = rows[3]["frame"] = "another name"
     with pytest.raises(UserError, match="it has another frame there"):
-        load_own_question(write(tmp_path / "a.jsonl", *rows))
+        load_question(write(tmp_path / "a.jsonl", *rows))

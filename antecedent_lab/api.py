@@ -23,7 +23,7 @@ from probe.difference import difference
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
 from probe.results import Finding, Head, ProbeResults, TestedModel
-from probe.study import study, askable
+from probe.study import askable, study
 from report.content import page_content
 from report.page import page
 from report.tables import claims_markdown, detail_lines, heads_csv, items_jsonl, summary_lines

@@ -90,7 +90,7 @@ def _open(settings: EvalSettings) -> OpenedModel:
     )
     line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
     if opened.is_external:
-        line = f"model {opened.source} ({opened.model_type}); results in {opened.folder}"
+        line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)
     return opened

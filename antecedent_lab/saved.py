@@ -84,7 +84,7 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
             results = ProbeResults.from_json(content)
             # The same step of the same run or file?
             tested = (results.model.step, results.data.get("fingerprint"), results.model.fact("sha256"))
-            if tested == (opened.step, opened.data_fingerprint, opened.sha256):
+            if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
                 return results, []
     return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
 

@@ -9,15 +9,14 @@ from typing import Any
 from antecedent_lab.opened import load_data
 from data.corpus import Corpus, load_stories, load_training_texts, validation_documents
 from data.errors import UserError
-from data.own_items import OwnQuestion, load_own_question
+from data.own_file import OwnQuestion, load_question
 from data.pairs import Items, LinkedText, link_pairs
 from data.passages import find_passages, sections
-from data.stories import GENERATOR_VERSION
-from data.stories.leakage import leakage
+from data.stories import GENERATOR_VERSION, leakage
 from data.text import SHIPPED_TEXT, read_documents, text_files
 from probe.config import Holdouts, ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.questions import DEV, PASSAGE_QUESTIONS, STORY_QUESTIONS, Question, name_of, own_question
+from probe.questions import DEV, PASSAGE_QUESTIONS, STORY_QUESTIONS, Question, name_of, question_of_file
 from probe.study import passages_of, with_dev
 
 
@@ -41,7 +40,7 @@ def source_of(
     An external model is asked on the stories if it was opened with them, else on the text that comes with the project.
     """
     if own is not None:
-        return own_source(opened, load_own_question(Path(own)))
+        return own_source(opened, load_question(Path(own)))
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
         return story_source(opened, corpus, config)
@@ -99,14 +98,12 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
         warnings.append(f"{len(texts) - n_answers} of {len(texts)} texts have no answers: the causal tests lack them.")
     if own.n_left_out:
         warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
-    if own.n_alone:
-        warnings.append(f"{own.n_alone} blocks of two have no counterpart in the other order: left out.")
     if own.n_patterns:
         warnings.append(
             f"In {own.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "
             "a head that knows the position from the sentence pattern alone passes too."
         )
-    question = own_question(own.name, own.description, own.link, own.guards_off, own.file)
+    question = question_of_file(own.name, own.description, own.link, own.guards_off, own.file)
     data = {"fingerprint": _fingerprint_of(map(repr, texts))}
     return Source(f"own/{own.name}", [question], dev.named(DEV) + test, data, [], warnings)
 

@@ -130,8 +130,4 @@ class HubConfig(_TokenizedConfig):
 
 
 DataConfig = StoriesConfig | TextConfig | HubConfig
-SCHEMAS: dict[str, type[DataConfig]] = {
-    "stories": StoriesConfig,
-    "text": TextConfig,
-    "hub": HubConfig,
-}
+SCHEMAS: dict[str, type[DataConfig]] = {"stories": StoriesConfig, "text": TextConfig, "hub": HubConfig}

@@ -1,8 +1,7 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
-A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for
-stories, the start of each story, the class and the floor of each validation token, the training
-texts, and the stories with their gold links of each split that was used.
+A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
+each, the class and floor of each validation token, the training texts, and the used splits with their gold links.
 """
 
 import hashlib
@@ -62,7 +61,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         config = pin_revision(config)
     fingerprint = corpus_fingerprint(config)
 
-    folder = corpus_folder(config.source, fingerprint, cache_dir)
+    folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
     if isinstance(config, StoriesConfig):
         _write_once(folder, lambda path: _write_stories(config, path))
     else:
@@ -99,11 +98,6 @@ def corpus_fingerprint(config: DataConfig) -> str:
 def _file_hash(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def corpus_folder(source: str, fingerprint: str, cache_dir: Path) -> Path:
-    """Return the cache folder of a corpus, whether or not it exists."""
-    return cache_dir / f"{source}-{fingerprint[:16]}"
 
 
 def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
@@ -147,7 +141,7 @@ def validation_documents(corpus: Corpus) -> list[str]:
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder or file under a temporary name and rename it, so that what exists is always complete."""
+    """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete."""
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -159,11 +153,6 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
         except OSError:
             if not target.exists():  # otherwise another process has written the same content
                 raise
-
-
-def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
-    meta = {"dtype": _dtype(tokenizer), "n_bytes": n_bytes, "notes": notes}
-    (folder / "meta.json").write_text(json.dumps(meta))
 
 
 def _open_split(folder: Path, split: str, dtype: str, n_bytes: int) -> Split:
@@ -178,6 +167,12 @@ def _open_split(folder: Path, split: str, dtype: str, n_bytes: int) -> Split:
     return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
 
 
+def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
+    tokenizer.save(str(folder / "tokenizer.json"))
+    meta = {"dtype": _dtype(tokenizer), "n_bytes": n_bytes, "notes": notes}
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
 def _dtype(tokenizer: Tokenizer) -> str:
     return "uint16" if tokenizer.get_vocab_size() <= 2**16 else "uint32"
 
@@ -186,19 +181,13 @@ def _dtype(tokenizer: Tokenizer) -> str:
 
 
 def _write_stories(config: StoriesConfig, folder: Path) -> None:
-    print(
-        f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache",
-        flush=True,
-    )
+    print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
-    texts = {
-        split: [story.text for story in stories] for split, stories in (("train", train), ("validation", validation))
-    }
+    texts = {"train": [story.text for story in train], "validation": [story.text for story in validation]}
     folder.mkdir()
     (folder / _TRAINING_TEXTS).write_text("\n".join(texts["train"]))
     tokenizer = word_tokenizer(texts["train"])
-    tokenizer.save(str(folder / "tokenizer.json"))
 
     # A flat stream with END before each story and after the last.
     n_bytes = {}
@@ -209,8 +198,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         n_bytes[split] = sum(len(text.encode()) for text in texts[split])
 
     # Only the validation loss is split by class and compared with the floor.
-    classes = _token_classes(validation, tokenizer, tokens, starts)
-    np.save(folder / "validation_classes.npy", classes)
+    np.save(folder / "validation_classes.npy", _token_classes(validation, tokenizer, tokens, starts))
     floor = np.concatenate([[np.nan], *floors(config, texts["validation"])])
     assert len(floor) == len(tokens)  # one value per target; the first token is none
     np.save(folder / "validation_floor.npy", floor.astype(np.float32))
@@ -222,9 +210,9 @@ def _encode_stories(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of all stories with END before each and after the last, and the start of each and the end.
 
-    A dictionary gives the same ids as the word tokenizer in a third of the time. Raise UserError if
-    a word has no token.
+    UserError if a word has no token.
     """
+    # A dictionary gives the same ids as the word tokenizer in a third of the time.
     ids_of_words = tokenizer.get_vocab()
     end = end_id(tokenizer)
     ids: list[int] = []
@@ -235,8 +223,8 @@ def _encode_stories(
             ids.extend([ids_of_words[word] for word in words_of(text)])
             starts.append(len(ids))
     except KeyError:
-        problem = f"the training stories lack words of the {split} stories; set it higher"
-        raise UserError(f"data.n_train_stories={config.n_train_stories}: {problem}") from None
+        setting = f"data.n_train_stories={config.n_train_stories}"
+        raise UserError(f"{setting}: too few to have all words of the {split} stories") from None
     return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
 
 
@@ -268,38 +256,33 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
     # Measure the text first: the validation part may start inside the training text.
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     n_characters, validation_start = _measure(texts, config.validation_fraction)
-
     all_texts = (piece.text for _, piece in _split_pieces(texts, validation_start))
-    sample = _sample(texts.train(), validation_start)
-    tokenizer, notes = make_tokenizer(config, all_texts, sample)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), validation_start))
 
     # Tokenize in batches of pieces, and write each piece to the file of its split.
-    end = end_id(tokenizer)
-    unknown = unknown_id(tokenizer)
+    end, unknown, dtype = end_id(tokenizer), unknown_id(tokenizer), _dtype(tokenizer)
     is_exact = True
-    n_bytes = dict.fromkeys(SPLITS, 0)
-    n_tokens = dict.fromkeys(SPLITS, 0)
-    n_unknown = dict.fromkeys(SPLITS, 0)
+    n_bytes, n_tokens, n_unknown = (dict.fromkeys(SPLITS, 0) for _ in range(3))
     pieces = _split_pieces(texts, validation_start)
-    train_file, validation_file = (folder / f"{split}.bin" for split in SPLITS)
     with (
-        train_file.open("wb") as train_stream,
-        validation_file.open("wb") as validation_stream,
-        _progress("tokenizing", n_characters) as progress,
+        (folder / "train.bin").open("wb") as train_stream,
+        (folder / "validation.bin").open("wb") as validation_stream,
+        # Shown on a terminal only
+        tqdm(
+            desc="tokenizing", total=n_characters, unit="char", unit_scale=True, leave=False, disable=None
+        ) as progress,
     ):
         while batch := list(islice(pieces, _BATCH_PIECES)):
             encodings = encode(tokenizer, [piece.text for _, piece in batch])
             # The first piece of each batch is a sample of whether text survives.
-            decoded = tokenizer.decode(encodings[0], skip_special_tokens=False)
-            is_exact &= decoded == batch[0][1].text
+            is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
             for (split, piece), ids in zip(batch, encodings, strict=True):
                 has_end = piece.starts_document or not n_tokens[split]
-                tokens = np.array([end, *ids] if has_end else ids, _dtype(tokenizer))
+                tokens = np.array([end, *ids] if has_end else ids, dtype)
                 tokens.tofile(train_stream if split == "train" else validation_stream)
                 n_bytes[split] += len(piece.text.encode())
                 n_tokens[split] += len(tokens)
-                n_unknown[split] += 0 if unknown is None else int((tokens == unknown).sum())
+                n_unknown[split] += 0 if unknown is None else ids.count(unknown)
                 progress.update(len(piece.text))
 
     # A split needs an input and a target; the user must know of text that was lost.
@@ -317,8 +300,7 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
 def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
     """Return the length of all texts and the start of the validation part in the training text, in characters.
 
-    It starts with the first document after the given fraction. If no document starts there, as in a
-    text that is one document, it starts with the character: nanoGPT's 90/10 split.
+    It starts with the first document after the given fraction, or with the character if no document starts there.
     """
     # Where each document starts, and the length of all, in characters.
     starts = array("q")
@@ -327,12 +309,10 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
         if starts_document:
             starts.append(n_train)
         n_train += len(text)
-    if n_train == 0:
-        raise UserError("data: the training text is empty")
-    if texts.validation is not None:
-        n_validation = sum(len(piece.text) for piece in texts.validation())
-        if n_validation == 0:
-            raise UserError("data: the validation text is empty")
+    n_validation = None if texts.validation is None else sum(len(piece.text) for piece in texts.validation())
+    if n_train == 0 or n_validation == 0:
+        raise UserError(f"data: the {'validation' if n_train else 'training'} text is empty")
+    if n_validation is not None:
         return n_train + n_validation, n_train
 
     # The first document that starts at or after the fraction.
@@ -358,18 +338,11 @@ def _split_pieces(texts: Texts, validation_start: int) -> Iterator[tuple[str, Pi
 def _sample(pieces: Iterable[Piece], n_train: int) -> Iterator[str]:
     """Yield pieces spread evenly over the first `n_train` characters, `_SAMPLE_CHARACTERS` in all."""
     position = n_sampled = 0
-    with _progress("training the tokenizer", n_train) as progress:
-        for piece in pieces:
-            text = piece.text[: n_train - position]
-            if not text:
-                return
-            if n_sampled * n_train <= position * _SAMPLE_CHARACTERS:
-                n_sampled += len(text)
-                yield text
-            position += len(text)
-            progress.update(len(text))
-
-
-def _progress(name: str, n_characters: int) -> tqdm:
-    """Return a progress bar, shown on a terminal only."""
-    return tqdm(desc=name, total=n_characters, unit="char", unit_scale=True, leave=False, disable=None)
+    for piece in pieces:
+        text = piece.text[: n_train - position]
+        if not text:
+            return
+        if n_sampled * n_train <= position * _SAMPLE_CHARACTERS:
+            n_sampled += len(text)
+            yield text
+        position += len(text)

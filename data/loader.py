@@ -61,18 +61,20 @@ class Batch:
         return self.tokens, self.document_ids
 
 
+@dataclass(frozen=True, slots=True)
 class _StreamBatches:
     """Random crops of `context_length` tokens, drawn for each step as in nanoGPT."""
 
-    def __init__(self, split: Split, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
+    split: Split
+    n_rows: int
+    context_length: int
+    seed: int
+
+    def __post_init__(self) -> None:
         """Raise UserError if the text is shorter than one crop."""
-        if len(split.tokens) <= context_length:
-            problem = f"the training text has only {len(split.tokens)} tokens; set it lower"
-            raise UserError(f"model.context_length={context_length}: {problem}")
-        self.split = split
-        self.context_length = context_length
-        self.seed = seed
-        self.n_rows = max(1, tokens_per_batch // context_length)
+        if len(self.split.tokens) <= self.context_length:
+            problem = f"the training text has only {len(self.split.tokens)} tokens; set it lower"
+            raise UserError(f"model.context_length={self.context_length}: {problem}")
 
     def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the given rows of the batch of `step` (0 or more), each [context_length]."""
@@ -94,14 +96,13 @@ class _StoryBatches:
     pronouns up to 0.16 nats away from the entropy lower bound, with packed rows less than 0.05.
     """
 
-    def __init__(self, split: StorySplit, *, tokens_per_batch: int, context_length: int, seed: int) -> None:
+    def __init__(self, split: StorySplit, n_rows: int, context_length: int, seed: int) -> None:
         """Raise UserError if a story is longer than the context."""
         _check_lengths(split, context_length)
         self.split = split
+        self.n_rows = n_rows
         self.context_length = context_length
-        self.n_rows = max(1, tokens_per_batch // context_length)
-        rows_of_epoch = partial(_epoch_rows, split.starts, context_length, seed)
-        self._epoch_rows = lru_cache(maxsize=1)(rows_of_epoch)
+        self._epoch_rows = lru_cache(maxsize=1)(partial(_epoch_rows, split.starts, context_length, seed))
         self._first_steps = [0]  # the first step of each epoch planned so far
 
     def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
@@ -143,10 +144,10 @@ def training_batches(
     split: Split, *, tokens_per_batch: int, context_length: int, seed: int
 ) -> _StreamBatches | _StoryBatches:
     """Return batches of packed stories or of random crops, [tokens_per_batch / context_length, context_length]."""
-    sizes = {"tokens_per_batch": tokens_per_batch, "context_length": context_length}
+    n_rows = max(1, tokens_per_batch // context_length)
     if isinstance(split, StorySplit):
-        return _StoryBatches(split, **sizes, seed=seed)
-    return _StreamBatches(split, **sizes, seed=seed)
+        return _StoryBatches(split, n_rows, context_length, seed)
+    return _StreamBatches(split, n_rows, context_length, seed)
 
 
 def validation_batches(

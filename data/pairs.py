@@ -27,10 +27,7 @@ ORACLES = ("blind", "bayes")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A question to an attention head: at the word `query`, which mention gets the most attention?
-
-    Spans count characters and so fit every tokenizer.
-    """
+    """A question to an attention head: at the word `query`, which mention gets the most attention?"""
 
     level: str  # what decides: number, gender, told_gender, later_cue, ...
     site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
@@ -140,13 +137,6 @@ class Items:
     def cells(self) -> list[Cell]:
         return [cell for pair in self.pairs for cell in pair.cells]
 
-    @cached_property
-    def _groups(self) -> dict[tuple[str, str], list[int]]:
-        groups: dict[tuple[str, str], list[int]] = {}
-        for i, pair in enumerate(self.pairs):
-            groups.setdefault((pair.question, pair.part), []).append(i)
-        return groups
-
     def __add__(self, other: "Items") -> "Items":
         return Items([*self.pairs, *other.pairs], self.left_out + other.left_out)
 
@@ -156,11 +146,12 @@ class Items:
 
     def parts(self, question: str) -> list[str]:
         """Return the parts that a question has, in the order of the pairs."""
-        return [part for name, part in self._groups if name == question]
+        return list(dict.fromkeys(pair.part for pair in self.pairs if pair.question == question))
 
     def index(self, question: str, part: str) -> np.ndarray:
         """Return the indices of the pairs of a question and part."""
-        return np.array(self._groups.get((question, part), []), dtype=int)
+        is_of = [(pair.question, pair.part) == (question, part) for pair in self.pairs]
+        return np.flatnonzero(np.array(is_of, dtype=bool))
 
     def of(self, question: str, part: str) -> "Items":
         return self.take(self.index(question, part))
@@ -259,26 +250,26 @@ def link_pairs(
     `name_of` gives the question of a link, "" for none. A word may be several tokens. Raise UserError if a word of a
     link has no tokens for itself.
     """
-    payoff_choices = cache(partial(_payoff_choices, tokenizer))
+    choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]
     for number, both in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
         encodings = [encode_text(tokenizer, linked_text.text) for linked_text in both]
         words = [_word_positions(t.text, e, t.links) for t, e in zip(both, encodings, strict=True)]
-        first = both[0]
+        first, second = both
         first_word, *_, second_word = first.pair.split()
-        for links in zip(*(linked_text.links for linked_text in both), strict=True):
+        for links in zip(first.links, second.links, strict=True):
             question = name_of(first, links[0])
             if not question:
                 continue
             cells = []
-            for linked_text, link, encoding, positions in zip(both, links, encodings, words, strict=True):
-                cells.append(_cell(linked_text.text, link, encoding, positions, bos_id, payoff_choices))
+            for text, link, encoding, positions in zip(both, links, encodings, words, strict=True):
+                cells.append(_cell(text.text, link, encoding, positions, bos_id, choices_of(link.answers, link.foils)))
             pair = Pair(
                 question=question,
                 part=first.holdout,
                 cells=(_with_rivals(cells[0], cells[1]), _with_rivals(cells[1], cells[0])),
-                texts=(both[0].text, both[1].text),
+                texts=(first.text, second.text),
                 block=number // 2,
                 clusters=(first.frame, first_word, second_word),
                 order=first.order,
@@ -294,19 +285,13 @@ def _with_rivals(cell: Cell, counterpart: Cell) -> Cell:
 
 
 def _cell(
-    text: str,
-    link: Link,
-    encoding: Encoding,
-    words: Mapping[Span, Word],
-    bos_id: int,
-    payoff_choices: Callable[[tuple[str, ...], tuple[str, ...]], "_Choices"],
+    text: str, link: Link, encoding: Encoding, words: Mapping[Span, Word], bos_id: int, choices: "_Choices"
 ) -> Cell:
     """Return a text with one link in tokens; `words` are the positions of the words that its links name."""
     ids = encoding.ids
     query = words[link.query][-1]
 
     # The payoff is read one token before the first token that tells answers from foils.
-    choices = payoff_choices(link.answers, link.foils)
     payoff = None
     surprisal: tuple[float, ...] = ()
     if link.payoff and choices.answers and choices.foils:
@@ -338,11 +323,7 @@ def _word_positions(text: str, encoding: Encoding, links: Iterable[Link]) -> dic
         spans.update(span for span in words if span)
     ordered = sorted(spans)
     indices = token_spans(text, encoding.offsets, ordered)
-    return {span: _after_bos(word) for span, word in zip(ordered, indices, strict=True)}
-
-
-def _after_bos(indices: Word) -> Word:
-    return tuple(i + 1 for i in indices)
+    return {span: tuple(i + 1 for i in word) for span, word in zip(ordered, indices, strict=True)}
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
@@ -373,7 +354,7 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
         text = _CONTEXT + word
         encoding = encode_text(tokenizer, text)
         (indices,) = token_spans(text, encoding.offsets, [(len(_CONTEXT), len(text))])
-        positions = _with_space(text, encoding.offsets, _after_bos(indices))
+        positions = _with_space(text, encoding.offsets, tuple(i + 1 for i in indices))
         tokens[word] = tuple(encoding.ids[position - 1] for position in positions)
 
     # A word that is the beginning of another must keep a token of its own.

@@ -85,7 +85,7 @@ class ParsedText:
         self.matches = list(ENGLISH_WORD.finditer(text))
         self.words = [match.group() for match in self.matches]
         self.sentences = _sentence_starts(self.words)  # index of the first word of each
-        self.mentions = mentions_of(self.words, question)
+        self.mentions = [each for each in _find_mentions(self.words) if each.category in CLASSES[question]]
         self._firsts = [mention.first for mention in self.mentions]
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
@@ -120,11 +120,6 @@ class ParsedText:
 
 
 # Mentions and sentences
-
-
-def mentions_of(words: Sequence[str], question: str) -> list[Mention]:
-    """Return the mentions of the two classes of a question."""
-    return [mention for mention in _find_mentions(words) if mention.category in CLASSES[question]]
 
 
 def _find_mentions(words: Sequence[str]) -> list[Mention]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -81,17 +82,13 @@ class Twin:
     """A passage with counterparts in place of its entities."""
 
     text: str
-    mentions: _Groups  # those in the places of the passage's first and second class
-    # Characters of the passage that were replaced, and how many stand there now.
-    changes: tuple[tuple[Span, int], ...]
+    changes: tuple[tuple[Span, int], ...] = ()  # characters of the passage, and how many stand there now
 
     def moved(self, span: Span) -> Span:
-        """Return the characters in the twin of a word of the passage that was not replaced."""
-        shift = 0
-        for (start, end), length in self.changes:
-            if end <= span[0]:
-                shift += length - (end - start)
-        return span[0] + shift, span[1] + shift
+        """Return the characters in the twin of a word of the passage."""
+        shifts = [(end, length - (end - start)) for (start, end), length in self.changes]
+        first, last = (place + sum(shift for end, shift in shifts if end <= place) for place in span)
+        return first, last
 
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
@@ -110,15 +107,6 @@ def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
         if section.strip():
             parts.append((f"d{number}s{len(parts)}", section))
     return parts
-
-
-def find_all(documents: Sequence[tuple[str, str]]) -> dict[str, list[Passage]]:
-    """Return the passages of each question in named documents."""
-    found: dict[str, list[Passage]] = {question: [] for question in CLASSES}
-    for question, passages in found.items():
-        for name, text in documents:
-            passages.extend(find_passages(name, text, question))
-    return found
 
 
 def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
@@ -163,8 +151,7 @@ def _best_window(
     parsed: ParsedText, i: int, is_pronoun: Sequence[bool], category: str
 ) -> tuple[int, list[Mention]] | None:
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
-    ranked: list[tuple[int, int, list[Mention]]] = []
-    # (rank, first word, mentions): 0 is preferred; of one rank the longest.
+    ranked: list[tuple[int, int, list[Mention]]] = []  # (rank, first word, mentions): the lowest is preferred
     for begin, mentions in parsed.windows(i):
         has_pronoun = any(is_pronoun[begin:i])
         entities = {(mention.category, mention.entity) for mention in mentions}
@@ -174,10 +161,9 @@ def _best_window(
             ranked.append((2 if has_pronoun else 0, begin, mentions))
         elif len(entities) == 1 and not has_pronoun and mentions[0].category == category:
             ranked.append((1, begin, mentions))
-    if not ranked:
-        return None
-    _, begin, mentions = min(ranked, key=lambda window: window[:2])
-    return begin, mentions
+    # Of one rank, the longest
+    best = min(ranked, key=lambda window: window[:2], default=None)
+    return best and best[1:]
 
 
 # Twins
@@ -199,14 +185,13 @@ class Counterparts:
             for group in passage.mentions:
                 counts.update(passage.text[start:end] for start, end in group)
 
-        # The names of each side, and those of each number of tokens; all known names if none is frequent.
+        # The names of each side by number of tokens, and all of them as 0; all known names if none is frequent
         self._names: dict[tuple[int, int], list[str]] = defaultdict(list)
-        self._all_names: tuple[list[str], list[str]] = ([], [])
         for side, known in enumerate((FEMININE_NAMES, MASCULINE_NAMES)):
             often = [name for name in sorted(known) if counts[name] >= MIN_NAME_COUNT]
             for name in often or sorted(known):
                 self._names[side, n_tokens(name)].append(name)
-                self._all_names[side].append(name)
+                self._names[side, 0].append(name)
 
     def of(self, passage: Passage) -> Mapping[str, str] | None:
         """Return the replacement of each mention's text in a passage; None if a mention has none."""
@@ -214,7 +199,7 @@ class Counterparts:
             return _other_numbers(passage)
 
         # Two names with as many tokens change places.
-        first, second = (_surfaces(passage, group) for group in passage.mentions)
+        first, second = (sorted({passage.text[slice(*span)] for span in group}) for group in passage.mentions)
         if len(first) == len(second) == 1:
             name, counterpart = first[0], second[0]
             are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
@@ -232,13 +217,9 @@ class Counterparts:
                 replacements[surface] = word
         return replacements
 
-    def _name(self, name: str, side: int) -> str | None:
-        pool = self._names.get((side, self._n_tokens(name))) or self._all_names[side]
-        return pool[int(self._rng.integers(len(pool)))] if pool else None
-
-
-def _surfaces(passage: Passage, group: Iterable[Span]) -> list[str]:
-    return sorted({passage.text[start:end] for start, end in group})
+    def _name(self, name: str, side: int) -> str:
+        pool = self._names.get((side, self._n_tokens(name))) or self._names[side, 0]
+        return pool[int(self._rng.integers(len(pool)))]
 
 
 def _counterpart(surface: str) -> str | None:
@@ -256,7 +237,7 @@ def _counterpart(surface: str) -> str | None:
 def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
     """Return the other number of each noun, if no word near it shows its number."""
     replacements = {}
-    for start, end in (*passage.mentions[0], *passage.mentions[1]):
+    for start, end in chain(*passage.mentions):
         # A verb, an article or a number next to the noun would contradict the twin.
         before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
         after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
@@ -276,7 +257,7 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
     """
     # The new word of each mention, article and pronoun.
     changes: dict[Span, str] = {}
-    for span in (*passage.mentions[0], *passage.mentions[1]):
+    for span in chain(*passage.mentions):
         changes[span] = replacements[passage.text[slice(*span)]]
         if passage.question == "number":
             article = _article(passage.text, span, changes[span])
@@ -292,21 +273,11 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
             return None
         changes[span] = forms[1 - forms.index(word)] if forms else str(reflexive)
 
-    # Write the text with the changes, and note where each of them is now.
-    text = ""
-    position = 0
-    new_spans: dict[Span, Span] = {}
-    for span in sorted(changes):
-        text += passage.text[position : span[0]]
-        new_spans[span] = (len(text), len(text) + len(changes[span]))
-        text += changes[span]
-        position = span[1]
-    text += passage.text[position:]
-
-    first = tuple(new_spans[span] for span in passage.mentions[0])
-    second = tuple(new_spans[span] for span in passage.mentions[1])
-    lengths = tuple((span, len(word)) for span, word in changes.items())
-    return Twin(text, (first, second), lengths)
+    # The last first, so that the places of the others stay
+    text = passage.text
+    for start, end in sorted(changes, reverse=True):
+        text = text[:start] + changes[start, end] + text[end:]
+    return Twin(text, tuple((span, len(word)) for span, word in changes.items()))
 
 
 def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
@@ -330,13 +301,12 @@ def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
 
 def content_words(passage: Passage) -> list[Span]:
     """Return the words of a passage that are neither mentions, pronouns nor function words."""
-    taken = [*passage.mentions[0], *passage.mentions[1], *passage.pronouns]
+    taken = [*chain(*passage.mentions), *passage.pronouns]
     words = []
     for match in ENGLISH_WORD.finditer(passage.text):
         word = match.group()
-        is_free = not any(start < match.end() and match.start() < end for start, end in taken)
-        is_content = len(word) > 3 and word.isalpha() and word.lower() not in _FUNCTION_WORDS
-        if is_free and is_content:
+        is_free = all(match.end() <= start or end <= match.start() for start, end in taken)
+        if is_free and len(word) > 3 and word.isalpha() and word.lower() not in _FUNCTION_WORDS:
             words.append(match.span())
     return words
 
@@ -375,42 +345,35 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
 # Passages in the tokens of a model
 
 
-def passage_parts(
-    passages: Sequence[Passage],
-    name: str,
-    tokenizer: Tokenizer,
-    bos_id: int,
-    max_tokens: int,
-    seed: int,
-    limits: tuple[int, int],
-) -> Items:
+class Reader(NamedTuple):
+    """What a model reads."""
+
+    tokenizer: Tokenizer
+    bos_id: int  # the token before every text
+    max_tokens: int  # with that token
+
+
+def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: int, limits: tuple[int, int]) -> Items:
     """Return the passages of the question `name` in the parts "dev", "tested" and "earlier".
 
     All passages of a document or section are in dev, a random half, or in tested; those with an earlier pronoun are in
     a part of their own. `limits` are the most passages with one entity, and with two.
     """
-    make = partial(passage_items, passages, name, tokenizer, bos_id, max_tokens, seed)
-    pairs = list[Pair]()
-    left_out = Counter[tuple[str, str]]()
-    for has_two, limit in zip((False, True), limits, strict=True):
-        made = make(limit, has_two=has_two)
-        pairs += made.pairs
-        left_out.update(made.left_out)
+    make = partial(passage_items, passages, name, reader, seed)
+    both = make(limits[0], has_two=False) + make(limits[1], has_two=True)
 
     # A random half of the documents
-    names = np.unique(np.array([pair.clusters[0] for pair in pairs], dtype=str))
+    names = np.unique(np.array([pair.clusters[0] for pair in both.pairs], dtype=str))
     chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
-    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in pairs]
+    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in both.pairs]
     earlier = make(limits[1], has_two=True, has_earlier=True)
-    return Items([*pairs, *earlier.named("earlier").pairs], left_out)
+    return Items([*pairs, *earlier.named("earlier").pairs], both.left_out)
 
 
 def passage_items(
     passages: Sequence[Passage],
     name: str,
-    tokenizer: Tokenizer,
-    bos_id: int,
-    max_tokens: int,
+    reader: Reader,
     seed: int,
     limit: int,
     *,
@@ -426,7 +389,7 @@ def passage_items(
     """
     usable = [passage for passage in passages if passage.has_two == has_two and bool(passage.pronouns) == has_earlier]
     rng = np.random.default_rng(seed)
-    counterparts = Counterparts(usable, lambda word: len(encode_text(tokenizer, f" {word}").ids), seed)
+    counterparts = Counterparts(usable, lambda word: len(encode_text(reader.tokenizer, f" {word}").ids), seed)
     pairs = list[Pair]()
     left_out = Counter[str]()
     for i in rng.permutation(len(usable)):
@@ -445,7 +408,7 @@ def passage_items(
 
         # Both in the tokens of the model.
         try:
-            cells = _cells(passage, twin, control, tokenizer, bos_id, max_tokens)
+            cells = _cells(passage, twin, control, reader)
         except UserError as reason:
             left_out[str(reason)] += 1
             continue
@@ -463,70 +426,51 @@ def passage_items(
     return Items([pairs[i] for i in selected], named)
 
 
-def _cells(
-    passage: Passage, twin: Twin, control: Span | None, tokenizer: Tokenizer, bos_id: int, max_tokens: int
-) -> tuple[Cell, Cell]:
+def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -> tuple[Cell, Cell]:
     """Return a passage and its twin in the tokens of a model; UserError with the reason why it is left out."""
-    # In the twin, the subject and the control stand where their words are now.
-    places = dict(zip(chain(*passage.mentions), chain(*twin.mentions), strict=True))
-    moved = None if control is None else twin.moved(control)
-    versions = (
-        (passage.text, passage.mentions, passage.subject, control),
-        (twin.text, twin.mentions, places[passage.subject], moved),
-    )
-    cells = list[Cell]()
-    for number, (text, mentions, subject, word) in enumerate(versions):
-        # The entity in the same place is meant in the twin, where the pronoun is of the other class.
-        forms = passage.forms if number == passage.meant else passage.forms[::-1]
-        meant, other = mentions[passage.meant], mentions[1 - passage.meant]
-        cells.append(_cell(text, forms, meant, other, subject, word, tokenizer, bos_id))
-    first, second = cells
-    unknown = unknown_id(tokenizer)
+    # The entity in the same place is meant in the twin, where the pronoun is of the other class.
+    forms = passage.forms[passage.meant], passage.forms[1 - passage.meant]
+    first = _cell(passage, Twin(passage.text), forms, control, reader)
+    second = _cell(passage, twin, forms[::-1], control, reader)
+
+    # Both classes must be told apart.
     answers = (*first.answers, *first.foils)
-    if answers != (*second.foils, *second.answers) or first.answers == first.foils or unknown in answers:
+    is_unknown = unknown_id(reader.tokenizer) in answers
+    if answers != (*second.foils, *second.answers) or first.answers == first.foils or is_unknown:
         raise UserError("a pronoun is not one token")
-    if max(len(first.tokens), len(second.tokens)) > max_tokens:
+    if max(len(first.tokens), len(second.tokens)) > reader.max_tokens:
         raise UserError("longer than the context")
     return first, second
 
 
-def _cell(
-    text: str,
-    forms: tuple[str, str],
-    meant: Sequence[Span],
-    other: Sequence[Span],
-    subject: Span,
-    control: Span | None,
-    tokenizer: Tokenizer,
-    bos_id: int,
-) -> Cell:
-    """Return a text before a pronoun in tokens; `forms` are the pronoun of who is meant and the other one."""
+def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | None, reader: Reader) -> Cell:
+    """Return a passage or its twin in tokens; `forms` are the pronoun of who is meant and the other one."""
     # Both pronouns follow the same tokens and are one token each.
-    answer, foil = (encode_text(tokenizer, text + form) for form in forms)
+    answer, foil = (encode_text(reader.tokenizer, twin.text + form) for form in forms)
     before = tuple(answer.ids[:-1])
-    if tuple(foil.ids[:-1]) != before or text[answer.offsets[-1][0] :].strip():
+    if tuple(foil.ids[:-1]) != before or twin.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
     # The tokens of the mentions and of the content word.
-    spans = [*meant, *other, *([] if control is None else [control])]
+    spans = [*chain(*passage.mentions), *([control] if control else [])]
     try:
-        words = token_spans(text, answer.offsets[:-1], spans)
+        words = token_spans(twin.text, answer.offsets[:-1], map(twin.moved, spans))
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
     places = {span: tuple(i + 1 for i in word) for span, word in zip(spans, words, strict=True)}
-    tokens = (bos_id, *before)
-    if unknown_id(tokenizer) in {tokens[i] for word in places.values() for i in word}:
+    tokens = (reader.bos_id, *before)
+    if unknown_id(reader.tokenizer) in {tokens[i] for word in places.values() for i in word}:
         raise UserError("a word is unknown")
     return Cell(
         tokens=tokens,
         query=len(before),
-        meant=tuple(places[span] for span in meant),
-        other=tuple(places[span] for span in other),
+        meant=tuple(places[span] for span in passage.mentions[passage.meant]),
+        other=tuple(places[span] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
         payoff=len(before),
-        control=() if control is None else places[control],
-        subject=places[subject],
+        control=places[control] if control else (),
+        subject=places[passage.subject],
     )
 
 

@@ -21,13 +21,13 @@ class SettingInfo:
     """What a setting says about itself."""
 
     meaning: str  # one line, for --help
-    low: float | None  # low <= value
-    above: float | None  # above < value
-    high: float | None  # value <= high
-    below: float | None  # value < below
-    resume: Resume
-    affects_result: bool  # False: without influence on what a model learns
-    orders_batches: bool  # True: runs with one seed and different values of it read different batches
+    low: float | None = None  # low <= value
+    above: float | None = None  # above < value
+    high: float | None = None  # value <= high
+    below: float | None = None  # value < below
+    resume: Resume = Resume.recorded
+    affects_result: bool = True  # False: without influence on what a model learns
+    orders_batches: bool = False  # True: runs with one seed and different values of it read different batches
 
     def allows(self, value: float) -> bool:
         """Return True if `value` is within the limits; nan is not."""
@@ -45,21 +45,9 @@ class SettingInfo:
         return " and ".join(phrases) if len(phrases) > 1 or self.low is None else f"{self.low:,} or more"
 
 
-def setting(
-    meaning: str,
-    *,
-    default: Any = MISSING,
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    below: float | None = None,
-    resume: Resume = Resume.recorded,
-    affects_result: bool = True,
-    orders_batches: bool = False,
-) -> Any:
-    """Return the field of a setting, for a dataclass; the parameters are those of `SettingInfo`."""
-    info = SettingInfo(meaning, low, above, high, below, resume, affects_result, orders_batches)
-    return field(default=default, metadata={"setting": info})
+def setting(meaning: str, *, default: Any = MISSING, **info: Any) -> Any:
+    """Return the field of a setting, for a dataclass; `info` are fields of `SettingInfo`."""
+    return field(default=default, metadata={"setting": SettingInfo(meaning, **info)})
 
 
 def setting_info(field: Field) -> SettingInfo | None:

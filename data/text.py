@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +49,7 @@ def file_texts(config: TextConfig) -> Texts:
     train, validation = config_files(config)
     shared = {path.resolve() for path in train} & {path.resolve() for path in validation or ()}
     if shared:
-        setting = f"data.validation_path={config.validation_path}"
-        raise UserError(f"{setting}: {min(shared)} is in data.path too; remove it")
+        raise UserError(f"data.validation_path={config.validation_path}: {min(shared)} is in data.path too; remove it")
     return Texts(
         lambda: first_bytes(read_files(train, config.column), config.max_bytes),
         None if validation is None else lambda: read_files(validation, config.column),
@@ -75,11 +74,10 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
     files: dict[Path, Path] = {}
     for pattern in [path] if Path(path).expanduser().exists() else path.split(","):
         start = Path(pattern.strip()).expanduser()
-        if start.is_dir():
-            matches = _files_below(start)
+        if start.exists():
+            matches = _files_below(start) if start.is_dir() else [start]
         else:
-            names = [str(start)] if start.is_file() else sorted(glob.glob(str(start), recursive=True))
-            matches = [Path(name) for name in names if Path(name).is_file()]
+            matches = [Path(name) for name in sorted(glob.glob(str(start), recursive=True)) if Path(name).is_file()]
         if not matches:
             raise FileNotFoundError(f"{setting}={path}: no text file at {pattern.strip()}; readable are {READABLE}")
         for file in matches:
@@ -124,12 +122,12 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
 
 def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
     """Return the documents of `read_files`, each as one text."""
-    # The pieces of a document follow one another.
     documents = list[str]()
-    for piece in read_files(files, column):
-        if piece.starts_document or not documents:
-            documents.append("")
-        documents[-1] += piece.text
+    for text, starts_document in read_files(files, column):
+        if starts_document:
+            documents.append(text)
+        else:
+            documents[-1] += text
     return documents
 
 
@@ -146,15 +144,15 @@ def _open_rows(file: Path, column: str) -> Any:
     """Return the rows of a file, streamed: `datasets` then keeps no copy."""
     import datasets  # a second to import, and stories do not need it
 
-    builder = str(_builder(file))
-    options: dict[str, Any] = {}
-    if builder == "csv":  # "NA" is a text
-        options = {"keep_default_na": False, "index_col": False, "converters": {column: str}}
-    elif builder == "parquet":
-        options = {"batch_size": _BATCH_ROWS}
+    options: dict[str, dict[str, Any]] = {
+        "csv": {"keep_default_na": False, "index_col": False, "converters": {column: str}},  # "NA" is a text
+        "parquet": {"batch_size": _BATCH_ROWS},
+        "json": {},
+    }
     _silence()
+    builder = str(_builder(file))
     files = [glob.escape(str(file.absolute()))]
-    return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options)
+    return datasets.load_dataset(builder, data_files=files, split="train", streaming=True, **options[builder])
 
 
 def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> Iterator[Piece]:
@@ -175,21 +173,16 @@ def _row_pieces(rows: Any, column: str, kind: RowsKind = RowsKind.documents) -> 
 
 def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
     """Yield a document in pieces that end with a line; lines longer than a piece are cut before a space."""
-    # The lines of the piece so far, and their characters.
-    texts: list[str] = []
-    size = 0
+    piece = ""
     starts_document = True
-    for line in lines:
-        for text in _LINE_PART.findall(line):
-            texts.append(text)
-            size += len(text)
-            if size >= _PIECE_CHARACTERS:
-                yield Piece("".join(texts), starts_document)
-                texts = []
-                size = 0
-                starts_document = False
-    if texts:
-        yield Piece("".join(texts), starts_document)
+    for text in chain.from_iterable(map(_LINE_PART.findall, lines)):
+        piece += text
+        if len(piece) >= _PIECE_CHARACTERS:
+            yield Piece(piece, starts_document)
+            piece = ""
+            starts_document = False
+    if piece:
+        yield Piece(piece, starts_document)
 
 
 def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piece]:
@@ -213,11 +206,8 @@ def pin_revision(config: HubConfig) -> HubConfig:
     """
     folder = Path(config.name)
     if folder.is_dir():
-        # A local folder has no commit: its files stand for one.
-        state = []
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            name = path.relative_to(folder).as_posix()
-            state.append((name, path.stat().st_size, path.stat().st_mtime_ns))
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        state = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return replace(config, revision=hashlib.sha256(repr(state).encode()).hexdigest()[:40])
     if re.fullmatch("[0-9a-f]{40}", config.revision or ""):
         return config
@@ -232,14 +222,11 @@ def _ask_hub(config: HubConfig) -> str:
     # Every way in which the hub can fail has a line that says what to do.
     name = f"data.name={config.name}"
     try:
-        hub = huggingface_hub.HfApi()
-        info = hub.dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)
+        info = huggingface_hub.HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)
     except RepositoryNotFoundError:  # also of gated datasets
-        problem = "no such dataset; if it is private or gated, run `hf auth login`"
-        raise UserError(f"{name}: {problem}") from None
+        raise UserError(f"{name}: no such dataset; if it is private or gated, run `hf auth login`") from None
     except RevisionNotFoundError:
-        problem = f"{config.name} has no such revision"
-        raise UserError(f"data.revision={config.revision}: {problem}") from None
+        raise UserError(f"data.revision={config.revision}: {config.name} has no such revision") from None
     except Exception as error:  # no network: the type depends on the HTTP library
         raise ConnectionError(
             f"{name}: no answer from {huggingface_hub.constants.ENDPOINT} ({one_line(error)}); use the stories "
@@ -249,10 +236,9 @@ def _ask_hub(config: HubConfig) -> str:
 
 
 def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
-    """Download the splits of `config`, whose revision is pinned, and returns their texts.
+    """Return the texts of `config`, whose revision is pinned; with `max_bytes` only their beginning is downloaded.
 
-    With `max_bytes` only the beginning is downloaded and kept in memory. Raise UserError if a split
-    cannot be read, ConnectionError if the hub does not answer.
+    Raise UserError if a split cannot be read, ConnectionError if the hub does not answer.
     """
     if not Path(config.name).is_dir():
         _ask_hub(config)
@@ -261,11 +247,8 @@ def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
         return Texts(train, None)
     shared = {*config.split.split("+")} & {*config.validation_split.split("+")}
     if shared:
-        setting = f"data.validation_split={config.validation_split}"
-        raise UserError(f"{setting}: {min(shared)} is in data.split too")
-    max_bytes = config.max_bytes
-    if max_bytes is not None:
-        max_bytes = max(1, int(max_bytes * config.validation_fraction))
+        raise UserError(f"data.validation_split={config.validation_split}: {min(shared)} is in data.split too")
+    max_bytes = config.max_bytes and max(1, int(config.max_bytes * config.validation_fraction))
     return Texts(train, _hub_split(config, config.validation_split, max_bytes, cache_dir))
 
 
@@ -287,8 +270,7 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
         )
         if max_bytes is None:
             return lambda: _row_pieces(rows, config.column, config.rows)
-        pieces = _row_pieces(rows, config.column, config.rows)
-        beginning = list(first_bytes(pieces, max_bytes))
+        beginning = list(first_bytes(_row_pieces(rows, config.column, config.rows), max_bytes))
     except ConnectionError:
         raise
     except Exception as error:  # of `datasets` and its readers

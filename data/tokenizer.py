@@ -1,7 +1,7 @@
 """Tokenizers: byte-level BPE, characters, words, or an existing tokenizer.json.
 
-Every tokenizer has the token `END` before each document or story: it is BOS, the model's first
-input, and also the last target. The same characters inside a text are plain text.
+Every one has the token `END` before each document or story: BOS, the model's first input, and the last target. The
+same characters inside a text are plain text.
 """
 
 import json
@@ -22,10 +22,7 @@ _PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # that 
 def make_tokenizer(
     config: TextConfig | HubConfig, texts: Iterable[str], sample: Iterable[str]
 ) -> tuple[Tokenizer, list[str]]:
-    """Return the tokenizer of `config` and notes on it for the user.
-
-    A tokenizer of characters has those of `texts`; one of words or BPE is trained on `sample`.
-    """
+    """Return the tokenizer of `config`, of the characters of `texts` or trained on `sample`, and notes for the user."""
     if config.tokenizer is TokenizerKind.file:
         return file_tokenizer(Path(str(config.tokenizer_path)))
     if config.tokenizer is TokenizerKind.characters:
@@ -111,21 +108,17 @@ def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
     try:
         pretrained = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises exceptions of many types
-        reason = one_line(error)
-        raise UserError(f"{setting}: transformers cannot load the tokenizer: {reason}") from None
+        raise UserError(f"{setting}: transformers cannot load the tokenizer: {one_line(error)}") from None
 
     # Only a fast tokenizer says which characters a token stands for.
     backend = getattr(pretrained, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
-        problem = "no fast tokenizer (tokenizer.json), so the tokens of a word are unknown"
-        raise UserError(f"{setting}: {problem}")
-    bos_id = pretrained.bos_token_id
-    if bos_id is None:
-        bos_id = pretrained.eos_token_id  # GPT-2 has one token for both
-    if bos_id is None:
-        problem = "its tokenizer has neither bos_token nor eos_token to begin a text"
-        raise UserError(f"{setting}: {problem}")
-    return _plain(Tokenizer.from_str(backend.to_str())), int(bos_id)
+        raise UserError(f"{setting}: no fast tokenizer (tokenizer.json), so the tokens of a word are unknown")
+    # GPT-2 has one token for both.
+    starts = [token for token in (pretrained.bos_token_id, pretrained.eos_token_id) if token is not None]
+    if not starts:
+        raise UserError(f"{setting}: its tokenizer has neither bos_token nor eos_token to begin a text")
+    return _plain(Tokenizer.from_str(backend.to_str())), int(starts[0])
 
 
 def _read(path: Path, setting: str = "") -> Tokenizer:
@@ -137,7 +130,6 @@ def _read(path: Path, setting: str = "") -> Tokenizer:
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
     """Make the tokenizer encode exactly the text: nothing around it, all of it, `END` as plain text."""
-    # These three would add, cut or repeat tokens.
     tokenizer.post_processor = None
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -164,8 +156,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     # END must mark the start of a document and nothing else.
     end = end_id(tokenizer)
     if any(end in encoding.ids for encoding in encodings):
-        problem = f"encodes the plain text {END} as its end token; use another tokenizer"
-        raise UserError(f"the tokenizer {problem}")
+        raise UserError(f"the tokenizer encodes the plain text {END} as its end token; use another tokenizer")
     return [encoding.ids for encoding in encodings]
 
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -29,7 +29,14 @@ def flattened() -> Any:
 def to_json(value: Any) -> Any:
     """Return `value` as strict JSON can hold it: numbers with six significant digits, nan and infinity as None."""
     if is_dataclass(value):
-        return _object_to_json(value)
+        written: dict[str, Any] = {}
+        for entry in fields(value):
+            item = getattr(value, entry.name)
+            if entry.metadata.get("flattened"):
+                written |= to_json(item)
+            elif item is not None or not entry.metadata.get("absent"):
+                written[entry.name] = to_json(item)
+        return written
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -43,39 +50,24 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def _object_to_json(value: Any) -> dict[str, Any]:
-    written: dict[str, Any] = {}
-    for entry in fields(value):
-        item = getattr(value, entry.name)
-        if entry.metadata.get("flattened"):
-            written |= to_json(item)
-        elif item is not None or not entry.metadata.get("absent"):
-            written[entry.name] = to_json(item)
-    return written
-
-
 def from_json(kind: Any, value: Any, where: str) -> Any:
     """Return a JSON value as the type `kind`: a dataclass, an enum, a number, a text, or lists and dicts of them.
 
     None as a float is nan. `where` is the place in the file, for messages. Raises UserError with one line for a value
     of another type, a missing field, and a field that the dataclass does not have.
     """
-    origin = get_origin(kind)
+    origin, of_items = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
-    if origin in (Union, UnionType):
-        present = [choice for choice in get_args(kind) if choice is not NoneType]
-        return None if value is None else from_json(present[0], value, where)
-    if origin in (list, tuple):
+    if origin in (Union, UnionType):  # X | None
+        return None if value is None else from_json(of_items[0], value, where)
+    if origin in (list, tuple) or hasattr(kind, "_fields"):
         return _sequence_from_json(kind, value, where)
     if origin is dict:
         _check(value, dict, where, "an object")
-        item_kind = get_args(kind)[1]
-        return {key: from_json(item_kind, item, f"{where}.{key}") for key, item in value.items()}
+        return {key: from_json(of_items[1], item, f"{where}.{key}") for key, item in value.items()}
     if is_dataclass(kind):
         return _object_from_json(kind, value, where)
-    if hasattr(kind, "_fields"):  # a NamedTuple
-        return kind(*_items_from_json(list(_hints(kind).values()), value, where))
     if issubclass(kind, Enum):
         if value not in [member.value for member in kind]:
             raise UserError(f"{where}: {value!r} is none of {', '.join(str(member.value) for member in kind)}")
@@ -90,25 +82,17 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
 
 
 def _sequence_from_json(kind: Any, value: Any, where: str) -> Any:
-    """Return a JSON list as list[X], as tuple[X, ...], or as a tuple of one type per place."""
-    kinds = list(get_args(kind))
-    is_list = get_origin(kind) is list
-    if is_list or kinds[-1] is Ellipsis:
-        length = len(value) if isinstance(value, list) else 0
-        kinds = kinds[:1] * length
-    items = _items_from_json(kinds, value, where)
-    return items if is_list else tuple(items)
-
-
-def _items_from_json(kinds: list[Any], value: Any, where: str) -> list[Any]:
-    """Return the items of a JSON list, each as its type."""
+    """Return a JSON list as list[X], tuple[X, ...], or as a tuple or NamedTuple of one type per place."""
     _check(value, list, where, "a list")
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin is None:  # a NamedTuple
+        kinds = tuple(_hints(kind).values())
+    elif origin is list or kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise UserError(f"{where}: {len(value)} values instead of {len(kinds)}")
-    items = []
-    for i, (kind, item) in enumerate(zip(kinds, value, strict=True)):
-        items.append(from_json(kind, item, f"{where}[{i}]"))
-    return items
+    items = [from_json(kinds[i], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    return kind(*items) if origin is None else origin(items)
 
 
 def _object_from_json(kind: Any, value: Any, where: str) -> Any:
@@ -124,7 +108,7 @@ def _object_from_json(kind: Any, value: Any, where: str) -> Any:
         elif entry.name in remaining:
             item = remaining.pop(entry.name)
             arguments[entry.name] = from_json(hints[entry.name], item, f"{where}.{entry.name}")
-        elif _is_required(entry):
+        elif entry.default is MISSING and entry.default_factory is MISSING:
             raise UserError(f"{where}: no field {entry.name}")
     if remaining:
         raise UserError(f"{where}: unknown field {next(iter(remaining))}")
@@ -134,10 +118,6 @@ def _object_from_json(kind: Any, value: Any, where: str) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
-
-
-def _is_required(entry: Field[Any]) -> bool:
-    return entry.default is MISSING and entry.default_factory is MISSING
 
 
 def _check(value: Any, kind: type, where: str, words: str) -> None:

@@ -1,6 +1,7 @@
 """How a text is split into words: as the tokenizers do it, and as the lists of English words need it."""
 
 import re
+from pathlib import Path
 
 # As pre_tokenizers.Whitespace: a run of letters, digits and underscores, or a run of marks.
 _WORD = re.compile(r"\w+|[^\w\s]+")
@@ -16,3 +17,9 @@ def words_of(text: str) -> list[str]:
 def word_spans(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Return the words of `words_of`, each with its characters [start, end)."""
     return [(match.group(), match.span()) for match in _WORD.finditer(text)]
+
+
+def word_lists(path: Path) -> dict[str, str]:
+    """Return the text of each section of a file, by the name "[name]" before it."""
+    parts = (part.split("]") for part in path.read_text(encoding="utf-8").split("[")[1:])
+    return {name: words.strip() for name, words in parts}

@@ -1,6 +1,6 @@
 """Settings of the model; the sizes are in configs/model/."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import partial
 
@@ -89,23 +89,11 @@ class ModelConfig:
         return self.mask is Mask.causal
 
 
-# The values of our switches in a Llama (Touvron et al. 2023).
-_LLAMA_SWITCHES = {
-    "position": Position.rope,
-    "scale": Scale.inverse_sqrt,
-    "weighting": Weighting.softmax,
-    "mask": Mask.causal,
-    "token_shift": False,
-    "tie_query_key": False,
-    "tie_key_value": False,
-}
-
-
 def departures(config: ModelConfig) -> list[str]:
-    """Return NAME=VALUE of every switch of `config` that no Llama has."""
+    """Return NAME=VALUE of every switch of `config` that no Llama has; the defaults are those of a Llama."""
     found = []
-    for name, expected in _LLAMA_SWITCHES.items():
-        value = getattr(config, name)
-        if value != expected:
-            found.append(f"model.{name}={str(value).lower()}")
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.default is not MISSING and value != field.default:
+            found.append(f"model.{field.name}={str(value).lower()}")
     return found

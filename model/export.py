@@ -31,9 +31,9 @@ def check_is_llama(config: ModelConfig) -> None:
 
 
 def as_llama(model: Transformer, bos_id: int = 0) -> Any:
-    """Return `transformers.LlamaForCausalLM` with the weights of `model`; it computes the same logits bit by bit.
+    """Return `transformers.LlamaForCausalLM` with the weights of `model`, which computes the same logits bit by bit.
 
-    UserError if `model` has a switch that no Llama has; `bos_id` is the token that begins and ends a text.
+    UserError if `model` has a switch that no Llama has; `bos_id` begins and ends a text.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -63,10 +63,7 @@ def as_llama(model: Transformer, bos_id: int = 0) -> Any:
 
 
 def export_transformers(model: Transformer, folder: Path, bos_id: int = 0, tokenizer: Tokenizer | None = None) -> None:
-    """Write `model` as a Llama to `folder`, with its tokenizer if given, for `from_pretrained` of transformers.
-
-    UserError if `model` has a switch that no Llama has; `bos_id` begins and ends a text and pads a batch.
-    """
+    """Write `as_llama` to `folder`, with its tokenizer if given; `bos_id` begins and ends a text and pads a batch."""
     from transformers import PreTrainedTokenizerFast
     from transformers.utils.logging import disable_progress_bar
 

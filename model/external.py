@@ -15,7 +15,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -47,8 +47,7 @@ class ModelFacts:
     transformers: str  # version
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ExternalModel:
+class _ExternalModel(NamedTuple):
     """A model of another program, ready to be observed."""
 
     view: TransformersView
@@ -63,8 +62,8 @@ def open_transformers(
 ) -> _ExternalModel:
     """Load a causal language model in float32; UserError if it cannot be loaded or observed.
 
-    `source` is a folder of `save_pretrained` or a name on the hub. `tokenizer_source` is a folder or a hub name with a
-    tokenizer, or a tokenizer.json; None: the tokenizer is in the model's folder. `setting` is the one that names it.
+    `source` is a folder of `save_pretrained` or a name on the hub, and `setting` the one that names it.
+    `tokenizer_source` is such a source too, or a tokenizer.json; None: the tokenizer is in the model's folder.
     """
     named = f"{setting}={source}"
     if find_spec("transformers") is None:
@@ -86,7 +85,7 @@ def open_transformers(
         context_length=view.context_length, vocab_size=view.vocab_size, tokenizer=tokenizer_source,
         commit=commit, sha256=_sha256(path), transformers=version("transformers"),
     )  # fmt: skip
-    return _ExternalModel(view=view, tokenizer=tokenizer, bos_id=bos_id, path=path, facts=facts)
+    return _ExternalModel(view, tokenizer, bos_id, path, facts)
 
 
 def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:
@@ -94,14 +93,10 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
 
     Without `has_weights` only settings and tokenizer are downloaded.
     """
-    if not source:
-        raise UserError(f"{setting}=: the name is empty")
     path = Path(source)
-    if path.is_file() and path.name in ("model.safetensors", "pytorch_model.bin"):
-        raise UserError(f"{setting}={source}: give its folder")
-    if path.is_dir():
+    if source and path.is_dir():
         return path, None
-    if path.exists() or source.startswith((".", "/", "~")):
+    if not source or path.exists() or source.startswith((".", "/", "~")):
         raise UserError(f"{setting}={source}: no such model; give a folder of save_pretrained or a hub name")
 
     # Everything else is a name on the hub.
@@ -122,17 +117,14 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
 
 def _chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
     """Return the tokenizer that the user names and the token before every text."""
-    file, setting = Path(source), f"tokenizer={source}"
-    if file.suffix != ".json":
-        return imported_tokenizer(find_model(source, "tokenizer", has_weights=False)[0], setting)
+    if Path(source).suffix != ".json":
+        folder, _ = find_model(source, "tokenizer", has_weights=False)
+        return imported_tokenizer(folder, f"tokenizer={source}")
     try:
-        tokenizer = load_tokenizer(file)
+        tokenizer = load_tokenizer(Path(source))
         return tokenizer, end_id(tokenizer)
     except (OSError, ValueError) as error:
-        raise UserError(f"{setting}: {one_line(error)}") from None
-
-
-# Weights
+        raise UserError(f"tokenizer={source}: {one_line(error)}") from None
 
 
 def _load(path: Path, named: str, device: torch.device) -> TransformersView:
@@ -158,8 +150,7 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
     if (folder / "adapter_config.json").is_file():
-        problem = "is an adapter (LoRA), not a whole model"
-        raise UserError(f"{problem}: merge it (merge_and_unload of peft) and save the result")
+        raise UserError("is an adapter (LoRA): merge it (merge_and_unload of peft) and save the result")
 
     # Requests in config.json that are refused.
     values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
@@ -178,12 +169,12 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
     with torch.device("meta"):
         n_weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
     n_bytes = 2 * 4 * n_weights  # float32, for the model and an untrained one
-    available = None
+    available = n_bytes
     if device.type == "cuda":
         available = torch.cuda.mem_get_info(device)[1]
     elif hasattr(os, "sysconf"):  # not on Windows
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if available is not None and n_bytes > available:
+    if n_bytes > available:
         raise UserError(f"needs {n_bytes:,} bytes with an untrained copy, but {device.type} has {available:,}")
 
     # The weights must be those of config.json.
@@ -201,18 +192,14 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
 def _check_files(folder: Path) -> None:
     """Raise UserError if weights are compressed, or their index names a file outside the folder."""
     for path in folder.glob("pytorch_model*.bin"):
+        # A small compressed file could fill the memory.
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                # A small compressed file could fill the memory.
                 if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                     raise UserError(f"{path.name}: its tensors are larger than the file")
     for index in folder.glob("*.index.json"):
-        content = json.loads(index.read_text(encoding="utf-8"))
-        files = content.get("weight_map") if isinstance(content, dict) else None
-        if not isinstance(files, dict):
-            raise UserError(f"{index.name} is damaged")
-        for name in files.values():
-            if not isinstance(name, str) or Path(name).name != name or name == "..":
+        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
+            if Path(name).name != name or name == "..":
                 raise UserError(f"{index.name} names a file outside the folder: {name}")
 
 

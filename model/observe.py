@@ -39,20 +39,20 @@ class SiteEdit:
 
     def at(self, site: Tensor) -> HeadEdit:
         """Return the edit of a whole pass that changes the positions `site` [B] only."""
-        rows = torch.arange(len(site), device=site.device)
+        return HeadEdit(self.layer, self.head, _at_site(self.weights, site), _at_site(self.output, site))
 
-        def at_site(change: Change | None) -> Change | None:
-            if change is None:
-                return None
 
-            def apply(values: Tensor) -> Tensor:
-                edited = values.clone()
-                edited[rows, site] = change(values[rows, site])
-                return edited
+def _at_site(change: Change | None, site: Tensor) -> Change | None:
+    """Return the change of values [B, T, ...] that changes those at `site` [B] as `change` does."""
+    if change is None:
+        return None
 
-            return apply
+    def apply(values: Tensor) -> Tensor:
+        edited, rows = values.clone(), torch.arange(len(site), device=site.device)
+        edited[rows, site] = change(values[rows, site])
+        return edited
 
-        return HeadEdit(self.layer, self.head, at_site(self.weights), at_site(self.output))
+    return apply
 
 
 class LayerRecord(NamedTuple):
@@ -121,8 +121,7 @@ class ObservableModel(Protocol):
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         """Pull `direction` [..., D] back through the final norm, which reads `stream` [..., D]; None if not known.
 
-        The norm's divisor is held fixed. The dot product of the result with a term of the residual stream is that
-        term's contribution to the dot product of `direction` with the normalised stream.
+        The norm's divisor is held fixed. The dot product with a term of the stream is then that term's contribution.
         """
 
 
@@ -130,8 +129,7 @@ def check_tokens(tokens: Tensor, longest: int) -> None:
     """Raise UserError unless `tokens` are integers [B, T] with T from 1 to `longest`."""
     is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
     if not is_whole or tokens.ndim != 2:
-        shape = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise UserError(f"tokens: must be a tensor of token ids (integers) [texts, tokens]; found {shape}")
+        raise UserError("tokens: must be a tensor of token ids (integers) [texts, tokens]")
     if not 1 <= tokens.shape[1] <= longest:
         raise UserError(f"tokens: the model reads 1 to {longest:,} tokens; found {tokens.shape[1]:,}")
 
@@ -168,11 +166,9 @@ class SitePass:
 
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
         """Return the logits [E, B, V] with each of E lists of edits, or [E, B, n] of the tokens `words` [B, n] only."""
-        found = []
-        for edits in edit_lists:
-            whole = [edit.at(self._site) for edit in edits]
-            found.append(self._model.logits(self._tokens, self._site, whole, self._streams))
-        return of_words(torch.stack(found), words)
+        whole = [[edit.at(self._site) for edit in edits] for edits in edit_lists]
+        logits = [self._model.logits(self._tokens, self._site, edits, self._streams) for edits in whole]
+        return of_words(torch.stack(logits), words)
 
     def records(self) -> list[SiteRecord]:
         """Return what the heads of each layer computed at the site."""
@@ -192,10 +188,8 @@ class TransformerView(ObservableModel):
 
     def __init__(self, model: Transformer) -> None:
         self.model = model  # not copied
-        self.n_layer = model.config.n_layer
-        self.n_head = model.config.n_head
-        self.context_length = model.config.context_length
-        self.vocab_size = model.vocab_size
+        self.n_layer, self.n_head = model.config.n_layer, model.config.n_head
+        self.context_length, self.vocab_size = model.config.context_length, model.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -213,9 +207,7 @@ class TransformerView(ObservableModel):
         check_edits(self, edits)
 
         # The layers below the first edit need not run again if their streams are given.
-        first = 0
-        if streams is not None:
-            first = min((edit.layer for edit in edits), default=self.n_layer)
+        first = 0 if streams is None else min((edit.layer for edit in edits), default=self.n_layer)
         x = self.model.embed(tokens) if streams is None else streams[first]  # [B, T, D]
 
         # An edited layer needs its weights, by the formula; the others run as in training.
@@ -275,32 +267,30 @@ class TransformerSitePass(SitePass):
 
     @torch.no_grad()
     def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:
-        self._transformer = view.model
-        self._site = site
+        self._transformer, self._site = view.model, site
         self._keys = list[Tensor]()  # one per layer [B, H, T, K]
         self._values = list[Tensor]()  # one per layer [B, H, T, K]
-        self._inputs = list[Tensor]()  # the stream [B, 1, D] at the site before each layer
+        self._streams = list[Tensor]()  # [B, 1, D] at the site before each layer and after the last
 
         # The unedited pass over all positions.
         rows = torch.arange(len(site), device=site.device)
         x = view.model.embed(tokens)  # [B, T, D]
         for block in view.model.layers():
-            self._inputs.append(x[rows, site][:, None])
+            self._streams.append(x[rows, site][:, None])
             query, key, value = block.attention.project(block.norm_1(x))
             self._keys.append(key)
             self._values.append(value)
             x = x + block.attention.merge_heads(block.attention.weighted_values(query, key, value))
             x = x + block.mlp(block.norm_2(x))
-        self._final = x[rows, site]  # [B, D]
+        self._streams.append(x[rows, site][:, None])
 
     @torch.no_grad()
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
         # Every list has its own copy of the texts, from the lowest edited layer on.
         n_lists, n_texts = len(edit_lists), len(self._site)
         edited_layers = [edit.layer for edits in edit_lists for edit in edits]
-        first = min(edited_layers, default=len(self._inputs))
-        inputs = [*self._inputs, self._final[:, None]]
-        x = inputs[first].repeat(n_lists, 1, 1)  # [E * B, 1, D]
+        first = min(edited_layers, default=len(self._keys))
+        x = self._streams[first].repeat(n_lists, 1, 1)  # [E * B, 1, D]
         site = self._site.repeat(n_lists)  # [E * B]
         rows = torch.arange(n_lists * n_texts, device=site.device)
         for layer, block in enumerate(self._transformer.layers()[first:], first):
@@ -324,19 +314,17 @@ class TransformerSitePass(SitePass):
 
     @torch.no_grad()
     def records(self) -> list[SiteRecord]:
-        positions = self._site[:, None]  # [B, 1]
         found = []
         for layer, block in enumerate(self._transformer.layers()):
-            x = block.norm_1(self._inputs[layer])  # [B, 1, D]
-            query, _, _ = block.attention.project(x, positions[:, None])
-            scores = block.attention.scores(query, self._keys[layer], positions)  # [B, H, 1, T]
-            weights = scores.softmax(-1)
-            output = weights @ self._values[layer].float()  # [B, H, 1, K]
-            found.append(SiteRecord(weights[:, :, 0], output[:, :, 0]))
+            keys, values = self._keys[layer], self._values[layer]
+            x = block.norm_1(self._streams[layer])  # [B, 1, D]
+            query, _, _ = block.attention.project(x, self._site[:, None, None])
+            weights = block.attention.scores(query, keys, self._site[:, None]).softmax(-1)  # [B, H, 1, T]
+            found.append(SiteRecord(weights[:, :, 0], (weights @ values.float())[:, :, 0]))
         return found
 
     def final_stream(self) -> Tensor:
-        return self._final
+        return self._streams[-1][:, 0]
 
 
 def of_words(logits: Tensor, words: Tensor | None) -> Tensor:

@@ -120,11 +120,6 @@ def attention_scores(
     return scores + bias.to(scores.dtype)  # autocast makes the scores bfloat16
 
 
-def causal_attention_weights(query: Tensor, key: Tensor) -> Tensor:
-    """Return the softmax of the causal `attention_scores` [B, H, T, T]; the future is exactly 0."""
-    return attention_scores(query, key).softmax(dim=-1)
-
-
 def _positive_scores(scores: Tensor) -> Tensor:
     """Return max(score, 0) + 0.0001 [..., T], and 0 for -inf (weighting=sum)."""
     return (scores.relu() + _SUM_EPSILON).masked_fill(scores.isneginf(), 0.0)
@@ -163,15 +158,10 @@ def attend(
     if not query.is_cuda:
         query, key, value = query.float(), key.float(), value.float()
     scale = query.shape[-1] ** -0.5 if scaled else 1.0
+    mask = None if bias is None else bias.to(query.dtype)
+    is_causal = bias is None and causal  # without a term for each pair of tokens the kernel is much faster
     with torch.autocast("cpu", enabled=False):
-        output = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=None if bias is None else bias.to(query.dtype),
-            is_causal=bias is None and causal,  # without a term for each pair of tokens the kernel is much faster
-            scale=scale,
-        )
+        output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal, scale=scale)
     return output.to(output_type)
 
 
@@ -194,11 +184,11 @@ class Attention(nn.Module):
         self.causal = config.is_causal
         self.uses_sum_weighting = config.weighting is Weighting.sum
         slopes = alibi_slopes(config.n_head) if config.position is Position.alibi else None
-        self.register_buffer("slopes", slopes, persistent=False)
-        has_rope = config.position is Position.rope
-        tables = rope_tables(config.context_length, config.d_model // config.n_head, config.rope_theta)
-        for name, table in zip(("cos", "sin"), tables, strict=True):
-            self.register_buffer(name, table if has_rope else None, persistent=False)
+        cos, sin = None, None
+        if config.position is Position.rope:
+            cos, sin = rope_tables(config.context_length, config.head_dim, config.rope_theta)
+        for name, table in (("slopes", slopes), ("cos", cos), ("sin", sin)):
+            self.register_buffer(name, table, persistent=False)
 
         projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
         self.query = projection()
@@ -248,8 +238,7 @@ class Attention(nn.Module):
         UserError if the model is not causal (model.mask=none).
         """
         if not self.causal:
-            problem = "a model that sees its targets has no attention to interpret"
-            raise UserError(f"model.mask=none: {problem}")
+            raise UserError("model.mask=none: a model that sees its targets has no attention to interpret")
         scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
         return _positive_scores(scores).log() if self.uses_sum_weighting else scores
 
@@ -387,8 +376,7 @@ def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
         model.load_state_dict(weights)
     except RuntimeError as error:
         problem = str(error).split("\n\t")[-1]
-        message = "the checkpoint does not fit the run's config and tokenizer"
-        raise UserError(f"{message}: {problem}") from None
+        raise UserError(f"the checkpoint does not fit the run's config and tokenizer: {problem}") from None
 
 
 def n_parameters(model: nn.Module) -> int:

@@ -48,7 +48,7 @@ class _Site:
 
     keys: Tensor  # [B, G, T, K]
     values: Tensor  # [B, G, T, K]
-    is_visible: Tensor | None  # [B, T] what the site may see; None: everything up to it
+    is_visible: Tensor  # [B, T] what the site may see
     record: SiteRecord
 
 
@@ -82,9 +82,8 @@ def _observed_attention(
 ) -> tuple[Tensor, None]:
     """Return the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
 
-    transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K]
-    (each of G heads is shared by H / G query heads) and `attention_mask` [B or 1, 1, T, T], True where a query may see
-    a key. `scaling` multiplies the scores (default: 1 / sqrt(K)), `softcap` is their bound (Gemma 2).
+    transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K],
+    and `attention_mask` [B or 1, 1, T, T], True where a query may see a key. `softcap` bounds the scores (Gemma 2).
     """
     current = _current_pass.get() or _Pass()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
@@ -96,9 +95,8 @@ def _observed_attention(
     n_shared = query.shape[1] // key.shape[1]
     values = value.repeat_interleave(n_shared, dim=1)  # [B, H, T, K]
     scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
-    scores = _scaled(scores, scaling, softcap)
-    if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, float("-inf"))
+    assert attention_mask is not None  # see `_full_mask`
+    scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
     weights = scores.softmax(-1)
     layer_edits = [edit for edit in current.edits if edit.layer == layer]
     head_output = apply_edits(weights, values, layer_edits)  # [B, H, T, K]
@@ -107,10 +105,7 @@ def _observed_attention(
     current.modules[layer] = module
     if current.site is not None:
         rows = torch.arange(len(query), device=query.device)
-        is_visible = None
-        if attention_mask is not None:
-            mask = attention_mask.expand(len(query), -1, -1, -1)  # [B, 1, T, T]
-            is_visible = mask[rows, 0, current.site]  # [B, T]
+        is_visible = attention_mask.expand(len(query), -1, -1, -1)[rows, 0, current.site]  # [B, T]
         record = SiteRecord(weights[rows, :, current.site], head_output[rows, :, current.site])
         current.sites[layer] = _Site(key, value, is_visible, record)
     if current.is_recording:
@@ -148,11 +143,7 @@ def _site_attention(
     own_scores = (queries * own_key[:, :, :, None]).sum(-1)  # [E, B, G, R]
     scores[rows, ..., current.site] = own_scores.permute(1, 2, 0, 3)
     scores = _scaled(scores, scaling, softcap)
-    is_visible = kept.is_visible  # [B, T]
-    if is_visible is None:
-        positions = torch.arange(scores.shape[-1], device=query.device)
-        is_visible = positions <= current.site[:, None]
-    scores = scores.masked_fill(~is_visible[:, None, None, None], float("-inf"))
+    scores = scores.masked_fill(~kept.is_visible[:, None, None, None], float("-inf"))
 
     # Edits see the rows in the order [E * B, H, T].
     weights = scores.softmax(-1).permute(2, 0, 1, 3, 4).flatten(2, 3).flatten(0, 1).contiguous()
@@ -206,29 +197,22 @@ class TransformersView(ObservableModel):
         logits = self._run(model, tokens, first_pass).logits
         self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
         self.n_layer = int(model.config.num_hidden_layers)
-        kind = f"model_type={model.config.model_type}: cannot be observed"
-        if len(self._modules) != self.n_layer:
-            n_layers = f"{len(self._modules)} of {self.n_layer} layers"
-            raise UserError(f"{kind}, only {n_layers} use the AttentionInterface of transformers")
-        if not _are_near(logits, reference):
-            raise UserError(f"{kind}, its attention is not softmax(scores) @ values")
+        if len(self._modules) != self.n_layer or not _are_near(logits, reference):
+            kind = f"model_type={model.config.model_type}: cannot be observed"
+            raise UserError(f"{kind}, not every layer is softmax(scores) @ values by transformers' AttentionInterface")
 
         # The layer of an attention module is its parent.
         names = {module: name for name, module in model.named_modules()}
         parents = [names[module].rpartition(".")[0] for module in self._modules]
         self._layers = [model.get_submodule(parent) for parent in parents]
         self._returns_tuple = False  # whether a layer returns the stream as the first of a tuple
-        scores, values, _ = first_pass.layers[0]
-        self.n_head = scores.shape[1]
-        self._head_dim = values.shape[-1]
-        self.starts_late = self.n_layer >= _MANY_LAYERS and self._is_same_from_the_middle(tokens, logits)
-
-    def _is_same_from_the_middle(self, tokens: Tensor, logits: Tensor) -> bool:
-        """Return whether a pass that starts at the middle layer gives the `logits` of the whole pass over `tokens`."""
-        middle = self.n_layer // 2
-        streams = self.residual_stream(tokens)
-        with self.starting_at(middle, streams[middle]):
-            return _are_near(self._run(self.model, tokens).logits, logits)
+        _, self.n_head, _, self._head_dim = first_pass.layers[0][1].shape
+        # Whether a pass that starts at the middle layer gives the logits of the whole pass.
+        self.starts_late = self.n_layer >= _MANY_LAYERS
+        if self.starts_late:
+            middle = self.n_layer // 2
+            with self.starting_at(middle, self.residual_stream(tokens)[middle]):
+                self.starts_late = _are_near(self._run(self.model, tokens).logits, logits)
 
     @property
     def device(self) -> torch.device:
@@ -243,12 +227,8 @@ class TransformersView(ObservableModel):
     ) -> Tensor:
         """Return float32 logits; with `streams` the pass over a deep model starts at the lowest edited layer."""
         check_edits(self, edits)
-        first = 0
-        if streams is not None and self.starts_late:
-            first = min((edit.layer for edit in edits), default=self.n_layer)
-        with ExitStack() as stack:
-            if streams is not None and first > 0:
-                stack.enter_context(self.starting_at(first, streams[first]))
+        first = min((edit.layer for edit in edits), default=self.n_layer) if self.starts_late and streams else 0
+        with self.starting_at(first, streams[first] if streams else None):
             if positions is None:
                 return self._run(self.model, tokens, _Pass(edits)).logits
             return self._logits_at(tokens, positions, _Pass(edits))
@@ -301,8 +281,8 @@ class TransformersView(ObservableModel):
                 yield streams
 
     @contextmanager
-    def starting_at(self, first: int, stream: Tensor) -> Iterator[None]:
-        """Let passes begin at the layer `first` > 0 with the residual stream `stream` [B, T, D]."""
+    def starting_at(self, first: int, stream: Tensor | None) -> Iterator[None]:
+        """Let passes begin at the layer `first` with the residual stream `stream` [B, T, D]; 0: as usual."""
 
         def idle(*_: Any, **__: Any) -> Any:
             return (stream,) if self._returns_tuple else stream
@@ -315,10 +295,7 @@ class TransformersView(ObservableModel):
 
     @contextmanager
     def answering(self, words: Tensor) -> Iterator[None]:
-        """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text.
-
-        What the model does with its logits afterwards, a bound or a factor for example, it does with these.
-        """
+        """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text."""
         layer: Any = self.model.get_output_embeddings()
         weight = layer.weight[words]  # [B, n, D]
         streams: list[Tensor] = []
@@ -402,8 +379,7 @@ class TransformersSitePass(SitePass):
 
     def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
         rows = torch.arange(len(site), device=site.device)
-        self._view = view
-        self._site = site
+        self._view, self._site = view, site
         self._tokens = tokens[rows, site]  # [B]
         kept = _Pass(site=site)
         with view.keeping_streams(rows, site) as streams:
@@ -423,12 +399,10 @@ class TransformersSitePass(SitePass):
             return self._run(edit_lists, words)
 
         # The lists with the same lowest edited layer together: nothing below it changes.
-        by_layer: dict[int, list[int]] = {}
-        for i, edits in enumerate(edit_lists):
-            if edits:
-                by_layer.setdefault(min(edit.layer for edit in edits), []).append(i)
         logits = clean.repeat(len(edit_lists), 1, 1)  # [E, B, V or n]
-        for first, members in by_layer.items():
+        lowest = [min((edit.layer for edit in edits), default=-1) for edits in edit_lists]
+        for first in {*lowest} - {-1}:
+            members = [i for i, layer in enumerate(lowest) if layer == first]
             logits[members] = self._run([edit_lists[i] for i in members], words, first)
         return logits
 
@@ -445,8 +419,7 @@ class TransformersSitePass(SitePass):
         with ExitStack() as stack:
             if words is not None and has_few:
                 stack.enter_context(self._view.answering(words.repeat(n_lists, 1)))
-            if first > 0:
-                stack.enter_context(self._view.starting_at(first, self._streams[first].repeat(n_lists, 1)[:, None]))
+            stack.enter_context(self._view.starting_at(first, self._streams[first].repeat(n_lists, 1)[:, None]))
             output = self._view._run(self._view.model, tokens, current, position_ids=positions)
         logits = output.logits[:, 0].float().unflatten(0, (n_lists, -1))
         return logits if has_few else of_words(logits, words)

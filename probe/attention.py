@@ -14,6 +14,8 @@ from model.observe import LayerRecord, ObservableModel
 from probe.batches import text_batches
 from probe.results import Head
 
+SET = Head(0, -1)  # the place of a set of heads, see `HeadScores.with_set`
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -27,7 +29,6 @@ class Scores:
     pair_accuracy: np.ndarray  # share of the two prefixes where the head is right for both pronouns
     block_accuracy: np.ndarray  # 1 where the head is right in all four cells
     contrast: np.ndarray  # mean over prefixes of half the change of the log ratio when the pronoun changes
-    strict_accuracy: np.ndarray  # share of cells where the antecedent gets the most, the first token aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,40 +38,33 @@ class HeadRows:
     log_ratio: np.ndarray  # log of the weight on the antecedents over the weight on the distractors
     value_log_ratio: np.ndarray  # the same with weight x ||W_O W_V x||; nan where the model gives no output weights
     attention_margin: np.ndarray  # score of the best antecedent minus score of the best distractor
-    strict: np.ndarray  # share of the most attended tokens, without the first token, that are antecedents
     mass: np.ndarray  # weight on all mentions together
-    first_mass: np.ndarray  # weight on the first token, the attention sink
-
-    def take(self, index: np.ndarray) -> "HeadRows":
-        """Return the rows of the texts at `index`."""
-        return HeadRows(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
     def of_pairs(self, index: np.ndarray) -> "HeadRows":
         """Return the rows of both texts of the pairs at `index`."""
-        return self.take((2 * index[:, None] + np.arange(2)).ravel())
+        texts = (2 * index[:, None] + np.arange(2)).ravel()
+        return HeadRows(**{field.name: getattr(self, field.name)[texts] for field in fields(self)})
 
     def weight_difference(self) -> np.ndarray:
         """Return how far the weights on antecedents and distractors are apart, the mean over the items, [L, H].
 
         Exchanging equal weights changes nothing, so heads with a small difference have a small attention swap.
         """
-        difference: np.ndarray = (self.mass * np.abs(np.tanh(self.log_ratio / 2))).mean(axis=0)
-        return difference
+        return np.asarray((self.mass * np.abs(np.tanh(self.log_ratio / 2))).mean(axis=0))
+
+    def joint_log_ratio(self, heads: Sequence[Head]) -> np.ndarray:
+        """Return the log ratio [N] of the summed attention weights of several heads."""
+        antecedents, distractors = np.zeros((2, len(self.mass)))
+        for head in heads:
+            # The share of the weight on mentions that is on antecedents.
+            share = 1 / (1 + np.exp(-self.log_ratio[:, *head].astype(np.float64)))
+            antecedents += self.mass[:, *head] * share
+            distractors += self.mass[:, *head] * (1 - share)
+        tiny = np.finfo(np.float64).tiny
+        return np.log(antecedents + tiny) - np.log(distractors + tiny)
 
 
-def joint_log_ratio(rows: HeadRows, heads: Sequence[Head]) -> np.ndarray:
-    """Return the log ratio [N] of the summed attention weights of several heads."""
-    antecedents, distractors = np.zeros((2, len(rows.mass)))
-    for head in heads:
-        # The share of the weight on mentions that is on antecedents.
-        share = 1 / (1 + np.exp(-rows.log_ratio[:, *head].astype(np.float64)))
-        antecedents += rows.mass[:, *head] * share
-        distractors += rows.mass[:, *head] * (1 - share)
-    tiny = np.finfo(np.float64).tiny
-    return np.log(antecedents + tiny) - np.log(distractors + tiny)
-
-
-def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarray) -> Scores:
+def score(log_ratio: np.ndarray, attention_margin: np.ndarray) -> Scores:
     """Score the texts of whole blocks; arguments [4 N_b, ...] as in `HeadRows`."""
 
     def cells(values: np.ndarray) -> np.ndarray:
@@ -87,13 +81,7 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray, strict: np.ndarra
         pair_accuracy=right_pair.mean(axis=1),
         block_accuracy=right_pair.all(axis=1).astype(float),
         contrast=half_change.mean(axis=1),
-        strict_accuracy=cells(strict).mean(axis=(1, 2)),
     )
-
-
-def score_heads(rows: HeadRows) -> Scores:
-    """Score every head, each field [N_b, L, H]."""
-    return score(rows.log_ratio, rows.attention_margin, rows.strict)
 
 
 def best_head(scores: Scores) -> Head:
@@ -129,45 +117,25 @@ def candidates(cells: Sequence[Cell]) -> Candidates:
     return Candidates(torch.from_numpy(positions.clip(min=0)), present, torch.from_numpy(gold))
 
 
-class _ItemBatch(NamedTuple):
-    """The texts of one forward pass: N items share B texts."""
-
-    members: list[int]  # [N] index of each item among all items
-    rows: Tensor  # [N] the text of each item
-    tokens: Tensor  # [B, T] up to the query
-    query: Tensor  # [B, 1] position of the query
-    mentions: Candidates  # one row per item, N rows
-
-
-def item_batches(cells: Sequence[Cell], tokens_per_batch: int) -> list[_ItemBatch]:
-    """Return the batches that cover all texts; those that are equal up to the query share a row."""
-    texts = [cell.tokens[: cell.query + 1] for cell in cells]
-    batches = []
-    for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
-        mentions = candidates([cells[i] for i in members])
-        batches.append(_ItemBatch(members, torch.tensor(rows), tokens, query[:, None], mentions))
-    return batches
-
-
 @torch.no_grad()
 def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadRows:
     """Measure every head at the query of every text of the pairs; the texts end at the query.
 
     Equal texts are read once, so that their rows are bit-identical.
     """
-    shape = (len(items.cells), model.n_layer, model.n_head)
-    rows = HeadRows(*(np.empty(shape, dtype=np.float32) for _ in fields(HeadRows)))
-    for batch in item_batches(items.cells, tokens_per_batch):
-        index = batch.rows.to(model.device)
-        mentions = Candidates(*(part.to(model.device) for part in batch.mentions))
-        records = model.record(batch.tokens.to(model.device), batch.query.to(model.device))
-        for layer, record in enumerate(records):
-            output_weight = model.head_weights(layer).output
-            norms = output_norms(output_weight, record, index, mentions.positions)
+    cells, device = items.cells, model.device
+    shape = (len(cells), model.n_layer, model.n_head)
+    found = HeadRows(*(np.empty(shape, dtype=np.float32) for _ in fields(HeadRows)))
+    texts = [cell.tokens[: cell.query + 1] for cell in cells]
+    for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
+        index = torch.tensor(rows, device=device)  # [N] the text of each item
+        mentions = Candidates(*(part.to(device) for part in candidates([cells[i] for i in members])))
+        for layer, record in enumerate(model.record(tokens.to(device), query[:, None].to(device))):
+            norms = output_norms(model.head_weights(layer).output, record, index, mentions.positions)
             scores = record.scores[index, :, 0]  # [N, H, T] of the query
             for name, values in reduce_scores(scores, mentions, norms).items():
-                getattr(rows, name)[batch.members, layer] = values.cpu().numpy()
-    return rows
+                getattr(found, name)[members, layer] = values.cpu().numpy()
+    return found
 
 
 def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor, positions: Tensor) -> Tensor:
@@ -200,33 +168,19 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
     token_scores = token_scores.masked_fill(~mentions.present[:, None], -torch.inf)  # [N, H, W, P]
     word_scores = token_scores.logsumexp(-1)  # [N, H, W]
 
-    # Strict: the share of the highest scores, the first token's aside, that are tokens of antecedents.
-    after_first = scores[..., 1:]
-    highest = after_first.amax(-1, keepdim=True)  # [N, H, 1]
-    gold_tokens = token_scores.masked_fill(~mentions.gold[:, None, :, None], -torch.inf)
-    n_gold = (gold_tokens == highest[..., None]).sum((-1, -2))
-    n_highest = (after_first == highest).sum(-1)
+    # Value-weighted attention, 0 where all norms are 0.
+    of_right, of_wrong = _sides((token_scores + value_norms.log()).logsumexp(-1), mentions)
+    value_log_ratio = of_right.logsumexp(-1) - of_wrong.logsumexp(-1)
+    is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
 
     # Weights are exp(score - total), with the softmax's denominator exp(total).
-    total = scores.logsumexp(-1)  # [N, H]
     right, wrong = _sides(word_scores, mentions)
     return {
         "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
-        "value_log_ratio": _value_log_ratio(token_scores, value_norms, mentions),
+        "value_log_ratio": value_log_ratio.masked_fill(is_zero, 0),
         "attention_margin": right.amax(-1) - wrong.amax(-1),
-        "strict": n_gold / n_highest,
-        "mass": (word_scores.logsumexp(-1) - total).exp(),
-        "first_mass": (scores[..., 0] - total).exp(),
+        "mass": (word_scores.logsumexp(-1) - scores.logsumexp(-1)).exp(),
     }
-
-
-def _value_log_ratio(token_scores: Tensor, value_norms: Tensor, mentions: Candidates) -> Tensor:
-    """Return the log ratio [N, H] of value-weighted attention; 0 where all norms are 0."""
-    weighted = (token_scores + value_norms.log()).logsumexp(-1)  # [N, H, W]
-    right, wrong = _sides(weighted, mentions)
-    log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
-    is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
-    return log_ratio.masked_fill(is_zero, 0)
 
 
 def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
@@ -248,13 +202,21 @@ class HeadScores:
 
     def of(self, question: str, part: str) -> "HeadScores":
         """Return the pairs of a question and part, with their rows."""
-        index = self.items.index(question, part)
-        return HeadScores(self.items.take(index), self.rows.of_pairs(index))
+        return self.take(self.items.index(question, part))
 
     def take(self, index: np.ndarray) -> "HeadScores":
         return HeadScores(self.items.take(index), self.rows.of_pairs(index))
 
+    def with_set(self, heads: Sequence[Head]) -> "HeadScores":
+        """Return all heads as one layer with the summed weights of `heads` as one more: at SET, [N, 1, L H + 1]."""
+        joint = self.rows.joint_log_ratio(heads)[:, None, None]
+        columns = {}
+        for field in fields(HeadRows):
+            of_heads = getattr(self.rows, field.name).reshape(len(joint), 1, -1)
+            columns[field.name] = np.concatenate([of_heads, joint], axis=2)
+        return HeadScores(self.items, HeadRows(**columns))
+
     def scores(self) -> Scores:
         """Return the scores of every head, each [N_b, L, H]; ValueError unless the pairs are whole blocks."""
         check_blocks(self.items)
-        return score_heads(self.rows)
+        return score(self.rows.log_ratio, self.rows.attention_margin)

@@ -5,9 +5,8 @@ heads of all models are measured once for all questions. Axes: N_b blocks, L lay
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +15,15 @@ from torch import Tensor
 from data.errors import UserError
 from data.pairs import Cell, Items
 from model.observe import ObservableModel
-from probe.attention import HeadScores, Scores, best_head, joint_log_ratio, score
+from probe.attention import SET, HeadScores, Scores, best_head
+from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.edits import PASS_ERROR, grown, measure_margins, screened
+from probe.edits import PASS_ERROR, curve_of, grown, measure_margins, screened
 from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Estimate, Finding, Grid, Head, Part, Shown, Tested
 from probe.rules import Rule, best_rule, fit_rules, score_rules, selectivity
-from probe.statistics import MaxT, chance_level, estimate_ratio, mean_and_range, sample_of, similar_heads
+from probe.statistics import estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, exclusions_of, judged
 from probe.weights import entropies, head_types, ov_auc, score_asymmetry
 
@@ -36,8 +36,7 @@ MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
 _EDITS = ("swap", "cut_meant", "cut_other", "counterpart", "zero")
-_OF_SET = ("accuracy", "block_accuracy", "contrast")
-Progress = Callable[[str, float], None]  # called with the stage and its finished share
+_IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,10 @@ class _Context:
     untrained: list[HeadScores]  # at dev and the headline
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
+
+    def types_of(self, head: Head) -> dict[str, float]:
+        """Return the mean weights of a head on random tokens, by type."""
+        return {name: float(grid[head]) for name, grid in self.head_types.items()}
 
 
 def study_attention(
@@ -95,64 +98,36 @@ def study_attention(
     return findings, trained, contract, grids
 
 
-class _Tests(NamedTuple):
-    """A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast."""
-
-    pairs: MaxT
-    contrasts: MaxT
-
-    @property
-    def smallest_p(self) -> float:
-        return max(self.pairs.smallest_p, self.contrasts.smallest_p)
-
-    def at(self, place: tuple[int, ...]) -> dict[str, Estimate]:
-        """Return the p of one head; a link's p is the larger of both."""
-        p_pair, p_contrast = float(self.pairs.p[place]), float(self.contrasts.p[place])
-        estimates = {"p_pair_accuracy": p_pair, "p_contrast": p_contrast, "p": max(p_pair, p_contrast)}
-        return {name: Estimate(p) for name, p in estimates.items()}
-
-
-def _tests(scores: Scores, items: Items, config: ProbeConfig) -> _Tests:
-    """Return the tests of all columns of scores, each [N_b, ...]."""
-    pairs = sample_of(items, scores.pair_accuracy).test(config, centre=0.5)
-    return _Tests(pairs, sample_of(items, scores.contrast).test(config))
-
-
 def _study(question: Question, context: _Context) -> Finding:
     """Choose the head on dev, test it on every part, edit it, and judge it on the headline."""
     # Choose on dev; the rules are fitted there too.
+    config = context.config
     dev = context.trained.of(question.name, DEV)
     head = best_head(dev.scores())
     rules = fit_rules(dev.items)
 
     # Test on every part, and all heads on the headline.
     parts = {}
-    for part in context.trained.items.parts(question.name):
-        if part != DEV:
-            parts[part] = _score_part(context.trained.of(question.name, part), head, rules, context.config)
+    for name in context.trained.items.parts(question.name):
+        if name != DEV:
+            parts[name] = _score_part(context.trained.of(question.name, name), head, rules, config)
     tested = context.trained.of(question.name, HEADLINE)
-    tests = _tests(tested.scores(), tested.items, context.config)
+    scores = tested.scores()
+    p_values, smallest_p = _p_values(scores, tested.items, config)
 
     # Controls, edits and weights of the chosen head on the headline; then what may be claimed.
-    head_type = _types_of(head, context)
-    values = parts[HEADLINE].values | _mass([head], question, context)
-    values["selectivity"] = Estimate(_selectivity(question, context))
-    effects = _effects(head, tested.items, context)
-    values |= effects
-    values["ov_auc"] = ov_auc(context.model, tested.items.cells, head, seed=context.config.seed)
-    facts: dict[str, Any] = {
-        "smallest_p": tests.smallest_p,
-        "n_clusters": min(tested.items.n_clusters().values()),
-        "answer_is_constant": bool(effects) and "swap" not in effects,
-    }
-    of_head = judged(Tested([head], values), question, exclusions_of(question, head_type, values), **facts)
+    of_head = _tested([head], parts[HEADLINE].values, smallest_p, question, context)
 
-    # Heads may share the work, so that none is supported alone.
+    # Heads may share the work, so that none is supported alone. The set is tested after the head, so its p are doubled.
     curve, of_all = _curve(dev, tested.items, context)
     of_set = None
     if of_head.verdict != SUPPORTED and len(curve) > 1:
-        of_set = _tested_set(curve, question, context, rules, facts)
+        heads = [each for each, *_ in curve]
+        values = _scored(tested.with_set(heads), SET, rules, config)
+        values |= {name: Estimate(min(1.0, 2 * values[name].value)) for name in p_values}
+        of_set = _tested(heads, values, 2 * smallest_p, question, context)
     is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE_OF_ALL * of_all
+    grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
     return Finding(
         **question.words_of_findings,
         unit="set" if is_set else "head",
@@ -162,52 +137,81 @@ def _study(question: Question, context: _Context) -> Finding:
         all_heads_swap=of_all if curve else None,
         n=len(tested.items.cells),
         clusters=tested.items.n_clusters(),
-        smallest_p=tests.smallest_p,
+        smallest_p=smallest_p,
         untrained=_untrained(question, context),
         rules=parts[HEADLINE].rules,
-        grids=_grids(tested.scores(), tests),
+        grids=grids | {"p": p_values["p"].tolist()},
         parts=parts,
-        similar=similar_heads(tested.scores().contrast, head),
-        head_type=head_type,
+        head_type=context.types_of(head),
         examples=_median_block(tested, head),
     )
 
 
-def _types_of(head: Head, context: _Context) -> dict[str, float]:
-    """Return the mean weights of a head on random tokens, by type."""
-    return {name: float(grid[head]) for name, grid in context.head_types.items()}
+def _tested(
+    heads: Sequence[Head], scored: Mapping[str, Estimate], smallest_p: float, question: Question, context: _Context
+) -> Tested:
+    """Return what a head does on the headline, or several together, judged; `scored` are its scores there."""
+    # Weights on mentions, controls, edits and matrices
+    tested = context.trained.of(question.name, HEADLINE)
+    effects = _effects(heads, tested.items, context)
+    values = {**scored, **_mass(heads, question, context), **effects}
+    values["selectivity"] = Estimate(_selectivity(heads, question, context))
+    if len(heads) == 1:
+        values["ov_auc"] = ov_auc(context.model, tested.items.cells, heads[0], seed=context.config.seed)
+
+    # An excluded head excludes the set.
+    exclusions = []
+    for head in heads:
+        contrasts = {"contrast": tested.scores().contrast, "value_contrast": tested.rows.value_log_ratio}
+        of_head = {name: Estimate(float(contrast[:, *head].mean())) for name, contrast in contrasts.items()}
+        reasons = exclusions_of(question, context.types_of(head), of_head)
+        exclusions += [f"{head}: {reason}" if len(heads) > 1 else reason for reason in reasons]
+    return judged(
+        Tested(list(heads), values),
+        question,
+        exclusions,
+        smallest_p=smallest_p,
+        n_clusters=min(tested.items.n_clusters().values()),
+        answer_is_constant=bool(effects) and "swap" not in effects,
+    )
 
 
 # Scores
 
 
-def _score_part(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
-    """Return the scores of one head on a part, with those of the rules and its lead over the best of them."""
+def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[str, np.ndarray], float]:
+    """Return p of all columns of scores [N_b, ...], and the smallest p that is possible.
+
+    A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast. Its p is the larger one.
+    """
+    pairs = sample_of(items, scores.pair_accuracy).test(config, centre=0.5)
+    contrasts = sample_of(items, scores.contrast).test(config)
+    p_values = {"p_pair_accuracy": pairs.p, "p_contrast": contrasts.p, "p": np.maximum(pairs.p, contrasts.p)}
+    return p_values, max(pairs.smallest_p, contrasts.smallest_p)
+
+
+def _scored(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> dict[str, Estimate]:
+    """Return the scores of one head on a part, its lead over the best rule, and its p."""
     scores = part.scores()
     rule_scores = score_rules(rules, part.items)
-    best = best_rule(rule_scores)
 
     # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
     by_block = {field.name: getattr(scores, field.name)[:, *head] for field in fields(Scores)}
-    by_block["lead"] = by_block["accuracy"] - rule_scores[best].accuracy
+    by_block["lead"] = by_block["accuracy"] - rule_scores[best_rule(rule_scores)].accuracy
     estimates = sample_of(part.items, np.stack(list(by_block.values()), axis=1)).means(config)
-    values = dict(zip(by_block, estimates, strict=True)) | _tests(scores, part.items, config).at(head)
+    p_values, _ = _p_values(scores, part.items, config)
+    of_head = {name: Estimate(float(p[head])) for name, p in p_values.items()}
+    return dict(zip(by_block, estimates, strict=True)) | of_head
 
-    # What has no interval
-    rows = part.rows
-    is_second = np.array([cell is pair.cells[1 - pair.order] for pair in part.items.pairs for cell in pair.cells])
-    second = np.heaviside(rows.attention_margin[is_second][:, *head], 0.5)
-    clusterings = part.items.clusterings(len(scores.accuracy))
-    bar = chance_level(scores.accuracy, clusterings, 0.5, config.n_bootstrap, config.seed)
-    values["value_contrast"] = Estimate(float(rows.value_log_ratio[:, *head].mean()))
-    values["accuracy_flipped"] = Estimate(float(second.mean()))
-    values["bar"] = Estimate(bar)
-    return Part(
-        n=len(part.items.cells),
-        clusters=part.items.n_clusters(),
-        values=values,
-        rules={name: float(of_rule.accuracy.mean()) for name, of_rule in rule_scores.items()},
-    )
+
+def _score_part(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
+    """Return the scores of one head on a part, with those of the rules."""
+    values = _scored(part, head, rules, config)
+    values["value_contrast"] = Estimate(float(part.rows.value_log_ratio[:, *head].mean()))
+    accuracies = sample_of(part.items, part.scores().accuracy)
+    values["bar"] = Estimate(accuracies.chance_level(0.5, config.n_bootstrap, config.seed))
+    of_rules = {name: float(each.accuracy.mean()) for name, each in score_rules(rules, part.items).items()}
+    return Part(n=len(part.items.cells), clusters=part.items.n_clusters(), values=values, rules=of_rules)
 
 
 def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
@@ -221,12 +225,6 @@ def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
     return {name: mean_and_range(values) for name, values in found.items()} if context.untrained else {}
 
 
-def _grids(scores: Scores, tests: _Tests) -> dict[str, Grid]:
-    """Return scores and corrected p of every head on the headline, [L][H]."""
-    grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _OF_SET}
-    return grids | {"p": np.maximum(tests.pairs.p, tests.contrasts.p).tolist()}
-
-
 def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[str, Estimate]:
     """Return the weight on all mentions, and that without an antecedent relative to it: of the worst of the heads."""
     linked = context.trained.of(question.name, HEADLINE).rows.mass
@@ -238,15 +236,17 @@ def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[
     return values
 
 
-def _selectivity(question: Question, context: _Context) -> float:
-    """Return how much better the best head is than with random labels."""
-    chosen_on, scored_on = _same_words(question, context)
-    margins = chosen_on.rows.attention_margin, scored_on.rows.attention_margin
+def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -> float:
+    """Return how much better the best head is than with random labels, or a set, which these may choose too."""
+    parts = _same_words(question, context)
+    if len(heads) > 1:
+        parts = [part.with_set(heads) for part in parts]
+    dev, test = ((part.items, part.rows.attention_margin) for part in parts)
     config = context.config
-    return selectivity(chosen_on.items, margins[0], scored_on.items, margins[1], config.n_controls, config.seed)
+    return selectivity(*dev, *test, config.n_controls, config.seed, SET if len(heads) > 1 else None)
 
 
-def _same_words(question: Question, context: _Context) -> tuple[HeadScores, HeadScores]:
+def _same_words(question: Question, context: _Context) -> list[HeadScores]:
     """Return the items on which the control task chooses a head and those on which it scores it: the same words.
 
     A file of the user's own has no test items with the words of dev, so every second dev block of each pair is scored.
@@ -254,18 +254,19 @@ def _same_words(question: Question, context: _Context) -> tuple[HeadScores, Head
     dev = context.trained.of(question.name, DEV)
     same = context.trained.of(question.name, SAME_WORDS)
     if same.items.pairs:
-        return dev, same
+        return [dev, same]
     names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
     by_pair = np.argsort(names, kind="stable")
-    halves = [np.sort(2 * blocks[:, None] + np.arange(2), axis=None) for blocks in (by_pair[::2], by_pair[1::2])]
-    return dev.take(halves[0]), dev.take(halves[1])
+    return [
+        dev.take(np.sort(2 * blocks[:, None] + np.arange(2), axis=None)) for blocks in (by_pair[::2], by_pair[1::2])
+    ]
 
 
 # Edits
 
 
-def _effects(head: Head, items: Items, context: _Context) -> dict[str, Estimate]:
-    """Return what edits of a head take from the answer, as shares of its change; empty without comparable pairs.
+def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str, Estimate]:
+    """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs.
 
     If the interval of the change reaches 0, the model does not tell the texts of a pair apart, and there are no shares.
     """
@@ -273,18 +274,19 @@ def _effects(head: Head, items: Items, context: _Context) -> dict[str, Estimate]
     if not pairs.pairs:
         return {}
     model, config = context.model, context.config
-    margins = measure_margins(model, pairs, [[head]], _EDITS, config.tokens_per_batch)
+    margins = measure_margins(model, pairs, [heads], _EDITS, config.tokens_per_batch)
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
-    for name in ("swap", "cut_meant", "cut_other", "specificity", "counterpart", "zero", "restored"):
-        values[name] = margins.share(name, pairs, config)
+    for name in (*_EDITS, "specificity", "restored"):
+        values[name] = estimate_ratio(margins.lost(name)[:, 0], margins.total, pairs, config)
 
     # The same swap of other heads of the layer
-    others = np.delete(np.arange(model.n_head), head.head)
+    layer, head = heads[0]
+    others = np.delete(np.arange(model.n_head), head)
     drawn = np.sort(np.random.default_rng(config.seed).permutation(others)[:MAX_CONTROL_HEADS])
-    if len(drawn):
-        controls = [[Head(head.layer, int(other))] for other in drawn]
+    if len(drawn) and len(heads) == 1:
+        controls = [[Head(layer, int(other))] for other in drawn]
         of_controls = measure_margins(model, pairs, controls, ["swap"], config.tokens_per_batch).lost("swap")
         swaps = of_controls.mean(axis=0) / margins.total.mean()
         values["control_heads"] = mean_and_range(swaps.tolist())
@@ -320,76 +322,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tupl
     moved, total = swaps(dev_pairs, [candidates])
     of_all = float(moved.mean() / total.mean())
 
-    # Test every step once.
-    moved, total = swaps(pairs, [[head for head, _ in steps[: n + 1]] for n in range(len(steps))])
-    curve = []
-    for n, (head, share) in enumerate(steps):
-        curve.append((head, share, estimate_ratio(moved[:, n], total, pairs, context.config)))
-    return curve, of_all
-
-
-def _tested_set(
-    curve: Sequence[tuple[Head, float, Estimate]],
-    question: Question,
-    context: _Context,
-    rules: Mapping[str, Rule],
-    facts: Mapping[str, Any],
-) -> Tested:
-    """Return what two heads or more do together on the headline, judged: their attention weights are added.
-
-    They are one more column of the tests, whose p are doubled, because the set is tested after the head.
-    """
-    heads = [head for head, *_ in curve]
-    tested = context.trained.of(question.name, HEADLINE)
-    config = context.config
-
-    # The set as one more column, [N_b, heads + 1]
-    ratio = joint_log_ratio(tested.rows, heads)
-    of_set = score(ratio, ratio, (ratio > 0).astype(float))
-    of_heads = tested.scores()
-    both = {}
-    for field in fields(Scores):
-        columns = getattr(of_heads, field.name).reshape(len(of_set.accuracy), -1), getattr(of_set, field.name)[:, None]
-        both[field.name] = np.hstack(columns)
-    tests = _tests(Scores(**both), tested.items, config)
-    values = {name: Estimate(min(1.0, 2 * p.value)) for name, p in tests.at((-1,)).items()}
-
-    # Means and intervals, and the lead over the best rule: resampled together.
-    rule_scores = score_rules(rules, tested.items)
-    lead = of_set.accuracy - rule_scores[best_rule(rule_scores)].accuracy
-    columns_of_set = np.stack([*(getattr(of_set, name) for name in _OF_SET), lead], axis=1)
-    estimates = sample_of(tested.items, columns_of_set).means(config)
-    values |= dict(zip((*_OF_SET, "lead"), estimates, strict=True))
-
-    # The control with random labels may choose any head, or the set: columns [texts, 1, heads + 1].
-    chosen_on, scored_on = _same_words(question, context)
-    margins = []
-    for part in (chosen_on, scored_on):
-        joint = joint_log_ratio(part.rows, heads)[:, None]
-        margins.append(np.hstack([part.rows.attention_margin.reshape(len(joint), -1), joint])[:, None])
-    column = Head(0, margins[0].shape[-1] - 1)
-    values["selectivity"] = Estimate(
-        selectivity(chosen_on.items, margins[0], scored_on.items, margins[1], config.n_controls, config.seed, column)
-    )
-
-    # At pronouns without an antecedent every head has to rest; the edges of all heads are cut together.
-    values |= _mass(heads, question, context)
-    if not facts["answer_is_constant"]:
-        pairs = tested.items.comparable()
-        cuts = measure_margins(context.model, pairs, [heads], ["cut_meant", "cut_other"], config.tokens_per_batch)
-        values |= {"swap": curve[-1][2], "specificity": cuts.share("specificity", pairs, config)}
-
-    # An excluded head excludes the set.
-    exclusions = []
-    for head in heads:
-        contrasts = {
-            "contrast": Estimate(float(of_heads.contrast[:, *head].mean())),
-            "value_contrast": Estimate(float(tested.rows.value_log_ratio[:, *head].mean())),
-        }
-        reasons = exclusions_of(question, _types_of(head, context), contrasts)
-        exclusions += [f"{head}: {reason}" for reason in reasons]
-    smallest = {"smallest_p": 2 * tests.smallest_p}
-    return judged(Tested(heads, values), question, exclusions, **{**facts, **smallest})
+    return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, context.config), of_all
 
 
 # For the report, and checks

@@ -1,12 +1,14 @@
 """Batches of texts of similar length, so that little of a batch is padding."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
+
+Progress = Callable[[str, float], None]  # called with the stage and its finished share
 
 
 class _TextBatch(NamedTuple):
@@ -36,14 +38,6 @@ def progress_bar(total: int, unit: str) -> "tqdm[NoReturn]":
     return tqdm(total=total, unit=unit, leave=False, delay=2, disable=None)
 
 
-def with_bar(batches: Iterator[list[int]], n_items: int) -> Iterator[list[int]]:
-    """Yield batches of indices of `n_items` items in all, with a bar."""
-    with progress_bar(n_items, "text") as bar:
-        for batch in batches:
-            yield batch
-            bar.update(len(batch))
-
-
 def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Iterator[_TextBatch]:
     """Yield all texts in batches; equal texts share a row."""
     members: dict[tuple[int, ...], list[int]] = {}
@@ -51,15 +45,13 @@ def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Ite
         members.setdefault(text, []).append(i)
     different = list(members)
     lengths = [len(text) for text in different]
-    for chosen in with_bar(length_batches(lengths, tokens_per_batch), len(lengths)):
-        batch = [different[i] for i in chosen]
-        indices: list[int] = []
-        rows: list[int] = []
-        for row, text in enumerate(batch):
-            indices += members[text]
-            rows += [row] * len(members[text])
-        last = torch.tensor([len(text) - 1 for text in batch])
-        yield _TextBatch(indices, rows, pad_rows(batch), last)
+    with progress_bar(len(lengths), "text") as bar:
+        for chosen in length_batches(lengths, tokens_per_batch):
+            batch = [different[i] for i in chosen]
+            rows = [row for row, text in enumerate(batch) for _ in members[text]]
+            indices = [i for text in batch for i in members[text]]
+            yield _TextBatch(indices, rows, pad_rows(batch), torch.tensor([len(text) - 1 for text in batch]))
+            bar.update(len(chosen))
 
 
 def pad_rows(rows: Sequence[Sequence[int]], padding: int = 0) -> Tensor:

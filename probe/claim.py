@@ -33,22 +33,10 @@ def asked(finding: Finding) -> str:
 def card_of(finding: Finding, model: TestedModel) -> dict[str, Any]:
     """Return the object of claims.json: the claim, the values behind it, and its limits."""
     judged = finding.judged
-    return {
-        "claim": claim_of(finding, model),
-        "question": finding.question,
-        "heads": judged.heads,
-        "verdict": judged.verdict,
-        "level": judged.level,
-        "criteria": judged.criteria,
-        "reasons": judged.reasons,
-        "values": judged.values,
-        "rules": finding.rules,
-        "untrained": finding.untrained,
-        "n": finding.n,
-        "clusters": finding.clusters,
-        "model": model,
-        "does_not_show": limits_of(finding, model),
-    }
+    card: dict[str, Any] = {"claim": claim_of(finding, model), "question": finding.question}
+    card |= {name: getattr(judged, name) for name in ("heads", "verdict", "level", "criteria", "reasons", "values")}
+    card |= {name: getattr(finding, name) for name in ("rules", "untrained", "n", "clusters")}
+    return card | {"model": model, "does_not_show": limits_of(finding, model)}
 
 
 def limits_of(finding: Finding, model: TestedModel) -> list[str]:
@@ -79,8 +67,7 @@ def _opening(finding: Finding) -> str:
     if finding.verdict == SUGGESTIVE:
         return f"Attention head {heads} may {verb_of_several} {finding.link}"
     if finding.verdict != SUPPORTED:
-        _, noun = _words(finding)
-        return f"The model does not know the next word: it ignores the {noun}s before it"
+        return f"The model does not know the next word: it ignores the {QUESTIONS[finding.question].noun}s before it"
     if finding.unit == "set":
         return f"Attention heads {heads} together {verb_of_several} {finding.link.replace('it attends', 'they attend')}"
     return f"Attention head {heads} {verb} {finding.link}"
@@ -104,7 +91,7 @@ def _of_attention(finding: Finding, model: TestedModel) -> list[str]:
 
 def _of_edges(finding: Finding) -> list[str]:
     """Return what the model answers, and what the heads decide of it."""
-    _, noun = _words(finding)
+    noun = QUESTIONS[finding.question].noun
     judged = finding.judged
     swap = judged.values["swap"]
     clusters = finding.clusters
@@ -118,12 +105,6 @@ def _of_edges(finding: Finding) -> list[str]:
         f"The {noun} that the model picks is the author's in {judged.value('author'):.0%} of them; the last one "
         f"mentioned is the author's in {finding.rules['nearest']:.0%}.",
     ]
-
-
-def _words(finding: Finding) -> tuple[str, str]:
-    """Return the two next words of a question by edges, and the noun of an entity."""
-    question = QUESTIONS[finding.question]
-    return question.words[0], question.noun
 
 
 def _percent(estimate: Estimate) -> str:

@@ -8,48 +8,38 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from data.errors import UserError
 from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
+from probe.batches import pad_rows
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
 # differ by about 1e-6 relative.
 LIMITS = {
-    # Each head's output against softmax(scores) @ values, relative to the largest value.
-    "head_output": (1e-4, "the recorded attention is not the attention the model uses"),
-    # Logits of the explicit pass against those of the usual pass, relative.
-    "logits": (1e-4, "the recorded pass does not end in the model's logits"),
-    # Weights recorded at single queries against the same rows of the whole map.
+    "head_output": (1e-4, "the recorded attention is not the attention the model uses"),  # relative
+    "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
     "query_rows": (1e-5, "a single recorded row differs from the same row of the whole map"),
-    # Distance of a row's sum from 1.
     "row_sum": (1e-5, "attention weights do not sum to one"),
-    # Weight on any later token.
     "future_weight": (0.0, "attention rests on later tokens"),
-    # Change of earlier logits if every later token changes, relative.
-    "future_logits": (1e-6, "later tokens change earlier logits"),
+    "future_logits": (1e-6, "later tokens change earlier logits"),  # relative
 }
 _MAX_LOGITS = 2**27  # numbers, half a gigabyte in float32
 
 
 def check_contract(model: ObservableModel, cells: Sequence[Cell], n_cells: int = 64) -> dict[str, float]:
-    """Return the largest violation of each of LIMITS over up to `n_cells` evenly spaced cells.
+    """Return the violations of `check_observed` over up to `n_cells` evenly spaced cells.
 
     Fewer cells are checked if their logits would take more than half a gigabyte.
-
-    Raises:
-        UserError: a limit is exceeded, or a value is not a number.
-
     """
     longest = 1 + max(len(cell.tokens) for cell in cells)  # with one later token
     n_cells = max(1, min(n_cells, _MAX_LOGITS // (model.vocab_size * longest)))
     sample = cells[:: max(1, len(cells) // n_cells)][:n_cells]
 
-    # Texts are padded with token 0: later tokens, which must not change anything.
-    tokens = torch.zeros(len(sample), longest, dtype=torch.int64)
-    for row, cell in zip(tokens, sample, strict=True):
-        row[: len(cell.tokens)] = torch.tensor(cell.tokens)
+    # The padding is later tokens, which must not change anything.
+    tokens = F.pad(pad_rows([cell.tokens for cell in sample]), (0, 1))
     return check_observed(model, tokens, torch.tensor([[cell.query] for cell in sample]))
 
 
@@ -87,8 +77,8 @@ def _attention_violations(model: ObservableModel, tokens: Tensor, query: Tensor)
     violations: dict[str, list[float]] = defaultdict(list)
     for record, single in zip(model.record(tokens), model.record(tokens, query), strict=True):
         weights = record.scores.softmax(-1)  # [B, H, T, T]
-        head_output = _relative_error(weights @ record.values.float(), record.head_output.float())
-        violations["head_output"].append(head_output)
+        output = weights @ record.values.float()
+        violations["head_output"].append(_relative_error(output, record.head_output.float()))
 
         # The row of the query, from the whole map and recorded alone.
         row = single.scores.softmax(-1)  # [B, H, 1, T]

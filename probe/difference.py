@@ -29,47 +29,47 @@ MAX_CANDIDATES = 8
 MAX_EDITED = 32  # heads of each model that are edited to find those
 N_DEV_BLOCKS = 16  # of which those candidates are chosen
 MAX_BLOCKS = 200  # evenly spaced
-_Measured = tuple[Items, np.ndarray]  # pairs, and a number of C heads, or of the model (C = 1), for each case [N, C]
+# A measure, its C heads (None: the model, C = 1), N cases, and the numbers of both models, [N, C] each.
+_Measured = tuple[str, Sequence[Head | None], Items, list[np.ndarray]]
 
 
 def difference(
     before: ObservableModel, after: ObservableModel, items: Items, question: Question, config: ProbeConfig
 ) -> list[Change]:
     """Return what differs between two models for one question."""
-    compare = _by_attention if question.outcome == "attention" else _by_edges
-    return compare((before, after), items, question, config)
+    measure = _by_attention if question.outcome == "attention" else _by_edges
+    changes = []
+    for measured in measure((before, after), items, question, config):
+        changes += _changes(question, measured, config)
+    return changes
 
 
 def _by_attention(
     models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
-) -> list[Change]:
-    """Return the changes; cases are the blocks, for answers and effects the comparable pairs, both evenly spaced."""
+) -> list[_Measured]:
+    """Return the measures; cases are the blocks, for answers and effects the comparable pairs, both evenly spaced."""
     tested = spread_blocks(items.of(question.name, HEADLINE), MAX_BLOCKS)
     heads = all_heads(models[0])
 
-    # The pronoun contrast of every head on every block, [N_b, L H].
-    attention = []
-    for model in models:
-        contrasts = HeadScores.of_model(model, tested, config.tokens_per_batch).scores().contrast
-        attention.append((tested, contrasts.reshape(len(contrasts), -1)))
-    changes = _changes("attention", question, heads, attention, config)
-
     # Answers and effects, the mean over both texts of a pair: [N, 1] and [N, C].
+    found: list[_Measured] = []
     pairs = tested.comparable()
     edited = heads if len(heads) <= MAX_HEADS else _strongest(models, items.of(question.name, DEV), config)
-    if not pairs.pairs or not edited:
-        return changes
-    answers, effects = [], []
-    for model in models:
-        margins = measure_margins(model, pairs, [[head] for head in edited], ["swap"], config.tokens_per_batch)
-        answers.append((pairs, margins.total[:, None] / 2))
-        effects.append((pairs, margins.lost("swap")))
-    of_answers = _changes("answer", question, [None], answers, config)
-    return [*of_answers, *_changes("effect", question, edited, effects, config), *changes]
+    if pairs.pairs and edited:
+        sets = [[head] for head in edited]
+        margins = [measure_margins(model, pairs, sets, ["swap"], config.tokens_per_batch) for model in models]
+        found.append(("answer", [None], pairs, [each.total[:, None] / 2 for each in margins]))
+        found.append(("effect", edited, pairs, [each.lost("swap") for each in margins]))
+
+    # The pronoun contrast of every head on every block, [N_b, L H].
+    contrasts = [HeadScores.of_model(model, tested, config.tokens_per_batch).scores().contrast for model in models]
+    return [*found, ("attention", heads, tested, [each.reshape(len(each), -1) for each in contrasts])]
 
 
-def _by_edges(models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig) -> list[Change]:
-    """Return the changes; cases are the passages.
+def _by_edges(
+    models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
+) -> list[_Measured]:
+    """Return the measures; cases are the passages.
 
     With many heads those with the largest direct effects on dev in either model are cut, and compared on the other
     half; with few heads nothing is chosen, and both halves are used.
@@ -79,18 +79,12 @@ def _by_edges(models: Sequence[ObservableModel], items: Items, question: Questio
     if len(heads) <= EDIT_ALL:
         tested = dev + tested
     else:
-        candidates = dict.fromkeys(
-            head for model in models for head in candidates_of(model, Half(model, dev, config.tokens_per_batch))
-        )
-        heads = sorted(candidates)
-    answers, effects = [], []
-    for model in models:
-        half = Half(model, tested, config.tokens_per_batch)
-        margins = np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)
-        answers.append((half.items, margins[:, None]))
-        effects.append((half.items, half.edge_effects([[head] for head in heads])))
-    of_answers = _changes("answer", question, [None], answers, config)
-    return [*of_answers, *_changes("effect", question, heads, effects, config)]
+        choosing = [(model, Half(model, dev, config.tokens_per_batch)) for model in models]
+        heads = sorted({head for of_model in choosing for head in candidates_of(*of_model)})
+    halves = [Half(model, tested, config.tokens_per_batch) for model in models]
+    answers = [np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None] for half in halves]
+    effects = [half.edge_effects([[head] for head in heads]) for half in halves]
+    return [("answer", [None], halves[0].items, answers), ("effect", heads, halves[0].items, effects)]
 
 
 def spread_blocks(items: Items, most: int) -> Items:
@@ -115,33 +109,26 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
     return sorted(chosen)
 
 
-def _changes(
-    measure: str,
-    question: Question,
-    heads: Sequence[Head | None],
-    models: Sequence[_Measured],
-    config: ProbeConfig,
-) -> list[Change]:
-    """Return the means of every head in both `models`, before and after, with the test of their difference."""
-    (items, before), (_, after) = models
+def _changes(question: Question, measured: _Measured, config: ProbeConfig) -> list[Change]:
+    """Return the means of every head in both models with the test of their difference."""
+    measure, heads, items, (before, after) = measured
     changed = after - before  # [N, C]
     changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
     sample = sample_of(items, changed)
     test = sample.test(config, two_sided=True)
     changes = []
     for i, (head, estimate) in enumerate(zip(heads, sample.means(config), strict=True)):
-        changes.append(
-            Change(
-                question=question.name,
-                measure=measure,
-                head=head,
-                before=float(before[:, i].mean()),
-                after=float(after[:, i].mean()),
-                difference=estimate,
-                t=float(test.t[i]),
-                p=float(test.p[i]),
-                n=len(changed),
-                smallest_p=test.smallest_p,
-            )
+        change = Change(
+            question=question.name,
+            measure=measure,
+            head=head,
+            before=float(before[:, i].mean()),
+            after=float(after[:, i].mean()),
+            difference=estimate,
+            t=float(test.t[i]),
+            p=float(test.p[i]),
+            n=len(changed),
+            smallest_p=test.smallest_p,
         )
+        changes.append(change)
     return changes

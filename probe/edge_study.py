@@ -6,7 +6,7 @@ logit attribution (Elhage et al. 2021) ranks them, and only the best are edited.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from data.errors import UserError
 from data.pairs import Items
 from data.passages import ngram_rule
 from model.observe import ObservableModel
+from probe.batches import Progress
 from probe.config import ProbeConfig
-from probe.edits import MIN_SHARE, Sites, grown, screened
+from probe.edits import MIN_SHARE, Sites, Swapped, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
-from probe.results import NOT_KNOWN, Estimate, Finding, Head, Part, Shown, Tested
-from probe.rules import FIXED_RULES, Rule
-from probe.statistics import MaxT, estimate_ratio, mean_and_range, sample_of
+from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
+from probe.rules import FIXED_RULES
+from probe.statistics import estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, judged
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -27,7 +28,6 @@ MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: wit
 EDIT_ALL = 32  # with more heads than this,
 MAX_EDITED = 8  # only so many are edited
 N_EXAMPLES = 3
-Progress = Callable[[str, float], None]  # called with the stage and its finished share
 
 
 class Half:
@@ -37,7 +37,7 @@ class Half:
         has_two = np.array([pair.has_two for pair in items.pairs], dtype=bool)
         self.one = Sites(model, items.take(np.flatnonzero(~has_two)), tokens_per_batch)
         self.two = Sites(model, items.take(np.flatnonzero(has_two)), tokens_per_batch)
-        self.items = Items([*self.one.items.pairs, *self.two.items.pairs])
+        self.items = self.one.items + self.two.items
 
     def edge_effects(self, sets: Sequence[Sequence[Head]]) -> np.ndarray:
         """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
@@ -45,27 +45,23 @@ class Half:
         In the order of `items`. It does not use the author's pronoun.
         """
         one = self.one.margins(sets, ["cut_meant"]).lost("cut_meant")
-        two = self.two.margins(sets, ["cut_meant", "cut_other"]).specificity() / 2
+        two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
         return np.concatenate([one, two])
 
     def direct_effects(self) -> np.ndarray:
         """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
-        mean: np.ndarray = np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0)
-        return mean
+        return np.asarray(np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0))
 
 
 def problem_of(question: Question, items: Items) -> str:
     """Return why a question cannot be tested on its passages, with the counts; "" if it can."""
-    _, one, both = question.words
-    problems = list[str]()
-    counts = list[str]()
-
     # Passages of each kind, and documents in each half.
-    for name, has_two in ((one, False), (both, True)):
+    counts, problems = [], []
+    for name, has_two in zip(question.words[1:], (False, True), strict=True):
         documents = []
         for part in (DEV, TESTED):
-            pairs = [pair for pair in items.of(question.name, part).pairs if pair.has_two == has_two]
-            documents.append([pair.clusters[0] for pair in pairs])
+            pairs = items.of(question.name, part).pairs
+            documents.append([pair.clusters[0] for pair in pairs if pair.has_two == has_two])
         n_passages = sum(map(len, documents))
         fewest = min(len(set(names)) for names in documents)
         counts.append(f"{n_passages} passages with {name} (needed: {MIN_PASSAGES})")
@@ -77,15 +73,12 @@ def problem_of(question: Question, items: Items) -> str:
             problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
 
     # Entities of each class in the tested half.
-    tested = items.of(question.name, TESTED).n_clusters()
-    n_entities = min(tested["first_class"], tested["second_class"])
-    if not problems and n_entities < MIN_CLUSTERS:
-        problems.append(
-            f"only {n_entities} different entities of one class in the tested half (needed: {MIN_CLUSTERS})"
-        )
-    if not problems:
-        return ""
-    return "; ".join([f"{question.name}: {' and '.join(counts)}", *filter(None, problems)])
+    _, *of_classes = items.of(question.name, TESTED).n_clusters().values()
+    if not problems and min(of_classes) < MIN_CLUSTERS:
+        few = f"only {min(of_classes)} different entities of one class in the tested half"
+        problems.append(f"{few} (needed: {MIN_CLUSTERS})")
+    counted = f"{question.name}: {' and '.join(counts)}"
+    return "; ".join([counted, *filter(None, problems)]) if problems else ""
 
 
 def study_edges(
@@ -123,13 +116,19 @@ def study_edges(
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
     head = candidates[best]
-    shared = _answers_of(tested, head, config)
-    of_head = _tested(tested, [head], question, shared, untrained_t, config, float(test.p[best]))
+    answers = _answers_of(tested, head, config)
+    of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
     progress("sets of heads", 0.9)
-    curve = _curve(choosing, tested, candidates, config)
+    steps = grown(swaps_of(choosing), candidates)
+    curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
     of_set = None
     if len(curve) > 1:
-        of_set = _tested(tested, [head for head, *_ in curve], question, shared, untrained_t, config)
+        of_set = _tested(tested, [head for head, *_ in curve], question, answers, untrained_t, config)
+
+    notes = []
+    n_heads = model.n_layer * model.n_head
+    if len(candidates) < n_heads:
+        notes = [f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"]
 
     # Only a set that reaches its share can take the place of the head.
     is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
@@ -141,22 +140,23 @@ def study_edges(
         set=of_set,
         curve=curve,
         n=len(tested.items),
-        clusters=_counts(tested),
+        clusters={"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
         left_out=items.reasons(question.name),
         smallest_p=test.smallest_p,
         untrained={"t": mean_and_range(untrained_t)} if untrained_t else {},
         rules=_rules(question, tested.two.items, documents),
-        grids=_grids(model, candidates, effects, test),
+        grids=_grids(model, candidates, {"edge_effect": effects.mean(axis=0), "t": test.t, "p": test.p}),
         parts=_strata(model, items, question, [choosing.two, tested.two], config),
         examples=_typical(tested, head, of_set.heads if unit == "set" and of_set else [head]),
-        notes=_screening_note(model, candidates, head),
+        notes=notes,
     )
 
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     """Return the heads to edit: all, or of many those of the largest direct effect."""
-    n_heads = model.n_layer * model.n_head
-    direct = np.zeros((model.n_layer, model.n_head)) if n_heads <= EDIT_ALL else np.abs(choosing.direct_effects())
+    direct = np.zeros((model.n_layer, model.n_head))
+    if direct.size > EDIT_ALL:
+        direct = np.abs(choosing.direct_effects())
     if not np.isfinite(direct).all():
         raise UserError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
@@ -170,27 +170,16 @@ def confirm(
     UserError with the counts if there are too few.
     """
     sites = Half(model, Items([pair for pair in items.pairs if pair.has_two]), config.tokens_per_batch)
-    counts = sites.items.n_clusters()
-    if len(sites.items) < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
+    n, counts = len(sites.items), sites.items.n_clusters()
+    if n < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
         numbers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
         needed = f"needed: {MIN_PASSAGES}, and {MIN_CLUSTERS} of each"
-        raise UserError(f"{question.name}: {len(sites.items)} passages with {question.words[2]}, {numbers} ({needed})")
-    effects = sample_of(sites.items, sites.edge_effects([heads]))
-    test = effects.test(config)
-    values = _edge_values(sites.two, heads, config) | {
-        "edge_effect": effects.means(config)[0],
-        "t": Estimate(float(test.t[0])),
-        "p": Estimate(float(test.p[0])),
-        "author": sample_of(sites.items, np.heaviside(sites.two.clean.mean(axis=1), 0.5)).mean(config),
-    }
-    return Finding(
-        **question.words_of_findings,
-        unit="head" if len(heads) == 1 else "set",
-        head=Tested(list(heads), values),
-        n=len(sites.items),
-        clusters=counts,
-        smallest_p=test.smallest_p,
-    )
+        raise UserError(f"{question.name}: {n} passages with {question.words[2]}, {numbers} ({needed})")
+    values, smallest_p = _edge_values(sites, heads, config)
+    values["author"] = _picks([sites.two], config)["author"]
+    unit = "head" if len(heads) == 1 else "set"
+    of_heads = Tested(list(heads), values)
+    return Finding(**question.words_of_findings, unit=unit, head=of_heads, n=n, clusters=counts, smallest_p=smallest_p)
 
 
 # What the model answers
@@ -199,15 +188,10 @@ def confirm(
 def _answers_of(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Estimate]:
     """Return whether the margin follows the entities, and what one head does in passages with one entity."""
     one = tested.one.items
-    margins = tested.one.margins([[head]], ["cut_meant", "interchange"])
-    decision = margins.decision  # [N]
-    is_right_in_both = (decision > 0) & (margins.clean > 0).all(axis=1)
+    margins = tested.one.margins([[head]], ["interchange"])
     values = {
-        "follows": sample_of(one, np.heaviside(decision, 0.5)).mean(config),
-        "right_in_both": Estimate(float(is_right_in_both.mean())),
-        "cut_alone": estimate_ratio(margins.lost("cut_meant")[:, 0], decision, one, config),
-        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, decision, one, config),
-        "weight_correlation": Estimate(_weight_correlation(tested.two, head)),
+        "follows": sample_of(one, np.heaviside(margins.decision, 0.5)).mean(config),
+        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, margins.decision, one, config),
     }
     return values | _picks([tested.two], config)
 
@@ -217,10 +201,8 @@ def _picks(sites: Sequence[Sites], config: ProbeConfig) -> dict[str, Estimate]:
     items = Items([pair for part in sites for pair in part.items.pairs])
     decision = np.concatenate([part.clean for part in sites]).mean(axis=1)
     is_right = np.heaviside(decision, 0.5)
-    is_wrong = np.array([FIXED_RULES["nearest"](pair.cells[0]) < 0 for pair in items.pairs])
-    where_wrong = NOT_KNOWN
-    if is_wrong.any():
-        where_wrong = sample_of(items.take(np.flatnonzero(is_wrong)), is_right[is_wrong]).mean(config)
+    wrong = np.flatnonzero(_prefers("nearest", items) < 0)
+    where_wrong = sample_of(items.take(wrong), is_right[wrong]).mean(config) if len(wrong) else NOT_KNOWN
     return {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": where_wrong}
 
 
@@ -234,20 +216,24 @@ def _strata(
         groups["an earlier pronoun"] = [Sites(model, earlier, config.tokens_per_batch)]
     parts = {}
     for name, of_group in groups.items():
-        cells = [pair.cells[0] for part in of_group for pair in part.items.pairs]
-        nearest = float(np.mean([FIXED_RULES["nearest"](cell) > 0 for cell in cells]))
-        n_wrong = sum(FIXED_RULES["nearest"](cell) < 0 for cell in cells)
-        counts = {"nearest_is_wrong": n_wrong}
-        parts[name] = Part(n=len(cells), clusters=counts, values=_picks(of_group, config), rules={"nearest": nearest})
+        nearest = np.concatenate([_prefers("nearest", part.items) for part in of_group])
+        parts[name] = Part(
+            n=len(nearest),
+            clusters={"nearest_is_wrong": int((nearest < 0).sum())},
+            values=_picks(of_group, config),
+            rules={"nearest": float((nearest > 0).mean())},
+        )
     return parts
+
+
+def _prefers(rule: str, items: Items) -> np.ndarray:
+    """Return what a rule prefers in each passage, [N]: 1 the entity that is meant, -1 the other one."""
+    return np.array([FIXED_RULES[rule](pair.cells[0]) for pair in items.pairs])
 
 
 def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
-    rules: dict[str, Rule] = {name: FIXED_RULES[name] for name in ("nearest", "first", "subject")}
-    accuracies = {}
-    for name, rule in rules.items():
-        accuracies[name] = float(np.mean([rule(pair.cells[0]) > 0 for pair in items.pairs]))
+    accuracies = {name: float((_prefers(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
     others = [document for document in documents if document[0] not in tested_documents]
     ngram = ngram_rule(others, question.name.split("_")[-1])
@@ -257,122 +243,72 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
     return accuracies
 
 
-def _weight_correlation(sites: Sites, head: Head) -> float:
-    """Return the correlation between a head's difference of attention and the margin; nan if either is constant."""
-    weights = sites.weights(head)  # [N, 2 texts, 2]
-    # Both towards the first class, which the passage means or its twin.
-    is_first = np.array([[pair.meant == 0, pair.meant == 1] for pair in sites.items.pairs])
-    signs = np.where(is_first, 1.0, -1.0)
-    difference = signs * (weights[..., 0] - weights[..., 1])
-    clean = signs * sites.clean
-    if np.ptp(difference) == 0 or np.ptp(clean) == 0:
-        return float("nan")
-    return float(np.corrcoef(difference.ravel(), clean.ravel())[0, 1])
-
-
 # Heads, alone and together
 
 
-def _edge_values(two: Sites, heads: Sequence[Head], config: ProbeConfig) -> dict[str, Estimate]:
-    """Return which edges carry the margin in passages with two entities, and whether it follows the weights."""
-    items = two.items
-    margins = two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
+def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tuple[dict[str, Estimate], float]:
+    """Return what the edges of heads carry, with t and p of one test, and the smallest p that is possible."""
+    # All passages
+    effects = sample_of(tested.items, tested.edge_effects([heads]))
+    test = effects.test(config)
+
+    # Passages with two entities; the edge to a content word is compared where there is one.
+    items = tested.two.items
+    margins = tested.two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
     lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
     has_control = np.array([all(cell.control for cell in pair.cells) for pair in items.pairs])
-    lost_control = np.where(has_control, lost["cut_control"], 0.0)
+    lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
 
     # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
     size = np.abs(margins.decision)
+    values = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
     moved, total = margins.swaps(signed_by_model=True)
-    return {
+    values |= {
         "swap": estimate_ratio(moved[:, 0], total, items, config),
-        "cut_meant": estimate_ratio(lost["cut_meant"], size, items, config),
-        "cut_other": estimate_ratio(lost["cut_other"], size, items, config),
-        "beyond_control": estimate_ratio(lost["cut_meant"] - lost_control, size, items, config),
         "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
+        "edge_effect": effects.means(config)[0],
+        "t": Estimate(float(test.t[0])),
+        "p": Estimate(float(test.p[0])),
     }
+    return values, test.smallest_p
 
 
 def _tested(
     tested: Half,
     heads: Sequence[Head],
     question: Question,
-    shared: dict[str, Estimate],
+    answers: dict[str, Estimate],
     untrained_t: Sequence[float],
     config: ProbeConfig,
     corrected_p: float | None = None,
 ) -> Tested:
-    """Return what some heads do together on the tested half, judged; `shared` are values of the whole model.
+    """Return what some heads do together on the tested half, judged; `answers` are values of the whole model.
 
     Without `corrected_p` they are a set, whose p is doubled: it is tested after the head.
     """
-    effects = sample_of(tested.items, tested.edge_effects([heads]))
-    test = effects.test(config)
-    p = min(1.0, 2 * float(test.p[0])) if corrected_p is None else corrected_p
-    t = float(test.t[0])
-    values = (
-        shared
-        | _edge_values(tested.two, heads, config)
-        | {
-            "edge_effect": effects.means(config)[0],
-            "p": Estimate(p),
-            "t": Estimate(t),
-            "t_lead": Estimate(t - max(untrained_t, default=0.0)),
-        }
-    )
+    values, _ = _edge_values(tested, heads, config)
+    p = min(1.0, 2 * values["p"].value) if corrected_p is None else corrected_p
+    t_lead = values["t"].value - max(untrained_t, default=0.0)
+    values = answers | values | {"p": Estimate(p), "t_lead": Estimate(t_lead)}
     return judged(Tested(list(heads), values), question)
 
 
-def _curve(
-    choosing: Half, tested: Half, candidates: Sequence[Head], config: ProbeConfig
-) -> list[tuple[Head, float, Estimate]]:
-    """Return heads that were added one by one on the choosing half, with the share exchanged on either half."""
-
-    def swaps_of(half: Half, sets: Sequence[Sequence[Head]]) -> tuple[np.ndarray, np.ndarray]:
-        return half.two.margins(sets, ["swap"]).swaps(signed_by_model=True)
-
-    steps = grown(lambda sets: swaps_of(choosing, sets), candidates)
-    heads = [head for head, _ in steps]
-    if not heads:
-        return []
-    moved, total = swaps_of(tested, [heads[: n + 1] for n in range(len(heads))])
-    curve = []
-    for n, (head, share) in enumerate(steps):
-        curve.append((head, share, estimate_ratio(moved[:, n], total, tested.two.items, config)))
-    return curve
+def swaps_of(half: Half) -> Swapped:
+    """Return the function that swaps sets of heads in the passages with two entities."""
+    return lambda sets: half.two.margins(sets, ["swap"]).swaps(signed_by_model=True)
 
 
 # For the report
 
 
-def _counts(tested: Half) -> dict[str, int]:
-    """Return how many passages of each kind, documents and entities were tested."""
-    return {"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters()
-
-
-def _grids(
-    model: ObservableModel, candidates: Sequence[Head], effects: np.ndarray, test: MaxT
-) -> dict[str, list[list[float]]]:
-    """Return edge effect, t and p of every head, nan for those that were not edited, [L][H]."""
+def _grids(model: ObservableModel, candidates: Sequence[Head], columns: dict[str, np.ndarray]) -> dict[str, Grid]:
+    """Return numbers of the candidates as grids, nan for heads that were not edited."""
     grids = {}
-    for name, values in (("edge_effect", effects.mean(axis=0)), ("t", test.t), ("p", test.p)):
+    for name, values in columns.items():
         grid = np.full((model.n_layer, model.n_head), np.nan)
-        for head, value in zip(candidates, values, strict=True):
-            grid[head] = value
+        grid[tuple(np.array(candidates).T)] = values
         grids[name] = grid.tolist()
     return grids
-
-
-def _screening_note(model: ObservableModel, candidates: Sequence[Head], head: Head) -> list[str]:
-    """Return how the heads that were edited were found, if not all were."""
-    n_heads = model.n_layer * model.n_head
-    if n_heads <= EDIT_ALL:
-        return []
-    rank = 1 + candidates.index(head)
-    return [
-        f"of {n_heads} heads only {len(candidates)} were edited, those with the largest direct effect on the documents "
-        f"that choose the head; {head} has number {rank} of these effects"
-    ]
 
 
 def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
@@ -383,35 +319,34 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     """
     # Passages near the median share.
     sites = tested.two
-    moved, total = sites.margins([heads], ["swap"]).swaps(signed_by_model=True)
+    moved, total = swaps_of(tested)([heads])
     shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
     distance = np.abs(shares - np.median(shares))
     nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]
 
     # Among them, the ones where a pronoun is likely.
-    weights = sites.weights(head)  # [N, 2 texts, 2]
-    probabilities = sites.probabilities(heads)  # [N, 2 texts, 2 (unedited, exchanged), 2 words]
-    of_pronouns = probabilities[nearest, 0, 0].sum(-1)
+    weights = sites.weights(head)[:, 0].tolist()  # [N, 2]
+    probabilities = sites.probabilities(heads)[:, 0]  # [N, 2 (unedited, exchanged), 2 words]
+    of_pronouns = probabilities[nearest, 0].sum(-1)
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
         pair = sites.items.pairs[i]
-        cell = pair.cells[0]
-        forms = [pair.forms[pair.meant], pair.forms[1 - pair.meant]]
-        clean, exchanged = (dict(zip(forms, of_pass, strict=True)) for of_pass in probabilities[i, 0].tolist())
-        names = [_surface(pair.texts[0], pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
-        examples.append(
-            Shown(
-                kind="typical",
-                text=pair.texts[0].rstrip(" "),  # the pronoun's token has the space
-                query=cell.query,
-                word="",
-                meant=[list(word) for word in cell.meant],
-                other=[list(word) for word in cell.other],
-                weights=dict(zip(names, weights[i, 0].tolist(), strict=True)),
-                next=[(form, clean[form]) for form in pair.forms],
-                exchanged=[(form, exchanged[form]) for form in pair.forms],
-            )
+        cell, text = pair.cells[0], pair.texts[0]
+        forms = (pair.forms[pair.meant], pair.forms[1 - pair.meant])
+        clean, exchanged = (dict(zip(forms, of_pass, strict=True)) for of_pass in probabilities[i].tolist())
+        names = [_surface(text, pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
+        shown = Shown(
+            kind="typical",
+            text=text.rstrip(" "),  # the pronoun's token has the space
+            query=cell.query,
+            word="",
+            meant=[list(word) for word in cell.meant],
+            other=[list(word) for word in cell.other],
+            weights=dict(zip(names, weights[i], strict=True)),
+            next=[(form, clean[form]) for form in pair.forms],
+            exchanged=[(form, exchanged[form]) for form in pair.forms],
         )
+        examples.append(shown)
     return examples
 
 

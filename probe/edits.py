@@ -15,7 +15,7 @@ L layers, H heads per layer.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import product, starmap
 
 import numpy as np
 import torch
@@ -49,29 +49,25 @@ class Margins:
     @property
     def decision(self) -> np.ndarray:
         """The mean of both texts, [N]: above 0 if the model prefers the answers."""
-        mean: np.ndarray = self.clean.mean(axis=1)
-        return mean
+        return np.asarray(self.clean.mean(axis=1))
 
     @property
     def total(self) -> np.ndarray:
         """What the counterpart changes, the mean of both texts, [N]."""
-        total: np.ndarray = (self.clean - self.counter).mean(axis=1)
-        return total
+        return np.asarray((self.clean - self.counter).mean(axis=1))
 
     def lost(self, edit: str) -> np.ndarray:
-        """Return what an edit takes from the margin, the mean of both texts, [N, C]."""
-        lost: np.ndarray = (self.clean[:, :, None] - self.edited[edit]).mean(axis=1)
-        return lost
+        """Return what an edit takes from the margin, the mean of both texts, [N, C].
 
-    def restored(self) -> np.ndarray:
-        """Return what heads with the text's own output give back in the counterpart, [N, C]."""
-        # In the counterpart's row, edited with `counterpart`, a head has this text's output.
-        restored: np.ndarray = (self.edited["restored"] - self.counter[:, :, None]).mean(axis=1)
-        return restored
-
-    def specificity(self) -> np.ndarray:
-        """Return how much more the edges to the antecedent carry than those to the other mention, [N, C]."""
-        return self.lost("cut_meant") - self.lost("cut_other")
+        specificity: how much more the edges to the antecedent carry than those to the other mention. restored: what
+        heads with the text's own output give back in the counterpart.
+        """
+        if edit == "specificity":
+            return self.lost("cut_meant") - self.lost("cut_other")
+        lost = self.clean[:, :, None] - self.edited[edit]
+        if edit == "restored":
+            lost = self.edited[edit] - self.counter[:, :, None]
+        return np.asarray(lost.mean(axis=1))
 
     def swaps(self, *, signed_by_model: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
@@ -82,17 +78,10 @@ class Margins:
         sign = np.sign(self.total) if signed_by_model else np.ones(len(self.total))
         return sign[:, None] * self.lost("swap"), sign * self.total
 
-    def share(self, name: str, items: Items, config: ProbeConfig) -> Estimate:
-        """Return the share of the change between both texts that an edit of the first set takes, with its interval."""
-        named = {"restored": self.restored, "specificity": self.specificity}
-        lost = named[name]() if name in named else self.lost(name)
-        return estimate_ratio(lost[:, 0], self.total, items, config)
-
     def flips(self) -> np.ndarray:
         """Return the share of both texts whose preferred side changes with the swap, [N, C]."""
         changed = np.sign(self.clean[:, :, None]) != np.sign(self.edited["swap"])
-        share: np.ndarray = changed.mean(axis=1)
-        return share
+        return np.asarray(changed.mean(axis=1))
 
 
 # Passes
@@ -103,31 +92,37 @@ class _Batch:
     """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
 
     pairs: list[int]  # index of each pair
+    masks: dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
     tokens: Tensor  # [B, T]
     query: Tensor  # [B]
     payoff: Tensor  # [B]
     answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
-    masks: dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
+
+    @property
+    def words(self) -> Tensor:
+        """The tokens of answer and foil, [B, 2]."""
+        return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
         """Return the edits of some heads at the query."""
         if name == "interchange":
             return [SiteEdit(*head, output=counterpart) for head in heads]
-        change: Callable[[Tensor], Tensor]
-        if name == "swap":
-            change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
-        else:
+        change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
+        if name != "swap":
             change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
         """Return the edits of some heads in whole passes."""
-        if name == "counterpart":
-            return [HeadEdit(*head, output=counterpart) for head in heads]
-        if name == "zero":
-            return [HeadEdit(*head, output=torch.zeros_like) for head in heads]
+        if name in _EVERYWHERE:
+            return [HeadEdit(*head, output=_EVERYWHERE[name]) for head in heads]
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
+
+    def by_pair(self, logits: Tensor) -> np.ndarray:
+        """Return the margins [pairs, 2] of the logits [B, V] at the payoff."""
+        margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
+        return margins.reshape(-1, 2)
 
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
@@ -136,22 +131,13 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
     for index in length_batches(lengths, tokens_per_batch, n_texts=2):
         cells = [cell for i in index for cell in items.pairs[i].cells]
         tokens = pad_rows([cell.tokens for cell in cells])  # [B, T]
-        masks = {}
-        for name in ("meant", "other", "control"):
-            masks[name] = torch.zeros_like(tokens, dtype=torch.bool)
-            for row, cell in enumerate(cells):
-                words = (cell.control,) if name == "control" else getattr(cell, name)
+        masks = {name: torch.zeros_like(tokens, dtype=torch.bool) for name in ("meant", "other", "control")}
+        for row, cell in enumerate(cells):
+            for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, [i for word in words for i in word]] = True
-        answers, foils = answer_ids(cells)
-        yield _Batch(
-            pairs=index,
-            tokens=tokens.to(device),
-            query=torch.tensor([cell.query for cell in cells], device=device),
-            payoff=torch.tensor([cell.payoff or 0 for cell in cells], device=device),
-            answers=answers.to(device),
-            foils=foils.to(device),
-            masks={name: mask.to(device) for name, mask in masks.items()},
-        )
+        positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
+        parts = [part.to(device) for part in (tokens, *positions.T, *answer_ids(cells))]
+        yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *parts)
 
 
 def measure_margins(
@@ -171,21 +157,15 @@ def measure_margins(
             # Unedited, from streams that the edited passes begin with.
             streams = model.residual_stream(batch.tokens)
             logits = model.logits(batch.tokens, batch.payoff, (), streams)
-            found.clean[batch.pairs] = _by_pair(logits, batch)
-            found.counter[batch.pairs] = _by_pair(counterpart(logits), batch)
+            found.clean[batch.pairs] = batch.by_pair(logits)
+            found.counter[batch.pairs] = batch.by_pair(counterpart(logits))
             for c, name in product(range(len(sets)), edits):
                 logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
-                found.edited[name][batch.pairs, :, c] = _by_pair(logits, batch)
-                if name == "counterpart":
-                    found.edited["restored"][batch.pairs, :, c] = _by_pair(counterpart(logits), batch)
+                found.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
+                if name == "counterpart":  # in the counterpart's row a head has this text's output
+                    found.edited["restored"][batch.pairs, :, c] = batch.by_pair(counterpart(logits))
                 bar.update(len(batch.pairs))
     return found
-
-
-def _by_pair(logits: Tensor, batch: _Batch) -> np.ndarray:
-    """Return the margins [pairs, 2] of a batch, from the logits [B, V] at the payoff."""
-    margins: np.ndarray = answer_margins(logits, batch.answers, batch.foils).double().cpu().numpy()
-    return margins.reshape(-1, 2)
 
 
 class Sites:
@@ -204,16 +184,11 @@ class Sites:
     def margins(self, sets: Sequence[Sequence[Head]], edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
         found = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
-        places = [(name, c) for name in edits for c in range(len(sets))]
+        places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:
             for batch, site_pass in self._passes:
-                # All edits of the batch together, [E, pairs, 2]. Cutting what no text mentions changes nothing.
-                edit_lists = []
-                for name, c in places:
-                    mask = batch.masks.get(name.removeprefix("cut_"))
-                    is_empty = mask is not None and not mask.any()
-                    edit_lists.append([] if is_empty else batch.site_edits(name, sets[c]))
-                margins = _site_margins(batch, site_pass, edit_lists)
+                # All edits of the batch together, [E, pairs, 2]
+                margins = _site_margins(batch, site_pass, [batch.site_edits(name, sets[c]) for name, c in places])
                 for (name, c), of_batch in zip(places, margins, strict=True):
                     found[name][batch.pairs, :, c] = of_batch
                 bar.update(len(batch.pairs) * len(places))
@@ -242,12 +217,11 @@ class Sites:
                 of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
                 written = (record.output.float() * of_heads).sum(-1)  # [B, H]
                 effects[batch.pairs, :, layer] = written.cpu().numpy().reshape(-1, 2, model.n_head)
-        mean: np.ndarray = effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None]
-        return mean
+        return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
 
     @torch.no_grad()
     def weights(self, head: Head) -> np.ndarray:
-        """Return a head's attention weight on the mentions of who is meant and of the other one, [N, 2 texts, 2]."""
+        """Return a head's weight on the mentions of who is meant and of the other one, [N, 2 texts, 2]."""
         weights = np.full((len(self.items), 2, 2), np.nan)
         for batch, site_pass in self._passes:
             row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
@@ -260,14 +234,9 @@ class Sites:
         found = np.full((len(self.items), 2, 2, 2), np.nan)
         for batch, site_pass in self._passes:
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
-            of_words = logits.softmax(-1).gather(2, _words(batch).expand(2, -1, -1))  # [2, B, 2]
+            of_words = logits.softmax(-1).gather(2, batch.words.expand(2, -1, -1))  # [2, B, 2]
             found[batch.pairs] = of_words.transpose(0, 1).cpu().numpy().reshape(-1, 2, 2, 2)
         return found
-
-
-def _words(batch: _Batch) -> Tensor:
-    """Return the tokens of answer and foil, [B, 2]."""
-    return torch.stack([batch.answers[:, 0], batch.foils[:, 0]], dim=1)
 
 
 @torch.no_grad()
@@ -278,7 +247,7 @@ def _site_margins(batch: _Batch, site_pass: SitePass, edit_lists: Sequence[Seque
     found = np.empty((len(edit_lists), n_texts))
     for start in range(0, len(edit_lists), n_at_once):
         chunk = edit_lists[start : start + n_at_once]
-        of_words = site_pass.edited_logits(chunk, _words(batch))  # [E, B, 2]
+        of_words = site_pass.edited_logits(chunk, batch.words)  # [E, B, 2]
         found[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
     return found.reshape(len(edit_lists), -1, 2)
 
@@ -302,12 +271,15 @@ def counterpart(x: Tensor) -> Tensor:
     return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
 
+# The output of a head that is edited at all positions.
+_EVERYWHERE: dict[str, Callable[[Tensor], Tensor]] = {"counterpart": counterpart, "zero": torch.zeros_like}
+
 # Which heads are edited
 
 
 def all_heads(model: ObservableModel) -> list[Head]:
     """Return every head of a model, by layer."""
-    return [Head(layer, head) for layer in range(model.n_layer) for head in range(model.n_head)]
+    return list(starmap(Head, np.ndindex(model.n_layer, model.n_head)))
 
 
 def screened(scores: np.ndarray, *, above: int, most: int, by_place: bool = False) -> list[Head]:
@@ -315,24 +287,22 @@ def screened(scores: np.ndarray, *, above: int, most: int, by_place: bool = Fals
 
     Edits of all heads of a large model take too long. The largest score is first; with `by_place` they go by layer.
     """
-    n_heads = scores.shape[1]
-    if scores.size <= above:
-        return [Head(*divmod(i, n_heads)) for i in range(scores.size)]
+    heads = list(starmap(Head, np.ndindex(*scores.shape)))
+    if len(heads) <= above:
+        return heads
     order = np.argsort(-scores.ravel(), kind="stable")[:most]
-    return [Head(*divmod(int(i), n_heads)) for i in (np.sort(order) if by_place else order)]
+    return [heads[i] for i in (np.sort(order) if by_place else order)]
 
 
-def grown(
-    swapped: Callable[[Sequence[Sequence[Head]]], tuple[np.ndarray, np.ndarray]],
-    candidates: Sequence[Head],
-    *,
-    least_gain: float = 0.0,
-) -> list[tuple[Head, float]]:
+# Returns numerators [N, C] and denominator [N] of the shares that C sets of heads swap.
+Swapped = Callable[[Sequence[Sequence[Head]]], tuple[np.ndarray, np.ndarray]]
+
+
+def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0.0) -> list[tuple[Head, float]]:
     """Add heads one by one, each time the one that raises the joint swap most; return each with the share it reaches.
 
-    `swapped` returns numerators [N, C] and denominator [N] of the shares of C sets. Ends with the smallest set that
-    swaps MIN_SHARE; else if no head adds more than `least_gain` to the set, or with MAX_HEADS. Empty if the answer is
-    the same in both texts.
+    Ends with the smallest set that swaps MIN_SHARE; else if no head adds more than `least_gain` to the set, or with
+    MAX_HEADS. Empty if the answer is the same in both texts.
     """
     heads = list[Head]()
     shares = list[float]()
@@ -347,3 +317,14 @@ def grown(
         heads.append(remaining[int(of_sets.argmax())])
         shares.append(float(of_sets.max()))
     return list(zip(heads, shares, strict=True))
+
+
+def curve_of(
+    steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items, config: ProbeConfig
+) -> list[tuple[Head, float, Estimate]]:
+    """Return the steps of `grown` with the share that the heads so far swap on other items, with its interval."""
+    heads = [head for head, _ in steps]
+    if not heads:
+        return []
+    moved, total = swapped([heads[: n + 1] for n in range(len(heads))])
+    return [(*step, estimate_ratio(moved[:, n], total, items, config)) for n, step in enumerate(steps)]

@@ -1,7 +1,7 @@
 """The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,17 +10,18 @@ import numpy as np
 from data.corpus import Corpus, load_stories, validation_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import find_passages, passage_items, sections
+from data.passages import Reader, find_passages, passage_items, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
-from probe.edits import Sites, all_heads
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of, questions_with_items
+from probe.edge_study import Half, swaps_of
+from probe.edits import all_heads
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of
 from probe.results import Head
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
-from probe.statistics import chance_level
+from probe.statistics import sample_of
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
 from training.loop import is_due
@@ -45,10 +46,11 @@ class _TrainingProbe:
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
     stories: StorySplit | None = None  # the loss by token class is measured on their first ones
-    examples: Examples = field(default_factory=tuple)  # whose attention is drawn
+    examples: Examples = ()  # whose attention is drawn
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
+        # Losses, head types and questions
         view = TransformerView(model)
         points = {}
         try:
@@ -61,7 +63,6 @@ class _TrainingProbe:
             return None
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         values |= {name: point.recorded() for name, point in points.items()}
-        summary = [_phrase(name, point) for name, point in points.items()]
 
         # Attention between the words of the examples, for TensorBoard.
         images = {}
@@ -69,7 +70,7 @@ class _TrainingProbe:
             attention = word_attention(view, [text for _, text in self.examples])
             shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
             images = self.draw(points, shown)
-        return ProbeRecord(values, images, summary)
+        return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
         """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""
@@ -89,12 +90,8 @@ def choose_examples(
 ) -> Examples:
     """Return the worked examples, one per text, that fit the context and have no unknown token."""
     by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
-    chosen = []
-    for text, example in by_text.items():
-        tokenized = tokenize(text)
-        if len(tokenized.tokens) <= context_length and unknown_token not in tokenized.tokens:
-            chosen.append((example, tokenized))
-    return chosen
+    read = [(example, tokenize(text)) for text, example in by_text.items()]
+    return [each for each in read if len(each[1].tokens) <= context_length and unknown_token not in each[1].tokens]
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
@@ -126,18 +123,16 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     documents = []
     n_left = MAX_CHARACTERS
     for document in validation_documents(corpus):
-        searched = document[:n_left]
-        n_left -= len(searched)
-        if searched:
-            documents.append(searched)
+        documents.append(document[:n_left])
+        n_left -= len(documents[-1])
 
     found = {}
+    reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
         passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
-        reader = (corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
-        of_kinds = [passage_items(passages, question.name, *reader, 0, limit, has_two=two) for two in (False, True)]
+        of_kinds = [passage_items(passages, question.name, reader, 0, limit, has_two=two) for two in (False, True)]
         if min(map(len, of_kinds)) >= MIN_PASSAGES:
             found[question.name] = of_kinds[0] + of_kinds[1]
     return found
@@ -146,18 +141,16 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
 def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
     """Return `n_sequences` texts in whole blocks, evenly spread over each watched question, by its name."""
     # Every question gets as many blocks.
-    known = items.take(i for i, pair in enumerate(items.pairs) if pair.part == SAME_WORDS)
-    watched = questions_with_items([question for question in STORY_QUESTIONS if question.is_watched], known)
+    known = {each.name: items.of(each.name, SAME_WORDS) for each in STORY_QUESTIONS if each.is_watched}
+    watched = {name: of_question for name, of_question in known.items() if of_question.pairs}
     n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
-    chosen: dict[str, Items] = {}
-    for question in watched:
+    for name, matching in watched.items():
         # Every n-th block, n chosen so that they spread over all.
-        matching = known.of(question.name, SAME_WORDS)
         check_blocks(matching)
         distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
         starts = range(0, len(matching), 2 * distance)[:n_blocks]
-        chosen[question.name] = matching.take(i for start in starts for i in (start, start + 1))
-    return chosen
+        watched[name] = matching.take(i for start in starts for i in (start, start + 1))
+    return watched
 
 
 def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
@@ -171,12 +164,11 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
     contrast = scores.contrast.mean(axis=0)
     if np.isnan(contrast).any():
         raise FloatingPointError("a contrast is not finite")
-    clusterings = items.clusterings(len(scores.accuracy))
     values = {
         "accuracy": float(scores.accuracy.mean(axis=0)[best]),
         "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
         "contrast": float(contrast[best]),
-        "bar": chance_level(scores.accuracy, clusterings, centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+        "bar": sample_of(items, scores.accuracy).chance_level(centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
     }
 
     # The model's answers; without a payoff the means are nan.
@@ -186,10 +178,9 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
         oracles = oracle_losses(items.cells)
         values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": loss}
         values |= {f"{name}_loss": value for name, value in oracles.items()}
-        share = resolved_share(loss, oracles)
-        values |= {} if share is None else {"resolved_share": share}
-    grids = {"accuracy": _table(scores.accuracy.mean(axis=0)), "contrast": _table(contrast)}
-    return HeadPoint(*best, grids, values)
+        if (share := resolved_share(loss, oracles)) is not None:
+            values["resolved_share"] = share
+    return _point(best, {"accuracy": scores.accuracy.mean(axis=0), "contrast": contrast}, values)
 
 
 def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
@@ -197,11 +188,9 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
 
     Raises FloatingPointError if a margin is not finite.
     """
-    # One unedited pass over the passages with one and with two entities.
-    has_two = np.array([pair.has_two for pair in items.pairs])
-    one, two = (Sites(model, items.take(np.flatnonzero(chosen)), tokens_per_batch) for chosen in (~has_two, has_two))
+    passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = two.margins([[head] for head in heads], ["swap"]).swaps(signed_by_model=True)
+    moved, total = swaps_of(passages)([[head] for head in heads])
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 
@@ -211,10 +200,14 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     values = {
         "swap": float(shares.max()),
         "margin": float(mean / 2),
-        "follows": float(np.heaviside(one.clean.mean(axis=1), 0.5).mean()),
+        "follows": float(np.heaviside(passages.one.clean.mean(axis=1), 0.5).mean()),
     }
-    grids = {"swap": _table(shares.reshape(model.n_layer, model.n_head))}
-    return HeadPoint(*heads[int(shares.argmax())], grids, values)
+    return _point(heads[int(shares.argmax())], {"swap": shares.reshape(model.n_layer, model.n_head)}, values)
+
+
+def _point(best: Head, grids: dict[str, np.ndarray], values: dict[str, float]) -> HeadPoint:
+    """Return what metrics.jsonl stores, with four digits of the grids [L, H]."""
+    return HeadPoint(*best, {name: grid.astype(float).round(4).tolist() for name, grid in grids.items()}, values)
 
 
 def _phrase(name: str, point: HeadPoint) -> str:
@@ -222,12 +215,6 @@ def _phrase(name: str, point: HeadPoint) -> str:
     measure = next(iter(point.grids))
     bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
     return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
-
-
-def _table(values: np.ndarray) -> list[list[float]]:
-    """Return values [L, H] as metrics.jsonl stores them."""
-    table: list[list[float]] = values.astype(float).round(4).tolist()
-    return table
 
 
 def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:

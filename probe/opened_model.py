@@ -55,24 +55,6 @@ class OpenedModel:
         """Whether the heads are tested on the built-in stories, not on English text."""
         return self.data is not None and self.data.source == "stories"
 
-    # Parts of the shape. All but the width are None for a run.
-
-    @property
-    def d_model(self) -> int:
-        return int(self.shape["d_model"])
-
-    @property
-    def model_type(self) -> str | None:
-        return self.shape.get("model_type")
-
-    @property
-    def tokenizer_source(self) -> str | None:
-        return self.shape.get("tokenizer")
-
-    @property
-    def sha256(self) -> str | None:
-        return self.shape.get("sha256")
-
     @cached_property
     def unknown(self) -> int | None:
         """The token that replaces what the tokenizer cannot write, if it has one."""
@@ -95,26 +77,23 @@ class OpenedModel:
         # Attention from the query.
         text = self.tokenize(example.text)
         [attention] = word_attention(self.model, [text])  # [L, H, W, W]
-        query = text.words.index(example.query)
+        words = (example.query, example.antecedent, example.distractor)
+        query, meant, other = map(text.words.index, words)
         row = attention[*head, query]
-        weights = {}
-        for noun in sorted((example.antecedent, example.distractor)):
-            weights[noun] = float(row[text.words.index(noun)])
+        weights = {text.words[noun]: float(row[noun]) for noun in sorted((meant, other), key=text.words.__getitem__)}
 
         # A sentence that continues after the query has its next words already.
-        following = []
-        if example.text.endswith(example.query):
-            for token, probability in next_tokens(self.model, text.tokens, 3):
-                following.append((self.decode(token), probability))
+        is_last = example.text.endswith(example.query)
+        following = next_tokens(self.model, text.tokens, 3) if is_last else []
         return Shown(
             kind="worked",
             text=example.text,
             query=text.tokens_of(query)[-1],
             word=example.query,
-            meant=[text.tokens_of(text.words.index(example.antecedent))],
-            other=[text.tokens_of(text.words.index(example.distractor))],
+            meant=[text.tokens_of(meant)],
+            other=[text.tokens_of(other)],
             weights=weights,
-            next=following,
+            next=[(self.decode(token), probability) for token, probability in following],
         )
 
     def decode(self, token: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from data.pairs import Items, Link, LinkedText
+from data.pairs import Link, LinkedText
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example
 
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
@@ -48,10 +48,9 @@ class Question:
     link: str  # what a head links, by attention, or copies, by edges
     outcome: Literal["attention", "edge"]  # what chooses the head, and what is tested
     bars: tuple[Bar, ...]
-    levels: dict[str, str]  # meaning of each level of evidence
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs
     least_criteria: int  # that "suggestive" needs in all
-    source: tuple[str, str, tuple[str, ...]] = ("", "", ())  # family, site and levels of the stories
+    source: tuple[str, ...] = ()  # family, site and levels of the stories
     words: tuple[str, str, str] = ("", "", "")  # passages: the two pronouns, one entity, one of each class
     noun: str = "noun"
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
@@ -72,8 +71,7 @@ class Question:
 
     def matches(self, text: LinkedText, link: Link) -> bool:
         """Return whether a link of a story belongs to this question."""
-        family, site, levels = self.source
-        return (text.family, link.site) == (family, site) and link.level in levels
+        return (text.family, link.site) == self.source[:2] and link.level in self.source[2:]
 
 
 _LINK_BARS = (
@@ -109,120 +107,86 @@ _EDGE_BARS = (
     Bar("share exchanged of 0.2 or more", "E3", "swap", "value", "at least", 0.2, "{swap}"),
     Bar("the choice is more than recency", "E4", "author_where_nearest_wrong", "low", "above", 0.5),
 )  # fmt: skip
-LINK_LEVELS = {
-    "E0": "an attention pattern only",
-    "E1": "beats every simple rule",
-    "E2": "follows the pronoun on held-out items",
-    "E3": "the model's answer depends on this attention edge",
-    "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
+LEVELS = {  # meaning of each level of evidence, by outcome
+    "attention": {
+        "E0": "an attention pattern only",
+        "E1": "beats every simple rule",
+        "E2": "follows the pronoun on held-out items",
+        "E3": "the model's answer depends on this attention edge",
+        "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
+    },
+    "edge": {
+        "E0": "the model's pronoun does not follow the entities",
+        "E1": "the model's pronoun follows the entities",
+        "E2": "cutting the head's edges moves the pronoun, on held-out documents",
+        "E3": "what this head copies decides the pronoun",
+        "E4": "the choice is more than recency, and other seeds have such a head",
+    },
 }
-EDGE_LEVELS = {
-    "E0": "the model's pronoun does not follow the entities",
-    "E1": "the model's pronoun follows the entities",
-    "E2": "cutting the head's edges moves the pronoun, on held-out documents",
-    "E3": "what this head copies decides the pronoun",
-    "E4": "the choice is more than recency, and other seeds have such a head",
-}
-LEVELS = {"attention": LINK_LEVELS, "edge": EDGE_LEVELS}  # by outcome
 _PRONOUN = "a pronoun to its antecedent"
 _CUE = "the word that decides a pronoun to the pronoun's antecedent"
-_SUGGESTIVE_EDGE = tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2"))
 
 
-def _link(
-    name: str,
-    description: str,
-    family: str,
-    site: str,
-    levels: tuple[str, ...],
-    link: str = _PRONOUN,
-    examples: tuple[Example, ...] = (),
-) -> Question:
+def _link(name: str, description: str, link: str, *source: str, examples: tuple[Example, ...] = ()) -> Question:
+    """Return a question by attention; `source` are family, site and levels of the stories."""
     return Question(
         name=name,
         description=description,
         link=link,
         outcome="attention",
         bars=_LINK_BARS,
-        levels=LINK_LEVELS,
         suggestive=("pronoun_flip",),
         least_criteria=2,
-        source=(family, site, levels),
+        source=source,
         exclusions=("previous", "induction", "value_contrast"),
         examples=examples,
     )
 
 
-def _edge(
-    name: str, pronouns: str, one: str, both: str, noun: str, copied: str, *, is_watched: bool = True
-) -> Question:
+def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_watched: bool) -> Question:
+    """Return a question by edges."""
     return Question(
         name=f"next_pronoun_{name}",
-        description=f"{pronouns}: {name}",
-        link=f"{copied} it attends to into the next pronoun ({pronouns})",
+        description=f"{words[0]}: {name}",
+        link=f"{copied} it attends to into the next pronoun ({words[0]})",
         outcome="edge",
         bars=_EDGE_BARS,
-        levels=EDGE_LEVELS,
-        suggestive=_SUGGESTIVE_EDGE,
+        suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
         least_criteria=0,
-        words=(pronouns, one, both),
+        words=words,
         noun=noun,
         is_watched=is_watched,
     )
 
 
-_AGREEMENT = ("number", "gender")
+_NUMBER = '"it" or "they": number agreement, at the pronoun'
+_GENDER = '"he" or "she": gender agreement, at the pronoun'
+_TOLD = '"he" or "she": gender stated in the story'
+_TIRED = '"because it was tired": at the word "tired"'
 STORY_QUESTIONS = (
-    _link(
-        "number",
-        '"it" or "they": number agreement, at the pronoun',
-        "agreement",
-        "pronoun",
-        ("number",),
-        examples=EXAMPLE_BLOCK,
-    ),
-    _link("gender", '"he" or "she": gender agreement, at the pronoun', "agreement", "pronoun", ("gender",)),
-    _link("told_gender", '"he" or "she": gender stated in the story', "agreement", "pronoun", ("told_gender",)),
-    _link(
-        "later_cue",
-        '"because it was tired": at the word "tired"',
-        "later_cue",
-        "cue",
-        ("later_cue",),
-        _CUE,
-        TIRED_OR_SOFT,
-    ),
+    _link("number", _NUMBER, _PRONOUN, "agreement", "pronoun", "number", examples=EXAMPLE_BLOCK),
+    _link("gender", _GENDER, _PRONOUN, "agreement", "pronoun", "gender"),
+    _link("told_gender", _TOLD, _PRONOUN, "agreement", "pronoun", "told_gender"),
+    _link("later_cue", _TIRED, _CUE, "later_cue", "cue", "later_cue", examples=TIRED_OR_SOFT),
 )
+_PEOPLE = ('"she" or "he"', "one person", "a woman and a man")
+_THINGS = ('"it" or "they"', "one thing", "one and several things")
 PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
-    "gender": _edge(
-        "gender",
-        '"she" or "he"',
-        "one person",
-        "a woman and a man",
-        "person",
-        "the gender of the people",
-        is_watched=True,
-    ),
-    "number": _edge(
-        "number",
-        '"it" or "they"',
-        "one thing",
-        "one and several things",
-        "thing",
-        "the number of the things",
-        is_watched=False,
-    ),
+    "gender": _edge("gender", _PEOPLE, "person", "the gender of the people", is_watched=True),
+    "number": _edge("number", _THINGS, "thing", "the number of the things", is_watched=False),
 }
 QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values())}
 
 # At these sites the text so far is the same for both answers, so accuracy must be exactly 1/2: instrument checks.
 UNDECIDED = (
-    _link("agreement_before_pronoun", "before the pronoun", "agreement", "before_pronoun", _AGREEMENT),
-    _link("later_cue_at_pronoun", "at the pronoun, before the cue", "later_cue", "pronoun", ("later_cue",)),
+    _link(
+        "agreement_before_pronoun", "before the pronoun", _PRONOUN, "agreement", "before_pronoun", "number", "gender"
+    ),
+    _link("later_cue_at_pronoun", "at the pronoun, before the cue", _PRONOUN, "later_cue", "pronoun", "later_cue"),
 )
 
 # A pronoun without an antecedent ("Outside, it was raining"): a link head must not attend to nouns there.
-EMPTY = _link("no_antecedent", "at a pronoun without antecedent", "no_antecedent", "pronoun", ("no_antecedent",))
+EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_antecedent", "pronoun", "no_antecedent")
 
 
 def name_of(text: LinkedText, link: Link) -> str:
@@ -230,20 +194,15 @@ def name_of(text: LinkedText, link: Link) -> str:
     return next((each.name for each in (*STORY_QUESTIONS, *UNDECIDED, EMPTY) if each.matches(text, link)), "")
 
 
-def own_question(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
+def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
     """Return a question of the user's own: one about links, with some guards of the verdict switched off."""
-    question = _link(name, description, "own", "own", (), link)
+    question = _link(name, description, link)
     return replace(
         question,
         bars=tuple(bar for bar in question.bars if bar.criterion not in guards_off),
         exclusions=tuple(name for name in question.exclusions if name not in guards_off),
         file=file,
     )
-
-
-def questions_with_items(questions: Sequence[Question], items: Items) -> list[Question]:
-    """Return the questions that at least one pair belongs to."""
-    return [question for question in questions if items.parts(question.name)]
 
 
 def description_of(name: str) -> str:

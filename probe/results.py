@@ -52,9 +52,7 @@ MEASURES = {
     "pair_accuracy": Measure("pair accuracy", "right in both texts of a pair", is_share=True),
     "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
     "contrast": Measure("pronoun contrast", "half the change of the log attention ratio within a pair"),
-    "strict_accuracy": Measure("strict accuracy", "antecedent above every other token but the first", is_share=True),
     "value_contrast": Measure("value-weighted contrast", "the contrast of weights times lengths of values"),
-    "accuracy_flipped": Measure("accuracy, second mention", "on texts that mean the second mention", is_share=True),
     "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
     "lead": Measure("lead", "accuracy minus that of the best rule"),
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads", ".4f", True),
@@ -73,15 +71,12 @@ MEASURES = {
     "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
     "ov_auc": Measure("OV AUC", "a mention raises its answers through the head's matrices; .5: chance", is_share=True),
     "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
-    "right_in_both": Measure("right in both texts", "and the more probable word is right", is_share=True),
-    "cut_alone": Measure("edge cut, one entity", "share of the margin lost"),
     "interchanged": Measure("output of the twin, one entity", "share of the margin moved"),
     "edge_effect": Measure("edge effect", "what the edges to both entities move the margin to their sides, in nats"),
     "beyond_control": Measure("beyond a content word", "share lost, minus that by cutting a content word's edge"),
     "flips": Measure("flips", "share of texts whose more probable word changes with the swap", is_share=True),
     "author": Measure("author's entity", "the model picks whom the author means", is_share=True),
     "author_where_nearest_wrong": Measure("where nearest is wrong", "the same there", is_share=True),
-    "weight_correlation": Measure("correlation", "of the head's difference of attention with the margin"),
     "t": Measure("t", "studentised mean of the tested effect", ".1f"),
     "p": Measure("p", "corrected for all tested heads", ".4f", True),
 }  # fmt: skip
@@ -167,7 +162,6 @@ class Finding:
     rules: dict[str, float] = field(default_factory=dict)  # accuracy of rules that do not know the model
     grids: dict[str, Grid] = field(default_factory=dict)  # of every head on the tested items; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the chosen head on each part of the tested items
-    similar: list[tuple[Head, float]] = field(default_factory=list)  # Pearson r of scores with those of the head
     head_type: dict[str, float] = field(default_factory=dict)  # weights on random tokens, by type of head
     examples: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

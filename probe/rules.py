@@ -45,23 +45,16 @@ def most_frequent(dev: Sequence[Cell]) -> Rule:
 
 def fixed_offset(dev: Sequence[Cell]) -> Rule:
     """Return the rule that prefers the mention nearest to one distance before the query, the best one in `dev`."""
-
-    def distances(cell: Cell, words: Sequence[Word]) -> list[int]:
-        return [cell.query - word[-1] for word in words]
-
-    # Every distance of a mention in dev is a possible rule, [O].
-    found: set[int] = set()
-    for cell in dev:
-        found.update(distances(cell, cell.meant + cell.not_meant))
-    offsets = np.array(sorted(found))
+    # The distances of the antecedents and of the other mentions; every one is a possible rule, [O].
+    sides = [[[cell.query - word[-1] for word in words] for words in (cell.meant, cell.not_meant)] for cell in dev]
+    found = sorted({distance for right, wrong in sides for distance in right + wrong})
 
     # Texts in which each rule is right, minus texts in which it is wrong.
-    wins = np.zeros(len(offsets))
-    for cell in dev:
-        right = np.abs(np.subtract.outer(distances(cell, cell.meant), offsets)).min(0)
-        wrong = np.abs(np.subtract.outer(distances(cell, cell.not_meant), offsets)).min(0)
+    wins = np.zeros(len(found))
+    for side in sides:
+        right, wrong = (np.abs(np.subtract.outer(distances, found)).min(0) for distances in side)
         wins += np.sign(wrong - right)
-    best = int(offsets[wins.argmax()]) if found else 0
+    best = found[wins.argmax()] if found else 0
     return _prefer(lambda cell, word: -abs(cell.query - word[-1] - best))
 
 
@@ -72,11 +65,8 @@ def fit_rules(dev: Items) -> dict[str, Rule]:
 
 def score_rules(rules: Mapping[str, Rule], items: Items) -> dict[str, Scores]:
     """Score rules on whole blocks whose texts have an antecedent and another mention, each field [N_b]."""
-    scores = {}
-    for name, rule in rules.items():
-        preferences = np.array([rule(cell) for cell in items.cells])  # [N]
-        scores[name] = _score_margin(preferences)
-    return scores
+    preferences = {name: np.array([rule(cell) for cell in items.cells]) for name, rule in rules.items()}  # [N]
+    return {name: score(each, each) for name, each in preferences.items()}
 
 
 def best_rule(scores: Mapping[str, Scores]) -> str:
@@ -111,9 +101,9 @@ def selectivity(
     def accuracy(labels: np.ndarray, place: Head | None = None) -> float:
         """Return the test accuracy of a head, or of the best on dev, with other gold words: 0 or 1, [texts]."""
         signs = np.where(labels == meant, 1.0, -1.0)[:, None, None]
-        layer, head = place or best_head(_score_margin(dev_margin * signs[:n_dev]))
-        scores = _score_margin(test_margin * signs[n_dev:])
-        return float(scores.accuracy[:, layer, head].mean())
+        margins = dev_margin * signs[:n_dev], test_margin * signs[n_dev:]
+        on_dev, on_test = (score(margin, margin) for margin in margins)
+        return float(on_test.accuracy[:, *(place or best_head(on_dev))].mean())
 
     rng = np.random.default_rng(seed)
     controls = []
@@ -121,10 +111,6 @@ def selectivity(
         rank = rng.permutation(len(words))
         controls.append(accuracy(rank[second] > rank[first]))
     return accuracy(meant, tested) - float(np.mean(controls))
-
-
-def _score_margin(margin: np.ndarray) -> Scores:
-    return score(margin, margin, (margin > 0).astype(float))
 
 
 def _word_ids(cell: Cell, word: Word) -> tuple[int, ...]:

@@ -10,12 +10,11 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import special
 
 from probe.emergence import half_rise
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Estimate, Finding, Head, ProbeResults
-from probe.statistics import CONFIDENCE, MIN_SEEDS, share_interval
+from probe.statistics import MIN_SEEDS, share_interval, t_interval
 from probe.verdict import SUPPORTED, level_over_seeds
 from training.metrics import Metrics
 
@@ -81,7 +80,6 @@ class SeedsResult:
 def over_seeds(runs: Sequence[SweepRun], warnings: Sequence[str] = ()) -> SeedsResult:
     """Return what holds over runs with the same settings and different seeds."""
     probes = [run.probe for run in runs if run.probe]
-    metrics = [run.metrics for run in runs]
     findings = _in_all_runs([{each.question: each for each in probe.findings} for probe in probes])
     answers = _in_all_runs([{f"{each.question} {each.part}": each for each in probe.behaviour} for probe in probes])
     behaviour = {}
@@ -91,7 +89,7 @@ def over_seeds(runs: Sequence[SweepRun], warnings: Sequence[str] = ()) -> SeedsR
             "resolved_share": mean_over_runs([group.resolved_share for group in groups]),
             "accuracy": mean_over_runs([group.accuracy.value for group in groups], is_share=True),
         }
-    questions = [_question(of_runs, metrics) for of_runs in findings.values()]
+    questions = [_question(of_runs, [run.metrics for run in runs]) for of_runs in findings.values()]
     return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, behaviour, list(warnings))
 
 
@@ -105,17 +103,10 @@ def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) ->
     numbers = [value for value in by_run if value is not None]
     if not numbers:
         return Summary(by_run, 0, None, None, None)
-    mean = float(np.mean(numbers))
-
-    # Student's t for the mean of few runs.
-    interval = None
-    if len(numbers) >= MIN_SEEDS:
-        t = special.stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2)
-        half = float(t * (np.std(numbers, ddof=1) / np.sqrt(len(numbers))))
-        interval = (mean - half, mean + half)
+    interval = t_interval(numbers) if len(numbers) >= MIN_SEEDS else None
     if interval and is_share:
         interval = (max(0.0, interval[0]), min(1.0, interval[1]))
-    return Summary(by_run, len(numbers), mean, min(numbers), interval)
+    return Summary(by_run, len(numbers), float(np.mean(numbers)), min(numbers), interval)
 
 
 def value_of(finding: Finding, name: str) -> float:
@@ -132,26 +123,24 @@ def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, tuple
     points = [(float(point.step), point.questions[question]) for point in metrics.probe if question in point.questions]
     if not points:
         return {}
-    steps = [step for step, _ in points]
-    last = points[-1][1]
+    steps, of_steps = zip(*points, strict=True)
+    last = of_steps[-1]
+    times: dict[str, tuple[float | None, float | None]] = {}
 
     # What the head does; the first measure of a question is the one that its bar is for.
-    curves: dict[str, tuple[list[float], float | None, bool]] = {}
     layer, head = place
     has_emerged = next(iter(last.grids.values()))[layer][head] > last.values.get("bar", 0.0)
     for name in last.grids:
-        values = [point.grids[name][layer][head] for _, point in points]
-        curves[name] = values, _AT_START.get(name, 0.0), has_emerged
+        values = [point.grids[name][layer][head] for point in of_steps]
+        times[name] = (half_rise(steps, values, _AT_START.get(name, 0.0)), values[-1]) if has_emerged else (None, None)
 
     # What the model answers: its loss falls from the first value, and some questions have no answers.
     for name, start in _OF_MODEL.items():
-        values = [point.values[name] for _, point in points if name in point.values]
-        if len(values) == len(points):
-            curves[name] = values, start, start is None or values[-1] > start
-    return {
-        name: (half_rise(steps, values, start), values[-1]) if emerged else (None, None)
-        for name, (values, start, emerged) in curves.items()
-    }
+        values = [point.values[name] for point in of_steps if name in point.values]
+        if len(values) == len(of_steps):
+            has_emerged = start is None or values[-1] > start
+            times[name] = (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
+    return times
 
 
 def _in_all_runs(by_run: Sequence[Mapping[str, _Value]]) -> dict[str, list[_Value]]:

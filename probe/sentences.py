@@ -13,7 +13,7 @@ from data.pairs import Span
 from data.tokenizer import encode_with_bos
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit
-from probe.batches import progress_bar
+from probe.batches import pad_rows, progress_bar
 
 START = "(start)"  # shown for the token before every text
 
@@ -28,21 +28,18 @@ class Example:
     distractor: str
 
 
-_NEAR = "One sunny day, the {} sat near the {}. {}"
-EXAMPLE_BLOCK = (
-    Example(_NEAR.format("cat", "buses", "It"), "It", "cat", "buses"),
-    Example(_NEAR.format("cat", "buses", "They"), "They", "buses", "cat"),
-    Example(_NEAR.format("buses", "cat", "It"), "It", "cat", "buses"),
-    Example(_NEAR.format("buses", "cat", "They"), "They", "buses", "cat"),
+_MEANT = {"It": ("cat", "buses"), "They": ("buses", "cat")}
+EXAMPLE_BLOCK = tuple(
+    Example(f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, *meant)
+    for first, second in _MEANT.values()
+    for pronoun, meant in _MEANT.items()
 )
-
-_TIRED = "One sunny day, the cat lay on the mat because it was tired"
-_SOFT = "One sunny day, the cat lay on the mat because it was soft"
+_LAY = "One sunny day, the cat lay on the mat because it was"
 TIRED_OR_SOFT = (
-    Example(_TIRED, "it", "cat", "mat"),
-    Example(_TIRED, "tired", "cat", "mat"),
-    Example(_SOFT, "it", "mat", "cat"),
-    Example(_SOFT, "soft", "mat", "cat"),
+    Example(f"{_LAY} tired", "it", "cat", "mat"),
+    Example(f"{_LAY} tired", "tired", "cat", "mat"),
+    Example(f"{_LAY} soft", "it", "mat", "cat"),
+    Example(f"{_LAY} soft", "soft", "mat", "cat"),
 )
 
 
@@ -69,20 +66,11 @@ class TokenizedText:
         """Return the positions of the tokens of a word."""
         return [i for i, of_word in enumerate(self.word_of_token) if of_word == word]
 
-    def words_at(self, span: Span) -> list[int]:
-        """Return the indices in `words` of the words that overlap the characters `span`."""
-        return [i for i, (start, end) in enumerate(self.word_spans, 1) if start < span[1] and end > span[0]]
-
     def _word_of(self, token: Span) -> int:
         """Return the word that shares the most characters with a token; the first of equal ones."""
-        best = -1
-        largest = 0
-        for i, (start, end) in enumerate(self.word_spans, 1):
-            overlap = min(token[1], end) - max(token[0], start)
-            if overlap > largest:
-                best = i
-                largest = overlap
-        return best
+        overlaps = [min(token[1], end) - max(token[0], start) for start, end in self.word_spans]
+        largest = max(overlaps, default=0)
+        return 1 + overlaps.index(largest) if largest > 0 else -1
 
 
 def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText:
@@ -99,16 +87,10 @@ def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> li
     """
     if not texts:
         return []
-    # One row per text, padded on the right. [B, T]
-    longest = max(len(text.tokens) for text in texts)
-    tokens = torch.tensor([text.tokens + [0] * (longest - len(text.tokens)) for text in texts])
-    weights = model.attention_scores(tokens.to(model.device)).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
-
-    by_text = []
-    for row, text in enumerate(texts):
-        n = len(text.tokens)
-        by_text.append(between_words(weights[:, row, :, :n, :n], text))
-    return by_text
+    tokens = pad_rows([text.tokens for text in texts]).to(model.device)  # [B, T]
+    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
+    lengths = [len(text.tokens) for text in texts]
+    return [between_words(weights[:, i, :, :n, :n], texts[i]) for i, n in enumerate(lengths)]
 
 
 def between_words(weights: np.ndarray, text: TokenizedText) -> np.ndarray:
@@ -145,8 +127,8 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     effects = np.zeros((model.n_layer, model.n_head))
     if not positions:
         return effects
-    site = torch.tensor([positions[-1]], device=model.device)
-    one_pass = model.site_pass(torch.tensor([text.tokens], device=model.device), site)
+    tokens, site = (torch.tensor(ids, device=model.device) for ids in ([text.tokens], positions[-1:]))
+    one_pass = model.site_pass(tokens, site)
     before = one_pass.logits().softmax(-1)  # [1, V]
     with progress_bar(effects.size, "head") as bar:
         for layer, head in np.ndindex(*effects.shape):

@@ -4,7 +4,7 @@ Stories share frames (sentences with gaps) and words, so blocks of stories are n
 scores take whole clusters as their unit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy import special
 
 from data.pairs import Items
 from probe.config import ProbeConfig
-from probe.results import NOT_KNOWN, Estimate, Head
+from probe.results import NOT_KNOWN, Estimate
 
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
@@ -21,61 +21,36 @@ _FLIPS_FOR_T = 100  # t does not depend on the number of sign flips
 _ZERO_VARIANCE = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
-def bootstrap_interval(
-    statistic: Callable[[np.ndarray], np.ndarray], designs: Sequence[Design], n_bootstrap: int, seed: int
+def ratio_interval(
+    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int
 ) -> np.ndarray:
-    """Return the 95 % bootstrap interval [2, ...] of a statistic of N clustered values.
+    """Return the 95 % bootstrap intervals [2, C] of ratios of sums: numerators [N, C] over a denominator [N].
 
-    A design with one clustering is the cluster bootstrap. A design with two is the pigeonhole bootstrap (Owen 2007):
-    both clusterings are resampled independently, and a value's weight is the product of its two counts. If there are
-    several designs, the widest interval is returned. The quantiles are those of the expanded percentile interval
-    (Hesterberg 2015, section 4.3), because with few clusters the plain percentile interval is too narrow.
-
-    `statistic` maps weights [B, N] to the weighted statistic [B, ...]. The interval is nan if a clustering has a single
-    cluster.
+    With a denominator of ones they are the intervals of means. A design with one clustering is the cluster bootstrap. A
+    design with two is the pigeonhole bootstrap (Owen 2007): both clusterings are resampled independently, and a value's
+    weight is the product of its two counts. Of several designs each column gets the widest interval. The quantiles are
+    those of the expanded percentile interval (Hesterberg 2015, section 4.3), because with few clusters the plain
+    percentile interval is too narrow. nan if a clustering has a single cluster.
     """
-    # Intervals of all designs, [designs, 2, ...]; the widest is chosen for each number of the statistic by itself.
-    intervals = np.stack([_design_interval(statistic, design, n_bootstrap, seed) for design in designs])
+    intervals = np.stack([_design_interval(numerator, denominator, each, n_bootstrap, seed) for each in designs])
     widest = np.argmax(intervals[:, 1] - intervals[:, 0], axis=0)  # nan counts as widest
     chosen: np.ndarray = np.take_along_axis(intervals, widest[None, None], axis=0)[0]
     return chosen
 
 
-def mean_interval(values: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int) -> np.ndarray:
-    """Return the `bootstrap_interval` [2, ...] of the means of values [N, ...] over their first axis."""
-    flat = values.reshape(len(values), -1).astype(float)
-
-    def means(weights: np.ndarray) -> np.ndarray:
-        weighted: np.ndarray = weights @ flat / weights.sum(axis=1, keepdims=True)
-        return weighted.reshape(-1, *values.shape[1:])
-
-    return bootstrap_interval(means, designs, n_bootstrap, seed)
-
-
-def ratio_interval(
-    numerator: np.ndarray, denominator: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int
-) -> np.ndarray:
-    """Return the `bootstrap_interval` [2] of the ratio of the sums of two values, each [N]."""
-
-    def ratios(weights: np.ndarray) -> np.ndarray:
-        above = weights @ numerator
-        below = weights @ denominator
-        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
-
-    return bootstrap_interval(ratios, designs, n_bootstrap, seed)
-
-
 def _design_interval(
-    statistic: Callable[[np.ndarray], np.ndarray], design: Design, n_bootstrap: int, seed: int
+    numerator: np.ndarray, denominator: np.ndarray, design: Design, n_bootstrap: int, seed: int
 ) -> np.ndarray:
-    # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
-    rng = np.random.default_rng(seed)
-    counts = [_resampling_counts(clusters, n_bootstrap, rng) for clusters in design]
-    weights = np.prod(counts, axis=0)
-    drawn = statistic(weights[weights.any(axis=1)])  # crossed draws of few clusters may be empty
     n_clusters = min(len(np.unique(clusters)) for clusters in design)
     if n_clusters < 2:
-        return np.full((2, *drawn.shape[1:]), np.nan)
+        return np.full((2, numerator.shape[1]), np.nan)
+
+    # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
+    rng = np.random.default_rng(seed)
+    weights = np.prod([_resampling_counts(clusters, n_bootstrap, rng) for clusters in design], axis=0)
+    above = weights @ numerator.astype(float)
+    below = np.broadcast_to((weights @ denominator)[:, None], above.shape)  # 0 if a crossed draw is empty
+    drawn = np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
 
     # Expanded percentiles: Student's t instead of the normal quantile, and n / (n - 1) for the variance.
     t = special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
@@ -91,27 +66,6 @@ def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Ge
     n = len(names)
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap)  # [B, n clusters]
     return drawn[:, index].astype(float)
-
-
-def chance_level(
-    values: np.ndarray, clusterings: Sequence[np.ndarray], centre: float, n_flips: int, seed: int
-) -> float:
-    """Return the 95th percentile of the best head's mean score under the null hypothesis that no head is above centre.
-
-    Under the null hypothesis a cluster's mean lies above or below `centre` with equal probability. So the signs of
-    whole clusters are flipped at random, `n_flips` times, and the maximum over heads is taken (max-T, Westfall & Young
-    1993). The flips of the clusterings are added, so that their variances add as in `max_t_test`; this is conservative
-    (simulated in tests/probe/test_statistics.py). Arguments as in `max_t_test`.
-    """
-    centred = values.reshape(len(values), -1) - centre  # [N_b, heads]
-    rng = np.random.default_rng(seed)
-    totals = np.zeros((n_flips, centred.shape[1]))  # flipped sums of all clusterings, [B, heads]
-    for clusters in clusterings:
-        sums, sizes = _cluster_sums(centred, clusters)
-        signs = rng.choice((-1.0, 1.0), size=(n_flips, len(sizes)))
-        totals += signs @ sums
-    best = totals.max(axis=1) / len(values)  # mean of the best head, [B]
-    return centre + float(np.percentile(best, 95))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +100,8 @@ def max_t_test(
     one clustering and cluster sums that are symmetric about 0, the test is exact.
 
     `values` [N_b, ...] are one score per block and head, each of `clusterings` [N_b] is the cluster of each block, and
-    B is `n_flips`. `centre` is 0 for the pronoun contrast and 1/2 for pair accuracy: by chance, both pronouns of a
-    prefix are right at most as often as both are wrong, so at most in half of the cases. With `two_sided` the test is
-    whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
+    B is `n_flips`. With `two_sided` the test is whether the mean differs from `centre`: |T| and |T*| take the place of
+    T and T*.
     """
     centred = values.reshape(len(values), -1).astype(float) - centre  # [N_b, heads]
     tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
@@ -157,10 +110,8 @@ def max_t_test(
         return MaxT(np.ones(values.shape[1:]), 1.0, np.zeros(values.shape[1:]))
 
     # 1. The variance of a head's sum is that under all clusterings together, [heads].
-    variance = np.zeros(centred.shape[1])
-    for sums, sizes in tables:
-        unflipped = np.ones((1, len(sizes)))
-        variance += _flipped_totals(sums, sizes, unflipped)[1][0]
+    unflipped = [_flipped_totals(sums, sizes, np.ones((1, len(sizes)))) for sums, sizes in tables]
+    variance = sum(variances[0] for _, variances in unflipped)
 
     p = np.zeros(centred.shape[1])
     smallest_p = 0.0
@@ -201,11 +152,27 @@ class Sample:
         """Return the largest t of all heads."""
         return float(max_t_test(self.values, self.clusterings, 0.0, _FLIPS_FOR_T, config.seed).t.max())
 
+    def chance_level(self, centre: float, n_flips: int, seed: int) -> float:
+        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above centre.
+
+        Then a cluster's mean lies above or below `centre` with equal probability. So the signs of whole clusters are
+        flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
+        clusterings are added, so that their variances add as in `max_t_test`; this is conservative.
+        """
+        centred = self.values.reshape(len(self.values), -1) - centre  # [N_b, heads]
+        rng = np.random.default_rng(seed)
+        totals = np.zeros((n_flips, centred.shape[1]))  # flipped sums of all clusterings, [B, heads]
+        for clusters in self.clusterings:
+            sums, sizes = _cluster_sums(centred, clusters)
+            totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
+        best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
+        return centre + float(np.percentile(best, 95))
+
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""
-        intervals = mean_interval(self.values, self.designs, config.n_bootstrap, config.seed).T.tolist()
-        means = self.values.mean(axis=0).tolist()
-        return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
+        ones = np.ones(len(self.values))
+        intervals = ratio_interval(self.values, ones, self.designs, config.n_bootstrap, config.seed)
+        return list(map(Estimate, self.values.mean(axis=0).tolist(), *intervals.tolist()))
 
     def mean(self, config: ProbeConfig) -> Estimate:
         """Return the mean of values [N] with its interval."""
@@ -222,30 +189,13 @@ def estimate_ratio(numerator: np.ndarray, denominator: np.ndarray, items: Items,
     if not denominator.any():
         return NOT_KNOWN
     designs = items.designs(len(numerator))
-    low, high = ratio_interval(numerator, denominator, designs, config.n_bootstrap, config.seed).tolist()
+    low, high = ratio_interval(numerator[:, None], denominator, designs, config.n_bootstrap, config.seed)[:, 0].tolist()
     return Estimate(float(numerator.sum() / denominator.sum()), low, high)
 
 
 def mean_and_range(values: Sequence[float]) -> Estimate:
     """Return the mean of some values with the smallest and the largest of them."""
     return Estimate(float(np.mean(values)), float(min(values)), float(max(values)))
-
-
-def similar_heads(values: np.ndarray, place: Head, n: int = 3) -> list[tuple[Head, float]]:
-    """Return the `n` other heads whose values [N, L, H] correlate most with those at `place`, each with Pearson's r.
-
-    Ordered by |r|; heads whose values do not vary are left out.
-    """
-    # Pearson's r of every head with the one at `place`, [L, H].
-    centred = values - values.mean(axis=0)
-    spread = np.sqrt((centred**2).sum(axis=0))
-    product = np.einsum("nlh,n->lh", centred, centred[:, *place])
-    scale = spread * spread[place]
-    correlation = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
-
-    others = [Head(*index) for index in np.ndindex(*scale.shape) if index != place and scale[index] > 0]
-    others.sort(key=lambda head: -abs(correlation[head]))
-    return [(head, float(correlation[head])) for head in others[:n]]
 
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -280,6 +230,13 @@ def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
     if n_clusters < 60 and 2**n_clusters <= n_flips:  # 2^60 still fits a 64-bit integer
         return 1.0 - 2.0 * ((np.arange(2**n_clusters)[:, None] >> np.arange(n_clusters)) & 1)
     return np.random.default_rng(seed).choice((-1.0, 1.0), size=(n_flips, n_clusters))
+
+
+def t_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Return Student's 95 % interval of the mean of independent values, such as those of training seeds."""
+    n, mean = len(values), float(np.mean(values))
+    half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(n))
+    return mean - half, mean + half
 
 
 def share_interval(n_successes: int, n: int) -> tuple[float, float]:

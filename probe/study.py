@@ -16,13 +16,14 @@ from tokenizers import Tokenizer
 
 from data.errors import UserError
 from data.pairs import Items
-from data.passages import Passage, passage_parts
+from data.passages import Passage, Reader, passage_parts
 from model.observe import ObservableModel
 from probe.attention import HeadScores
 from probe.attention_study import study_attention
+from probe.batches import Progress
 from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
-from probe.edge_study import Progress, problem_of, study_edges
+from probe.edge_study import problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Answers, Finding, Grid
 
@@ -57,22 +58,20 @@ def study(
     `untrained` makes a model of the same shape from a seed; one is in memory at a time. `documents`, (name, text) each,
     are what passages come from.
     """
-
-    def others() -> "map[ObservableModel]":
-        return map(untrained, range(config.seed, config.seed + config.n_untrained))
-
+    seeds = range(config.seed, config.seed + config.n_untrained)
     asked, missing = askable(questions, items)
     by_attention = [question for question in asked if question.outcome == "attention"]
     result = Study(missing=missing)
     if by_attention:
-        findings, scores, contract, grids = study_attention(model, others(), items, by_attention, config, progress)
-        tested = items.take(i for i, pair in enumerate(items.pairs) if pair.part != DEV)
+        others = map(untrained, seeds)
+        findings, scores, contract, grids = study_attention(model, others, items, by_attention, config, progress)
+        tested = Items([pair for pair in items.pairs if pair.part != DEV])
         result = Study(findings, missing, behaviour_study(model, tested, config), contract, grids, scores)
     for question in asked:
         if question.outcome == "edge":
+            others = map(untrained, seeds)
             try:
-                found = study_edges(model, others(), items, documents, question, config, progress)
-                result.findings.append(found)
+                result.findings.append(study_edges(model, others, items, documents, question, config, progress))
             except UserError as problem:
                 missing.append(str(problem))
     return result
@@ -86,10 +85,10 @@ def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question]
     asked, missing = [], []
     for question in questions:
         if question.outcome == "attention":
-            problem = "" if {DEV, HEADLINE} <= set(items.parts(question.name)) else "no items"
+            asked += [question] if {DEV, HEADLINE} <= set(items.parts(question.name)) else []
         elif problem := problem_of(question, items):
             missing.append(problem)
-        if not problem:
+        else:
             asked.append(question)
     return asked, missing
 
@@ -114,4 +113,4 @@ def passages_of(
 ) -> Items:
     """Return the passages of a question in the tokens of a model; `reader` is its tokenizer and start token."""
     limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
-    return passage_parts(passages, question.name, *reader, model.context_length, config.seed, limits)
+    return passage_parts(passages, question.name, Reader(*reader, model.context_length), config.seed, limits)

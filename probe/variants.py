@@ -6,7 +6,7 @@ dataclasses are the content of compare.json: fields are keys, in their order.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from data.errors import UserError
 from probe.questions import HEADLINE, SAME_WORDS
 from probe.results import MEASURES, Measure
 from probe.seeds import Summary, SweepRun, mean_over_runs, value_of
-from probe.statistics import CONFIDENCE
+from probe.statistics import t_interval
 from probe.verdict import SUPPORTED
 
 STANDARD = "standard"
@@ -53,12 +53,21 @@ class Variant:
     seeds: list[int]
     unpaired_seeds: list[int]  # that only the variant or only the standard has
     runs: list[str]
-    is_causal: bool
     verdicts: list[str]  # on the question of the comparison, of the runs that were tested
     n_supported: int
     values: dict[str, Summary]  # by name in COLUMNS, without those that no run has
     differences: dict[str, Difference]  # from the standard, for which there are none
-    sentence: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What differs significantly from the standard, in one sentence."""
+        shown = []
+        for name, test in self.differences.items():
+            column = COLUMNS[name]
+            if test.is_significant and test.interval:
+                mean, low, high = (f"{value:+{column.form}}" for value in (test.mean, *test.interval))
+                shown.append(f"{column.label} {mean} [{low}, {high}]")
+        return f"{self.name}: significant difference in {', '.join(shown) or 'nothing'}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +152,18 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
             if name != STANDARD:
                 pairs = [(value, reference.get(seed, {}).get(column)) for seed, value in by_run.items()]
                 differences[column] = difference([a - b for a, b in pairs if a is not None and b is not None])
-        variant = Variant(
-            name=name,
-            seeds=seeds,
-            unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
-            runs=[run.name for run in of_variant],
-            is_causal=any(run.probe for run in of_variant),
-            verdicts=[finding.verdict for finding in findings],
-            n_supported=sum(finding.verdict == SUPPORTED for finding in findings),
-            values=summaries,
-            differences=differences,
+        variants.append(
+            Variant(
+                name=name,
+                seeds=seeds,
+                unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
+                runs=[run.name for run in of_variant],
+                verdicts=[finding.verdict for finding in findings],
+                n_supported=sum(finding.verdict == SUPPORTED for finding in findings),
+                values=summaries,
+                differences=differences,
+            )
         )
-        variants.append(replace(variant, sentence=_sentence(variant, standard)))
     return Comparison(question=question, standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
@@ -179,38 +188,7 @@ def difference(differences: Sequence[float]) -> Difference:
     test = stats.permutation_test(
         (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * stats.sem(values))
-    p = float(test.pvalue)
-    smallest_p = 2.0 ** (1 - n)
-    is_significant = bool(abs(mean) > half and p <= max(0.05, smallest_p))
-    return Difference(n, mean, (mean - half, mean + half), p, smallest_p, is_significant)
-
-
-def _sentence(variant: Variant, standard: Mapping[str, Any]) -> str:
-    """Return the result of a variant in one sentence."""
-    supported = f"a head is supported in {variant.n_supported} of {len(variant.verdicts)} runs"
-    if variant.name == STANDARD:
-        return f"{STANDARD} ({variant_name(standard)}): the reference of all comparisons; {supported}."
-
-    # Differences that are significant, or of too few seeds for a test
-    significant, untested = [], []
-    for name, test in variant.differences.items():
-        form = COLUMNS[name].form
-        if test.is_significant and test.interval:
-            low, high = test.interval
-            significant.append(f"{COLUMNS[name].label} {test.mean:+{form}} [{low:+{form}}, {high:+{form}}]")
-        elif test.mean is not None and test.interval is None:
-            untested.append(f"{COLUMNS[name].label} {test.mean:+{form}}")
-
-    # The clauses of the sentence
-    clauses = [supported]
-    if not variant.is_causal:
-        clauses = ["not causal: every position sees its target, so the loss means nothing and no head is tested"]
-    if significant or not untested:
-        clauses.append(f"significant difference in {', '.join(significant) or 'nothing'}")
-    if untested:
-        clauses.append(f"too few seeds to test {', '.join(untested)}")
-    if variant.unpaired_seeds:
-        seeds = ", ".join(map(str, variant.unpaired_seeds))
-        clauses.append(f"seeds without a pair, not in the differences: {seeds}")
-    return f"{variant.name}: {'; '.join(clauses)}."
+    low, high = t_interval(values)
+    p, smallest_p = float(test.pvalue), 2.0 ** (1 - n)
+    is_significant = (low > 0 or high < 0) and p <= max(0.05, smallest_p)
+    return Difference(n, mean, (low, high), p, smallest_p, is_significant)

@@ -6,6 +6,7 @@ edge         all of E1, E2 and E3    all of E1 and E2
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,13 +20,9 @@ NOT_ESTABLISHED = "not established"
 UNKNOWN_TO_MODEL = "the model does not know"  # edge only: the model's choice does not follow the entities
 MIN_SHARE_OF_SEEDS = 0.8  # four of five
 _BAR_LEVELS = ("E1", "E2", "E3")
+_COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}
 _TYPE_NAMES = {"previous": "previous-token", "induction": "induction"}
 _CONSTANT = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
-
-
-def is_replicated(n_supported: int, n_seeds: int) -> bool:
-    """Return whether enough training seeds have a supported head, for E4."""
-    return n_seeds >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * n_seeds
 
 
 def judged(
@@ -46,7 +43,7 @@ def judged(
     criteria = []
     for name in question.criteria:
         bars = [bar for bar in question.bars if bar.criterion == name]
-        criterion = _criterion(name, bars, tested.values, answer_is_constant=answer_is_constant)
+        criterion = _criterion(name, bars, tested.values, answer_is_constant)
         if criterion.outcome == "not met" and smallest_p >= MAX_P and "p_pair_accuracy" in criterion.measured:
             smallest = f"with {n_clusters} different frames or words no p can be below {show(smallest_p)}"
             criterion = replace(criterion, reason=f"{criterion.reason}; {smallest}")
@@ -80,10 +77,9 @@ def level_over_seeds(finding: Finding, question: Question, n_supported: int, n_s
     """Return a finding's level judged with all training seeds: E4 needs others with such a head, and is of one head."""
     if finding.unit == "set" and question.outcome == "attention":
         return finding.level
-    bars = [bar for bar in question.bars if bar.level == "E4"]
-    is_met = all(_is_met(bar, finding.judged.values) for bar in bars)
-    is_replicable = finding.level == "E3" and is_met and is_replicated(n_supported, n_seeds)
-    return "E4" if is_replicable else finding.level
+    is_met = all(_is_met(bar, finding.judged.values) for bar in question.bars if bar.level == "E4")
+    is_replicated = n_seeds >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * n_seeds
+    return "E4" if finding.level == "E3" and is_met and is_replicated else finding.level
 
 
 def exclusions_of(question: Question, head_type: Mapping[str, float], values: Mapping[str, Estimate]) -> list[str]:
@@ -104,32 +100,24 @@ def exclusions_of(question: Question, head_type: Mapping[str, float], values: Ma
     return reasons
 
 
-def _criterion(
-    name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], *, answer_is_constant: bool
-) -> Criterion:
+def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], answer_is_constant: bool) -> Criterion:
     """Return whether all bars of a criterion are met; with a missing value it is "not measured"."""
     measured = {bar.key: _value(bar, values) for bar in bars}
     limits = {bar.key: f"{bar.needed} {bar.limit:g}" for bar in bars}
-    is_constant = answer_is_constant and bars[0].measure == "swap"
-
-    # Is something missing?
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None]
-    if missing and not is_constant:
+    outcome, reason = "met", ""
+    if answer_is_constant and bars[0].measure == "swap":
+        outcome, reason = "not met", _CONSTANT
+    elif missing:
+        outcome = "not measured"
         reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
-        return Criterion(name, bars[0].level, measured, limits, "not measured", reason)
-
-    if all(_is_met(bar, values) for bar in bars):
-        return Criterion(name, bars[0].level, measured, limits, "met", "")
-    reason = _CONSTANT if is_constant else bars[0].reason.format_map(_shown(values))
-    return Criterion(name, bars[0].level, measured, limits, "not met", reason)
-
-
-def _shown(values: Mapping[str, Estimate]) -> dict[str, str]:
-    """Return every value and end of an interval as text, for reasons."""
-    texts = dict[str, str]()
-    for name, estimate in values.items():
-        texts |= {name: show(estimate.value), f"{name}_low": show(estimate.low), f"{name}_high": show(estimate.high)}
-    return texts
+    elif not all(_is_met(bar, values) for bar in bars):
+        # The reason may name every value and end of an interval.
+        texts = {name: show(estimate.value) for name, estimate in values.items()}
+        for end in ("low", "high"):
+            texts |= {f"{name}_{end}": show(getattr(estimate, end)) for name, estimate in values.items()}
+        outcome, reason = "not met", bars[0].reason.format_map(texts)
+    return Criterion(name, bars[0].level, measured, limits, outcome, reason)
 
 
 def _value(bar: Bar, values: Mapping[str, Estimate]) -> float | None:
@@ -139,11 +127,7 @@ def _value(bar: Bar, values: Mapping[str, Estimate]) -> float | None:
 
 def _is_met(bar: Bar, values: Mapping[str, Estimate]) -> bool:
     value = _value(bar, values)
-    if value is None:
-        return False
-    if bar.needed == "below":
-        return value < bar.limit
-    return value >= bar.limit if bar.needed == "at least" else value > bar.limit
+    return value is not None and _COMPARE[bar.needed](value, bar.limit)
 
 
 def show(value: float | None) -> str:

@@ -11,9 +11,10 @@ from data.pairs import Cell
 from model.observe import ObservableModel
 from probe.batches import pad_rows
 from probe.results import NOT_KNOWN, Estimate, Head
-from probe.statistics import mean_interval
+from probe.statistics import ratio_interval
 
 N_BOOTSTRAP = 1000
+_N_ROWS, _N_DISTINCT = 16, 24  # of random tokens, for the types of heads; different tokens before the repetition
 WordIds = tuple[int, ...]  # token ids of a word
 
 
@@ -24,34 +25,27 @@ def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: i
     all others, .5 by chance. Its 95 % bootstrap interval is over words. nan if the model's weights or the answers do
     not allow it.
     """
-    areas = answer_areas(model, answers_of_words(cells), *head, cells[0].tokens[0])
-    if not len(areas):
-        return NOT_KNOWN
-    each_word = np.arange(len(areas))
-    low, high = mean_interval(areas, [(each_word,)], N_BOOTSTRAP, seed).tolist()
-    return Estimate(float(areas.mean()), low, high)
-
-
-def answers_of_words(cells: Sequence[Cell]) -> dict[WordIds, set[int]]:
-    """Return for each antecedent the answers of the texts in which it is the antecedent."""
+    # The answers of the texts in which a word is the antecedent
     answers: dict[WordIds, set[int]] = defaultdict(set)
     for cell in cells:
         for word in cell.meant:
-            ids = tuple(cell.tokens[position] for position in word)
-            answers[ids].update(cell.answers)
-    return dict(answers)
+            answers[tuple(cell.tokens[position] for position in word)].update(cell.answers)
+    areas = answer_areas(model, answers, head, cells[0].tokens[0])
+    if not len(areas):
+        return NOT_KNOWN
+    each_word = np.arange(len(areas))
+    interval = ratio_interval(areas[:, None], np.ones(len(areas)), [(each_word,)], N_BOOTSTRAP, seed)
+    return Estimate(float(areas.mean()), *interval[:, 0].tolist())
 
 
-def answer_areas(
-    model: ObservableModel, answers: dict[WordIds, set[int]], layer: int, head: int, start_token: int
-) -> np.ndarray:
+def answer_areas(model: ObservableModel, answers: dict[WordIds, set[int]], head: Head, start_token: int) -> np.ndarray:
     """Return for each word the area under the ROC curve of its own answers against all others: [W].
 
     Words whose answers are all or none of the answers are left out; empty if the model's weights are not known.
     """
     targets = sorted(set().union(*answers.values()))
     words = [word for word, own in answers.items() if 0 < len(own) < len(targets)]
-    logits = ov_logits(model, words, targets, layer, head, start_token) if words else None
+    logits = ov_logits(model, words, targets, head, start_token) if words else None
     if logits is None:
         return np.empty(0)
 
@@ -67,7 +61,7 @@ def answer_areas(
 
 
 def ov_logits(
-    model: ObservableModel, words: Sequence[WordIds], targets: Sequence[int], layer: int, head: int, start_token: int
+    model: ObservableModel, words: Sequence[WordIds], targets: Sequence[int], place: Head, start_token: int
 ) -> Tensor | None:
     """Return what the head adds to the logits of `targets` if it attends to each word alone, [W, targets].
 
@@ -75,6 +69,7 @@ def ov_logits(
     norm and the unembedding (Elhage et al. 2021); the mean over the word's tokens is returned. The final norm's divisor
     is a positive factor common to all targets, and the biases do not depend on the word, so both are left out.
     """
+    layer, head = place
     _, _, value, output = model.head_weights(layer)
     if value is None or output is None:
         return None
@@ -96,31 +91,27 @@ def ov_logits(
     return torch.stack(means)
 
 
-def head_types(
-    model: ObservableModel, start_token: int, seed: int, n_sequences: int = 16, n_distinct: int = 24
-) -> dict[str, np.ndarray]:
-    """Return the `type_scores` of every head on random tokens that repeat once (Olsson et al. 2022).
-
-    `n_distinct` tokens are before the repetition; fewer if the context or the vocabulary is short.
-    """
-    n_distinct = min(n_distinct, (model.context_length - 1) // 2, model.vocab_size - 1)
+def head_types(model: ObservableModel, start_token: int, seed: int) -> dict[str, np.ndarray]:
+    """Return the `type_scores` of every head on random tokens that repeat once (Olsson et al. 2022)."""
+    n_distinct = min(_N_DISTINCT, (model.context_length - 1) // 2, model.vocab_size - 1)
 
     # Rows of the start token and twice the same random tokens, [B, T].
     rng = np.random.default_rng(seed)
     vocabulary = np.delete(np.arange(model.vocab_size), start_token)
-    half = np.stack([rng.choice(vocabulary, n_distinct, replace=False) for _ in range(n_sequences)])
-    tokens = np.concatenate([np.full((n_sequences, 1), start_token), half, half], axis=1)
-    maps = model.attention_scores(torch.from_numpy(tokens).to(model.device)).softmax(-1)
-    return type_scores(maps.cpu(), n_distinct)
+    half = np.stack([rng.choice(vocabulary, n_distinct, replace=False) for _ in range(_N_ROWS)])
+    tokens = np.concatenate([np.full((_N_ROWS, 1), start_token), half, half], axis=1)
+    return type_scores(model.attention_scores(torch.from_numpy(tokens).to(model.device)).softmax(-1).cpu())
 
 
-def type_scores(maps: Tensor, n_distinct: int) -> dict[str, np.ndarray]:
+def type_scores(maps: Tensor) -> dict[str, np.ndarray]:
     """Return the mean attention weight of each head on the key that defines each type, [L, H] each.
 
-    `maps` [L, B, H, T, T] are on a start token and twice the same `n_distinct` tokens: T = 1 + 2 n_distinct.
+    `maps` [L, B, H, T, T] are on a start token and twice the same tokens.
     """
-    later = torch.arange(2, maps.shape[-1])  # from 2: the key before 1 is the start token
-    repeated = torch.arange(n_distinct + 1, maps.shape[-1])  # queries in the second half
+    length = maps.shape[-1]
+    n_distinct = length // 2
+    later = torch.arange(2, length)  # from 2: the key before 1 is the start token
+    repeated = torch.arange(n_distinct + 1, length)  # queries in the second half
     weights = {
         "previous": maps[..., later, later - 1],
         "first": maps[..., 1:, 0],

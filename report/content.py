@@ -115,7 +115,7 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     own = [finding.file for finding in results.findings if finding.file] if results else []
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
-        f"width {opened.d_model}",
+        f"width {opened.shape['d_model']}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
         f"trained on {opened.data.source}, seed {opened.seed}"

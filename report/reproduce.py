@@ -21,8 +21,8 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
         model = [f"model={opened.source}", f"out={opened.folder}"]
     if opened.is_external and opened.has_stories:
         model.append("items=stories")
-    if opened.tokenizer_source:
-        model.append(f"tokenizer={opened.tokenizer_source}")
+    if tokenizer := opened.shape.get("tokenizer"):
+        model.append(f"tokenizer={tokenizer}")
     return program_command("eval", *model, *arguments)
 
 

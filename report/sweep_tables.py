@@ -10,7 +10,7 @@ from data.text_tables import markdown_table
 from probe.results import MEASURES
 from probe.seeds import SHOWN, QuestionOverSeeds, SeedsResult, Summary
 from probe.statistics import MIN_SEEDS
-from probe.variants import COLUMNS, Comparison, Variant
+from probe.variants import COLUMNS, STANDARD, Comparison, Variant, variant_name
 
 _Row = TypeVar("_Row")
 _STAR = (
@@ -94,7 +94,8 @@ def comparison_markdown(results: Comparison) -> str:
     for name in names:
         columns[name.replace("_", " ")] = lambda row, name=name: _with_star(row, name)  # type: ignore[misc]
     columns["supported"] = lambda row: f"{row.n_supported} of {len(row.verdicts)}" if row.verdicts else "not tested"
-    sentences = [f"- {variant.sentence}" for variant in results.variants]
+    sentences = [f"- {STANDARD}: {variant_name(results.standard)}"]
+    sentences += [f"- {variant.sentence}" for variant in results.variants[1:]]
     legend = [f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names]
     if results.question:
         legend.append(f"supported: number of runs whose head for the question {results.question} is supported")

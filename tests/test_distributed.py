@@ -20,11 +20,11 @@ RUN = [
 ]  # fmt: skip
 
 
-def torchrun(*arguments: str, script: str = "train.py", n_processes: int = 2) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: str, script: str = "train.py") -> subprocess.CompletedProcess[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", f"--master-port={port}", f"--nproc-per-node={n_processes}"]
+    launcher = ["-m", "torch.distributed.run", f"--master-port={port}", "--nproc-per-node=2"]
     return subprocess.run(
         [sys.executable, *launcher, str(ROOT / script), *arguments],
         capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -37,7 +37,7 @@ import os
 import torch
 import torch.distributed as dist
 from tests.training.small import small_trainer
-from training.distributed import process_group
+from training.device import process_group
 from training.trainer import train_step
 
 with process_group(use_cuda=False) as distributed:
@@ -57,30 +57,22 @@ os._exit(0)  # threads of gloo may still run, and would abort an ordinary exit n
 """
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Path:
-    """A run with one process."""
-    out = tmp_path_factory.mktemp("runs") / "reference"
-    assert run_program("train.py", f"out={out}", cache, *RUN).status == 0
-    return out
-
-
-def assert_close(out: Path, reference: Path) -> None:
-    """Compares losses, weights and optimizer states to float32 rounding."""
-    losses, expected = (
-        [record["loss"] for record in read_records(run) if "loss" in record] for run in (out, reference)
-    )
+def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: str) -> None:
+    """Losses, weights and optimizer states are equal to float32 rounding."""
+    assert run_program("train.py", f"out={tmp_path / 'one'}", cache, *RUN).status == 0
+    result = torchrun(f"out={tmp_path / 'two'}", cache, *RUN)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("step     3") == 1  # only rank 0 prints
+    runs = (tmp_path / "one", tmp_path / "two")
+    losses, expected = ([record["loss"] for record in read_records(run) if "loss" in record] for run in runs)
     assert losses == pytest.approx(expected, rel=1e-5)
-    states = [load_checkpoint(run / "checkpoints") for run in (out, reference)]
+    states = [load_checkpoint(run / "checkpoints") for run in runs]
     torch.testing.assert_close(states[0]["model"], states[1]["model"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(states[0]["optimizer"], states[1]["optimizer"], rtol=1e-3, atol=1e-6)
 
-
-def test_two_processes_train_as_one(reference: Path, tmp_path: Path, cache: str) -> None:
-    result = torchrun(f"out={tmp_path / 'run'}", cache, *RUN)
-    assert result.returncode == 0, result.stderr
-    assert_close(tmp_path / "run", reference)
-    assert result.stdout.count("step     3") == 1  # only rank 0 prints
+    # A resume with another number of processes takes it and says so.
+    resumed = run_program("train.py", f"out={tmp_path / 'two'}", "resume=true", "max_steps=7", cache)
+    assert resumed.status == 0 and "warning: processes=1 from step 6 on (before: 2)" in resumed.err
 
 
 def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,8 @@ from tests.program import ROOT
 LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "antecedent_lab": 4}
 LEVELS |= {"__main__.py": 5, "train": 5, "eval": 5, "tests": 6, "research": 6}
 OPTIONAL = {"transformers", "safetensors", "sentencepiece", "pandas"}
-SLOW = {
-    "datasets",
-    "huggingface_hub",
-    "scipy",
-    "antecedent_lab",
-    "train",
-    "eval",
-}  # seconds to import, and only some commands need them
+# Seconds to import, and only some commands need them.
+SLOW = {"datasets", "huggingface_hub", "scipy", "antecedent_lab", "train", "eval"}
 SLOW_PARTS = {"torch.utils.tensorboard"}
 PACKAGES = [package for package, level in LEVELS.items() if level < 5]
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -39,12 +32,28 @@ def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:
             yield from imports(node)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_only_from_its_own_level_and_those_below(path: Path) -> None:
-    level = LEVELS.get(path.name, LEVELS[path.relative_to(ROOT).parts[0]])
-    modules = list(imports(ast.parse(path.read_text())))
-    assert [name for name in modules if LEVELS.get(name.split(".")[0], 0) > level] == []
-    assert not {"train", "eval", "tests"} & {name.split(".")[0] for name in modules}
+def test_a_module_imports_only_from_its_own_level_and_those_below() -> None:
+    for path in FILES:
+        level = LEVELS.get(path.name, LEVELS[path.relative_to(ROOT).parts[0]])
+        roots = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+        assert [name for name in roots if LEVELS.get(name, 0) > level] == [], path
+
+
+def test_importing_a_module_prints_nothing_and_sets_nothing() -> None:
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES if path.stem[0] != "_"]
+    code = f"""
+import importlib, os, random, signal, warnings
+import datasets, hydra, numpy, scipy.stats, tensorboard, tokenizers, torch, transformers
+def state():
+    handlers = [signal.getsignal(number) for number in (2, 15)]
+    return dict(os.environ), handlers, random.getstate(), torch.get_rng_state().tolist(), [*warnings.filters]
+old = state(), torch.get_num_threads()
+for name in {names}:
+    importlib.import_module(name)
+assert (state(), torch.get_num_threads()) == old
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_imports_inside_functions_are_those_of_optional_or_slow_packages() -> None:

@@ -1,11 +1,9 @@
 """Runs that are killed, stopped by signals or damaged, and resumed: the result is that of a run without a stop."""
 
 import os
-import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -41,32 +39,26 @@ def fork_train(out: Path, cache: str, *overrides: str) -> int:
     return pid
 
 
-def wait_for_step(out: Path, step: int, seconds: float = 120) -> None:
-    """Returns as soon as metrics.jsonl has a line of `step`."""
-    path, end = out / "metrics.jsonl", time.monotonic() + seconds
+def end_at(pid: int, out: Path, step: int, number: int) -> int:
+    """Sends a signal as soon as metrics.jsonl has a line of `step`, and returns the exit status."""
+    path, end = out / "metrics.jsonl", time.monotonic() + 120
     while not (path.exists() and f'"step": {step},' in path.read_text(errors="replace")):
         assert time.monotonic() < end, f"no step {step}"
         time.sleep(0.005)
-
-
-def exit_status(pid: int) -> int:
+    os.kill(pid, number)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def results_of(out: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    """Returns the records of a run without its speed, and the weights and optimizer state of its newest checkpoint."""
-    timing = ("seconds", "tokens_per_second")
-    records = [{name: x for name, x in record.items() if name not in timing} for record in read_records(out)]
-    state = load_checkpoint(out / "checkpoints")
-    tensors = {f"{name}.{key}": value for name, values in state["optimizer"].items() for key, value in values.items()}
-    return records, state["model"] | tensors
-
-
 def assert_same_results(out: Path, reference: Path) -> None:
-    records, tensors = results_of(out)
-    expected_records, expected_tensors = results_of(reference)
-    assert records == expected_records
-    torch.testing.assert_close(tensors, expected_tensors, rtol=0, atol=0)
+    """Compares all records but the speed, and the weights and optimizer state of the newest checkpoints."""
+    records = [read_records(run) for run in (out, reference)]
+    for record in records[0] + records[1]:
+        for name in ("seconds", "tokens_per_second"):
+            record.pop(name, None)
+    assert records[0] == records[1]
+    states = [load_checkpoint(run / "checkpoints") for run in (out, reference)]
+    for part in ("model", "optimizer"):
+        torch.testing.assert_close(states[0][part], states[1][part], rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +71,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Path:
 
 @pytest.mark.slow
 def test_a_run_killed_five_times_ends_as_the_one_that_was_not(reference: Path, tmp_path: Path, cache: str) -> None:
-    rng, out, resume = random.Random(0), tmp_path / "run", [""]
+    out, resume = tmp_path / "run", list[str]()
     for step in (0, 7, 16, 25, 33):
-        pid = fork_train(out, cache, *filter(None, resume))
-        wait_for_step(out, step)
-        time.sleep(0.05 * rng.random())
-        os.kill(pid, signal.SIGKILL)
-        assert exit_status(pid) == -signal.SIGKILL
+        pid = fork_train(out, cache, *resume)
+        assert end_at(pid, out, step, signal.SIGKILL) == -signal.SIGKILL
         resume = ["resume=true"]
     assert train(out, cache, "resume=true").status == 0
     assert_same_results(out, reference)
@@ -98,10 +87,7 @@ def test_a_signal_saves_a_checkpoint_and_the_run_resumes_exactly(
     number: signal.Signals, reference: Path, tmp_path: Path, cache: str
 ) -> None:
     out = tmp_path / "run"
-    pid = fork_train(out, cache)
-    wait_for_step(out, 10)
-    os.kill(pid, number)
-    assert exit_status(pid) == 128 + number
+    assert end_at(fork_train(out, cache), out, 10, number) == 128 + number
     step = max(record["step"] for record in read_records(out))
     assert load_checkpoint(out / "checkpoints")["step"] == step
     assert train(out, cache, "resume=true").status == 0
@@ -119,13 +105,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over(reference: Path, tmp_path: P
     assert [record["step"] for record in read_records(out) if record["split"] == "train"] == list(range(1, N_STEPS + 1))
 
 
-def test_a_learning_rate_that_diverges_ends_with_one_line_that_names_it(tmp_path: Path, cache: str) -> None:
-    overrides = ["optim.learning_rate=1e17", "optim.embedding_learning_rate=1e17", "optim.warmup_steps=0"]
-    error = train(tmp_path / "run", cache, *overrides).error
-    assert "optim.learning_rate" in error
-
-
-def test_a_default_run_prints_at_most_fifteen_lines(reference: Path, tmp_path: Path, cache: str) -> None:
+def test_a_run_prints_at_most_fifteen_lines_and_one_that_diverges_names_the_learning_rate(
+    tmp_path: Path, cache: str
+) -> None:
     result = train(tmp_path / "run", cache)
     assert len(result.out.splitlines()) <= 15 and result.err == ""
     assert f"eval.py run={tmp_path / 'run'} {cache}\n" in result.out  # works when pasted
+    overrides = ["optim.learning_rate=1e17", "optim.embedding_learning_rate=1e17", "optim.warmup_steps=0"]
+    assert "optim.learning_rate" in train(tmp_path / "diverged", cache, *overrides).error

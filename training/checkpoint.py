@@ -75,8 +75,7 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
     # A running training may have replaced them meanwhile.
     if read_manifest(folder) != entries:
         return load_checkpoint(folder, best=best)
-    remedy = "copy them from a backup, or train again"
-    raise UserError(f"{folder}: every checkpoint is damaged; {remedy}")
+    raise UserError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
 
 
 def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -92,8 +91,8 @@ def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | Non
         # A run that has recorded steps had a checkpoint, of step 0 at least.
         metrics = run / "metrics.jsonl"
         if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
-            problem = "the checkpoints are missing; copy them from a backup, or start a new run"
-            raise UserError(f"{run}: {problem}") from None
+            remedy = "copy them from a backup, or start a new run"
+            raise UserError(f"{run}: the checkpoints are missing; {remedy}") from None
         return None
     step = state.get("step")
     if not isinstance(step, int) or not isinstance(state.get("config"), dict):

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -80,31 +80,26 @@ def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, conf
     template: str = config.hydra.help.template
     values: Any = OmegaConf.to_container(config)
 
-    # One line for each setting.
+    # One line for each setting; data have a schema for each source, of which the largest that fits counts.
     lines = []
     for group, schemas in groups.items():
-        if not schemas:
-            continue
-        group_values = values[group] if group else values
-        for field in _fitting_fields(schemas, group_values):
-            name = f"{group}.{field.name}" if group else field.name
-            value = group_values[field.name]
+        group_values = values.get(group, {}) if group else values
+        fitting = [fields(schema) for schema in schemas if {field.name for field in fields(schema)} <= {*group_values}]
+        for field in max(fitting, key=len, default=()):
+            value, info, choices = group_values[field.name], setting_info(field), enum_choices(field.type)
             text = value if isinstance(value, str) else json.dumps(value)
-            info, choices = setting_info(field), enum_choices(field.type)
-            meaning = " ".join([info.meaning if info else "", *([f"({', '.join(choices)})"] if choices else [])])
-            lines.append(f"  {f'{name}={text}':38}  {meaning}".rstrip())
+            meaning = [info.meaning if info else "", *([f"({', '.join(choices)})"] if choices else [])]
+            lines.append(f"  {f'{_name(group, field.name)}={text}':38}  {' '.join(meaning)}".rstrip())
     return template.replace("$CONFIG", "\n".join(lines))
 
 
-def _fitting_fields(schemas: Sequence[type], values: Mapping[str, Any]) -> tuple[Field, ...]:
-    """Return the fields of the largest schema that `values` have: data have a schema for each source."""
-    fitting = [fields(schema) for schema in schemas if {field.name for field in fields(schema)} <= values.keys()]
-    return max(fitting, key=len, default=())
+def _name(group: str, field: str) -> str:
+    return f"{group}.{field}" if group else field
 
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
-    # Each argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
+    # An argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
     names = [*filter(None, groups), *setting_names(groups)]
     for argument in arguments:
         try:
@@ -120,7 +115,11 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
         elif not equals:
             raise UserError(f"{argument}: settings are written NAME=VALUE")
         elif re.match(r"hydra\b", name):
-            _check_hydra_setting(argument)
+            if not HYDRA_SETTINGS.fullmatch(argument):
+                raise UserError(
+                    f"{argument}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir "
+                    "and hydra.sweeper.max_batch_size (1 or more) can be set, to plain values"
+                )
         elif name not in names:
             raise UserError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
         elif "${" in value:  # text is data: it must not become an interpolation
@@ -129,26 +128,14 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
             _check_choices(name, value)
 
 
-def _check_hydra_setting(argument: str) -> None:
-    """Raise UserError for a setting of Hydra that is not one of `HYDRA_SETTINGS`, or cannot work on this machine."""
-    if not HYDRA_SETTINGS.fullmatch(argument):
-        raise UserError(
-            f"{argument}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir and "
-            "hydra.sweeper.max_batch_size (1 or more) can be set, to plain values"
-        )
-    if argument == "hydra/launcher=submitit_slurm" and shutil.which("srun") is None:
-        raise UserError(f"{argument}: found no srun; use a machine that can submit jobs to SLURM")
-
-
 def _check_choices(group: str, value: str) -> None:
     """Raise UserError unless each of the comma-separated choices is a file in configs/GROUP."""
-    folder = CONFIGS / group
-    files = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
-    choices = sorted(name for name in files if "_base" not in name)
+    files = [path.relative_to(CONFIGS / group) for path in (CONFIGS / group).rglob("*.yaml")]
+    choices = sorted(file.with_suffix("").as_posix() for file in files if file.stem != "_base")
     for choice in value.split(","):
         if choice.strip() not in choices:
-            suggestion = did_you_mean(choice, choices)
-            raise UserError(f"{group}={choice}: must be one of {', '.join(choices)}{suggestion}")
+            expected = f"{', '.join(choices)}{did_you_mean(choice, choices)}"
+            raise UserError(f"{group}={choice}: must be one of {expected}")
 
 
 def setting_names(groups: Groups, *types: object) -> list[str]:
@@ -158,24 +145,24 @@ def setting_names(groups: Groups, *types: object) -> list[str]:
         for schema in schemas:
             for field in fields(schema):
                 if not types or field.type in types:
-                    names.append(f"{group}.{field.name}" if group else field.name)
+                    names.append(_name(group, field.name))
     return names
 
 
 def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
     """Return the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
-    # Hydra would take commas and brackets in a text for its own grammar.
     texts = setting_names(groups, str, str | None)
-    settings = [quote_text(argument, texts) for argument in arguments if "=" in argument]
+    flags = [argument for argument in arguments if "=" not in argument]
+    settings = [_quoted(argument, texts) for argument in arguments if "=" in argument]
 
     # Under -m the runs are in folders of `out`.
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
-    if outs and {"-m", "--multirun"} & set(arguments):
+    if outs and {"-m", "--multirun"} & set(flags):
         settings.append(f"hydra.sweep.dir={outs[-1]}")
-    return [*(argument for argument in arguments if "=" not in argument), *settings]
+    return flags + settings
 
 
-def quote_text(argument: str, texts: Sequence[str]) -> str:
+def _quoted(argument: str, texts: Sequence[str]) -> str:
     """Return NAME=VALUE with VALUE in Hydra's quotes if NAME is in `texts`, so that commas and brackets stay text."""
     name, _, value = argument.partition("=")
     if name not in texts or value == "null" or re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
@@ -189,14 +176,9 @@ def program_command(program: str, *settings: str) -> str:
     """Return the line to paste into a shell in this folder that runs train.py or eval.py (`program` without .py)."""
     if __name__.startswith("antecedent_lab."):  # the installed package
         return shlex.join(["antecedent-lab", program, *settings])
-    names = ["python"]
-    if shutil.which("python") != sys.executable:
-        names = [_short_path(Path(sys.executable))]
-    return shlex.join([*names, _short_path(CONFIGS.parent / f"{program}.py"), *settings])
-
-
-def _short_path(path: Path) -> str:
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    folder = f"{Path.cwd()}{os.sep}"
+    python = "python" if shutil.which("python") == sys.executable else sys.executable.removeprefix(folder)
+    return shlex.join([python, str(CONFIGS.parent / f"{program}.py").removeprefix(folder), *settings])
 
 
 def next_command(program: str, directory: str, cache_dir: str, *settings: str) -> str:
@@ -209,9 +191,7 @@ def next_command(program: str, directory: str, cache_dir: str, *settings: str) -
 def one_line_errors() -> Iterator[None]:
     """End the program with one line on stderr and exit status 2 if the body raises an error that a user can cause.
 
-    Those are bad settings or input (UserError, and the errors of Hydra and OmegaConf), files that cannot be read or
-    written (OSError), missing optional packages, too little memory, and diverged training (FloatingPointError). Ctrl-C
-    exits with 130 and a closed output pipe with 141. With ANTECEDENT_TRACEBACK=1 the traceback is printed instead.
+    Ctrl-C exits with 130 and a closed output pipe with 141. With ANTECEDENT_TRACEBACK=1 the traceback is printed.
     """
     try:
         yield

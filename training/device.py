@@ -1,13 +1,33 @@
-"""Device and number format of the computation."""
+"""Where a run computes: the device and its number format, the processes of torchrun, and the signals that stop it.
+
+Every process takes the same steps on its own rows of each batch. Only rank 0 evaluates and writes files.
+"""
 
 import ctypes
-from contextlib import AbstractContextManager
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import parent_process
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from data.errors import UserError
 from training.settings import Device, Precision
+
+T = TypeVar("T")
+
+TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
+
+
+# Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +57,7 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
     multiplies_bfloat16 = torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16()
     is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
-    name = f"cpu ({torch.get_num_threads()} threads)"
-    if is_cuda:
-        name = f"cuda ({torch.cuda.get_device_name()})"
+    name = f"cuda ({torch.cuda.get_device_name()})" if is_cuda else f"cpu ({torch.get_num_threads()} threads)"
     description = f"{name}, {str(dtype).removeprefix('torch.')}"
     return ComputeDevice(torch.device("cuda" if is_cuda else "cpu"), dtype, description)
 
@@ -62,3 +80,113 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
     mallopt(trim_threshold, 2**31 - 1)
     mallopt(mmap_max, 0)
+
+
+# Processes
+
+
+@dataclass(frozen=True, slots=True)
+class Distributed:
+    """The rank of this process and its collectives; with the default values a single process, without communication."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def broadcast(self, value: T) -> T:
+        """Return rank 0's `value`, any object that pickle can copy."""
+        if self.world_size == 1:
+            return value
+        values = [value if self.is_main else None]
+        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]  # type: ignore[return-value]
+
+    def all_reduce_max(self, number: int) -> int:
+        """Return the largest `number` of all ranks."""
+        if self.world_size == 1:
+            return number
+        tensor = torch.tensor(number)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return int(tensor)
+
+    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean of `tensor` over all ranks."""
+        if self.world_size == 1:
+            return tensor
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total / self.world_size
+
+
+SINGLE_PROCESS = Distributed()
+
+
+@contextmanager
+def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
+    """Initialise the process group that torchrun describes in the environment, and destroy it at the end.
+
+    With `use_cuda`, gradients are on the CUDA device with the number of this process on its machine, if there is one.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        yield SINGLE_PROCESS
+        return
+    use_cuda = use_cuda and torch.cuda.is_available()
+    if use_cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo", timeout=TIMEOUT)
+    yield Distributed(dist.get_rank(), world_size)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# Signals
+
+
+class StopRequest:
+    """Remember the first SIGINT, SIGTERM or SIGHUP, so that the run can save a checkpoint and exit.
+
+    A second signal ends the process at once, unless it comes within two seconds: torchrun passes on a Ctrl-C that its
+    processes got too. A signal that is ignored (SIGHUP under nohup) or has another handler stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        self._received_at = 0.0
+        self._old_handlers: dict[int, Any] = {}
+        numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
+        for number in filter(None, numbers):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                self._old_handlers[number] = signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._received is None:
+            self._received, self._received_at = number, time.monotonic()
+        elif time.monotonic() > self._received_at + 2:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def close(self) -> None:
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+
+    @property
+    def signal(self) -> int | None:
+        """The number of the first signal, None if there was none."""
+        parent = parent_process()
+        if self._received is None and parent is not None and parent.pid != os.getppid():
+            # The sweep that started this process (hydra/launcher=joblib) has ended.
+            self._received = signal.SIGTERM
+        return self._received
+
+    def receive(self, number: int) -> None:
+        """Take over the signal that another process of this run received; 0: none."""
+        self._received = self._received or number or None
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of the process: 0 without a signal, else 128 + its number, as shells expect."""
+        return 128 + self.signal if self.signal is not None else 0

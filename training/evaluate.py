@@ -1,6 +1,6 @@
 """Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe records."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -63,22 +63,17 @@ class RowLosses:
 
 @torch.no_grad()
 def row_losses(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    n_classes: int,
-    autocast: AbstractContextManager | None = None,
-    *,
-    single_document: bool = True,
+    model: Transformer, batches: Iterable[Batch], n_classes: int, autocast: AbstractContextManager | None = None
 ) -> RowLosses:
     """Return the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
 
-    Tokens without a class are in class 0. With `single_document` no row holds several, so that a causal model needs no
-    document ids. `autocast` is the context of the forward pass (default: float32).
+    Tokens without a class are in class 0. `autocast` is the context of the forward pass (default: float32).
     """
     device = next(model.parameters()).device
     losses, counts, floors = [], [], []
     for batch in batches:
-        inputs = batch.model_inputs(single_document=single_document)
+        # No row holds several documents, so a causal model needs no document ids.
+        inputs = batch.model_inputs(single_document=model.config.is_causal)
         with autocast or nullcontext():
             logits = model(*(tensor.to(device) for tensor in inputs))
         loss = token_losses(logits, batch.targets.to(device)).cpu().double()  # [B, T]
@@ -94,17 +89,17 @@ def row_losses(
     return RowLosses(torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None)
 
 
-def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean per token and its standard error, both [...], with rows as independent clusters.
+def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
+    """Return the mean per token and its standard error, with rows as independent clusters.
 
-    `sums` [R, ...] and `counts` [R, ...] are over the tokens of each row. The standard error is that of a ratio
-    estimator (Cochran 1977, Sampling Techniques, eq. 6.13). nan without tokens, and a nan error for a single row.
+    `sums` [R] and `counts` [R] are over the tokens of each row. The standard error is that of a ratio estimator
+    (Cochran 1977, Sampling Techniques, eq. 6.13), nan for a single row.
     """
     n_rows = len(sums)
-    total = counts.sum(0)
-    mean = sums.sum(0) / total
-    residuals = sums - mean * counts
-    return mean, (residuals.square().sum(0) * n_rows / (n_rows - 1 or float("nan"))).sqrt() / total
+    total = counts.sum()
+    mean = sums.sum() / total
+    variance = (sums - mean * counts).square().sum() * n_rows / (n_rows - 1 or float("nan"))
+    return mean.item(), (variance.sqrt() / total).item()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,40 +107,16 @@ class LossSummary:
     """Mean loss in nats per token, by class for the classes that have tokens; None: not known."""
 
     loss: float
-    loss_by_class: dict[str, float] | None = None
+    loss_by_class: dict[str, float] | None
+    bits_per_byte: float
     floor: float | None = None  # the entropy lower bound
-    floor_by_class: dict[str, float] | None = None
     gap: float | None = None  # loss minus bound
     gap_error: float | None = None  # its standard error
     gap_by_class: dict[str, float] | None = None
-    gap_error_by_class: dict[str, float] | None = None
-    bits_per_byte: float | None = None
 
     def known(self) -> dict[str, Any]:
         """Return the values that are known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def summarise(rows: RowLosses, classes: Sequence[str]) -> LossSummary:
-    """Return the mean loss and, if the entropy lower bound is known, the gap to it; by class for those of `classes`."""
-    sums = {"loss": rows.losses}  # [R, C]
-    if rows.floors is not None:
-        sums |= {"floor": rows.floors, "gap": rows.losses - rows.floors}
-    columns = {name: i for i, name in enumerate(classes) if rows.counts[:, i].any()}
-    values: dict[str, Any] = {}
-    for name, losses in sums.items():
-        # Over all tokens, and over those of each class, [C].
-        mean, error = mean_and_error(losses.sum(1), rows.counts.sum(1))
-        means, errors = mean_and_error(losses, rows.counts)
-        values[name] = mean.item()
-        by_class = {f"{name}_by_class": means}
-        if name == "gap":
-            values |= {"gap_error": error.item()}
-            by_class |= {"gap_error_by_class": errors}
-        if columns:
-            for key, numbers in by_class.items():
-                values[key] = {cls: numbers[i].item() for cls, i in columns.items()}
-    return LossSummary(**values)
 
 
 def validation_loss(
@@ -155,20 +126,35 @@ def validation_loss(
     n_tokens: int | None = None,
     autocast: AbstractContextManager | None = None,
 ) -> LossSummary:
-    """Return `summarise` of about the first `n_tokens` of a split, or of all, and bits_per_byte; `model` in eval mode.
+    """Return the loss on about the first `n_tokens` of a split, or on all; `model` in eval mode.
 
     `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
     """
+    context_length = model.config.context_length
     batches = validation_batches(
-        split, tokens_per_batch=tokens_per_batch, context_length=model.config.context_length, n_tokens=n_tokens
+        split, tokens_per_batch=tokens_per_batch, context_length=context_length, n_tokens=n_tokens
     )
-    is_causal = model.config.is_causal
-    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast, single_document=is_causal)
+    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast)
+    counts = rows.counts.sum(1)  # [R]
+    loss, _ = mean_and_error(rows.losses.sum(1), counts)
 
-    # Only stories have classes.
+    # Only stories have classes and a lower bound.
     has_classes = isinstance(split, StorySplit) and split.classes is not None
-    summary = summarise(rows, TOKEN_CLASSES if has_classes else ())
-    return replace(summary, bits_per_byte=split.bits_per_byte(summary.loss))
+    summary = LossSummary(loss, _by_class(rows.losses, rows) if has_classes else None, split.bits_per_byte(loss))
+    if rows.floors is None:
+        return summary
+    gaps = rows.losses - rows.floors  # [R, C]
+    floor, _ = mean_and_error(rows.floors.sum(1), counts)
+    gap, error = mean_and_error(gaps.sum(1), counts)
+    gap_by_class = _by_class(gaps, rows) if has_classes else None
+    return replace(summary, floor=floor, gap=gap, gap_error=error, gap_by_class=gap_by_class)
+
+
+def _by_class(sums: Tensor, rows: RowLosses) -> dict[str, float]:
+    """Return the mean of `sums` [R, C] per token, by class for the classes that have tokens."""
+    n_tokens = rows.counts.sum(0)  # [C]
+    means = sums.sum(0) / n_tokens
+    return {name: means[i].item() for i, name in enumerate(TOKEN_CLASSES) if n_tokens[i] > 0}
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:

@@ -23,10 +23,7 @@ STAGING = ".unfinished"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that readers see the old content or the new content, also after a crash.
-
-    Raises OSError with the path and, if the disk is full, the bytes; the old file is unchanged.
-    """
+    """Write a file so that readers see the old content or the new content, also after a crash or an OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -43,11 +40,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
-    """Return `error` with the path and, if there was no space, how many bytes were to be written."""
-    message = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        message += f" (writing {n_bytes:,} bytes; {shutil.disk_usage(path.parent).free:,} are free)"
-    return type(error)(error.errno, message, str(path))
+    """Return `error` with the path and how many bytes were to be written."""
+    return type(error)(error.errno, f"{error.strerror or error} (writing {n_bytes:,} bytes)", str(path))
 
 
 def remove_unfinished_files(folder: Path) -> None:
@@ -59,13 +53,12 @@ def remove_unfinished_files(folder: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Flush the names in `folder` to the disk, where a folder can be opened (not on Windows)."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_json(path: Path) -> Any:
@@ -98,14 +91,11 @@ def lock(folder: Path) -> FolderLock:
     Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
     """
     path = folder / LOCK
-    if path.is_symlink():  # in a run from somebody else it could lead to any file of ours
-        raise OSError(f"{path}: is a link; delete it")
-    folder_lock = FolderLock(path)
+    folder_lock = FolderLock(path)  # follows no link
     try:
         folder_lock.acquire(timeout=0)
     except Timeout:
-        problem = "another process is writing to it; wait until it ends, or stop it"
-        raise BlockingIOError(f"{folder}: {problem}") from None
+        raise BlockingIOError(f"{folder}: another process is writing to it; wait until it ends, or stop it") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without locks
             raise
@@ -118,9 +108,7 @@ def lock(folder: Path) -> FolderLock:
 def write_files(folder: Path, files: Mapping[str, str], marker: str | None = None) -> None:
     """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 
-    The files are first written to a temporary folder; an error there changes nothing. Then `marker`, the path that
-    readers look for, is deleted, the others are moved into place, and `marker` is moved last.
-    Only one process may write to `folder` at a time. Raises OSError if a file cannot be written.
+    An error while they are written to a temporary folder changes nothing. Only one process may write at a time.
     """
     staging = folder / STAGING
     try:
@@ -134,7 +122,7 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
             write_atomically(staging / name, content.encode())
 
-        # From here on readers find no marker, until every file is in its place.
+        # From here on readers find no marker, the path that they look for, until every file is in its place.
         if marker is not None:
             (folder / marker).unlink(missing_ok=True)
             _sync_folder((folder / marker).parent)

@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from data.corpus import Corpus
 from data.errors import UserError
-from model.transformer import Transformer, n_parameters
+from model.transformer import n_parameters
 from training.files import with_path, write_atomically
-from training.settings import TrainSettings
+from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
@@ -29,8 +29,6 @@ class JsonLines:
     def __init__(self, path: Path, resumed_step: int) -> None:
         """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
         self.path = path
-
-        # Steps after the checkpoint are taken and recorded again.
         if path.exists():
             lines = [line for line in _lines(path) if _step(line) <= resumed_step]
             write_atomically(path, "".join(lines).encode())
@@ -59,8 +57,7 @@ class RunLog:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._weights: JsonLines | None = None  # opened at the first line; a large model has none
-        self._run = run
-        self._resumed_step = resumed_step
+        self._run, self._resumed_step = run, resumed_step
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -71,10 +68,7 @@ class RunLog:
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Record JSON values of one step by name; `split` is "train", "validation" or "probe".
-
-        TensorBoard gets the finite numbers, as name/split, or outer/inner if nested.
-        """
+        """Record JSON values of one step by name, in TensorBoard the finite numbers: name/split, or outer/inner."""
         self._metrics.write(step, {"split": split, **values})
         for name, value in values.items():
             numbers = value if isinstance(value, dict) else {split: value}
@@ -157,33 +151,26 @@ class Console:
 # Lines on the terminal
 
 
-def start_lines(
-    settings: TrainSettings, device: str, corpus: Corpus, model: Transformer, folder: Path, step: int
-) -> list[str]:
+def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
     """Return the lines about device, data, model and run directory that a run begins with."""
-    shape = settings.model
+    settings, shape, n_processes = trainer.settings, trainer.settings.model, trainer.distributed.world_size
+    processes = f"; {n_processes} processes (DDP)" if n_processes > 1 else ""
     n_train, n_validation = len(corpus.train.tokens), len(corpus.validation.tokens)
-    lines = [
-        f"device  {device}",
+    return [
+        f"device  {trainer.device.description}{processes}",
         f"data    {settings.data.source}: {n_train:,} training and {n_validation:,} validation tokens, "
-        f"vocabulary {model.vocab_size:,}",
-    ]
-    lines += [f"note    {note}" for note in corpus.notes]
-    lines += [
-        f"model   {n_parameters(model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
+        f"vocabulary {trainer.model.vocab_size:,}",
+        *(f"note    {note}" for note in corpus.notes),
+        f"model   {n_parameters(trainer.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
         f"width {shape.d_model}, context {shape.context_length}",
-        f"run     {folder}, step {step} of {settings.run.max_steps:,}; watch it with: "
+        f"run     {folder}, step {trainer.step} of {settings.run.max_steps:,}; watch it with: "
         f"tensorboard --logdir {quote(str(folder.parent))}",
     ]
-    return lines
 
 
 def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str:
     """Return the line of an evaluation, with at most three questions of the probe."""
     phrases = [f"step {step:>5}", f"validation loss {loss:.3f}", *summary[:3]]
-    if len(summary) > 3:
-        n_more = len(summary) - 3
-        phrases.append(f"(TensorBoard shows {n_more} more question{'s' if n_more > 1 else ''})")
     if n_skipped:
         phrases.append(f"skipped steps {n_skipped}")
     return "  ".join(phrases)
@@ -192,19 +179,13 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
 def gap_lines(
     gap: float | None, error: float | None, by_class: Mapping[str, float] | None, *, is_causal: bool = True
 ) -> list[str]:
-    """Return lines for the terminal about the gap to the lower bound; None if that is unknown.
-
-    A model that is not causal attends to its own targets, so that it can have any loss.
-    """
+    """Return lines for the terminal about the gap to the lower bound; None if that is unknown."""
     lines = []
     if gap is not None and error is not None:
         classes = [f"{name} {value:.3f}" for name, value in (by_class or {}).items()]
-        estimate = f"{gap:.3f} ± {error:.3f} nats/token"
-        lines.append(f"gap to the entropy lower bound: {estimate}  ({'  '.join(classes)})")
+        lines.append(f"gap to the entropy lower bound: {gap:.3f} ± {error:.3f} nats/token  ({'  '.join(classes)})")
         if is_causal and gap < -MAX_STANDARD_ERRORS * error:
-            problem = "the loss is below its lower bound by more than 3 standard errors"
-            lines.append(f"warning: {problem}: a bug or a leak")
+            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
     if not is_causal:
-        problem = "the model attends to the tokens it predicts, so the loss means nothing"
-        lines.append(f"note: model.mask=none: {problem}")
+        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
     return lines

@@ -6,31 +6,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from data.corpus import Corpus, load_corpus
 from data.errors import UserError
 from model.transformer import Transformer, n_parameters
-from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
+from training.checkpoint import drop_checkpoints_after, load_resumable, save_checkpoint
 from training.command_line import next_command
-from training.device import ComputeDevice, choose_device, keep_freed_memory
-from training.distributed import Distributed, process_group
-from training.evaluate import LossSummary, MakeProbe, Probe, sample_text, validation_loss
+from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
+from training.evaluate import MakeProbe, Probe, sample_text, validation_loss
 from training.files import lock
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line
-from training.run_dir import (
-    check_out_is_free,
-    create_run,
-    environment,
-    record_resume,
-    run_config,
-    write_run_files,
-)
+from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
 from training.settings import Device, TrainSettings
-from training.stop import StopRequest
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
 
@@ -40,7 +30,8 @@ MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 # Set-up
 
 
-class _RunInputs(NamedTuple):
+@dataclass(frozen=True)
+class _RunInputs:
     """What a run starts from, the same on every rank."""
 
     settings: TrainSettings  # with the commit of a hub dataset
@@ -52,12 +43,10 @@ class _RunInputs(NamedTuple):
 
 @dataclass
 class RunContext:
-    """What only rank 0 has: the run directory and its open files, the validation data, and the model to evaluate."""
+    """What only rank 0 has: the run directory and its open files, and the validation data."""
 
     folder: Path  # the run directory
-    config: dict[str, Any]  # the content of config.json
-    corpus: Corpus
-    model: Transformer
+    inputs: _RunInputs
     probe: Probe | None
     log: RunLog
     console: Console
@@ -75,7 +64,7 @@ def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInput
         if not run.resume:
             check_out_is_free(run.out)  # before the data are prepared, which can take long
         corpus = load_corpus(settings.data, Path(run.cache_dir))
-        settings = replace(settings, data=corpus.config)  # with the commit of a hub dataset
+        settings = replace(settings, data=corpus.config)
         config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
         if run.resume:
             state = load_resumable(Path(run.out or ""), config)
@@ -89,27 +78,13 @@ def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInput
     return _RunInputs(settings, corpus, config, state)
 
 
-def _start_trainer(inputs: _RunInputs, device: ComputeDevice, distributed: Distributed) -> tuple[Trainer, Transformer]:
-    """Return the trainer, at step 0 or at the checkpoint, and the model that rank 0 evaluates."""
-    settings = inputs.settings
-    vocab_size = inputs.corpus.tokenizer.get_vocab_size()
-    model = Transformer(settings.model, vocab_size, settings.run.seed).to(device.device)
-
-    trainer = make_trainer(settings, model, inputs.corpus.train, device, distributed)
-    if inputs.state is not None:
-        trainer.load(inputs.state)
-    return trainer, model
-
-
 @contextmanager
-def _open_run(
-    trainer: Trainer, model: Transformer, inputs: _RunInputs, make_probe: MakeProbe, label: str
-) -> Iterator[RunContext | None]:
+def _open_run(trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, label: str) -> Iterator[RunContext | None]:
     """Yield what rank 0 needs to evaluate and to write, None on the other ranks; the run is locked in the body."""
     if not trainer.distributed.is_main:
         yield None
         return
-    run = inputs.settings.run
+    run, state = inputs.settings.run, inputs.state
     if run.resume:
         folder = Path(run.out or "")
         run_lock = lock(folder)
@@ -118,9 +93,7 @@ def _open_run(
 
     with closing(run_lock):
         # Describe the run: its settings, its machine, and what a resume has changed of them.
-        n_processes = trainer.distributed.world_size
-        machine = environment(trainer.device.description, torch.get_num_threads(), n_processes)
-        state = inputs.state
+        machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
         # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
@@ -134,7 +107,7 @@ def _open_run(
             closing(RunLog(folder, trainer.saved_step)) as log,
             closing(Console(trainer.step, run.max_steps, label)) as console,
         ):
-            yield RunContext(folder, inputs.config, inputs.corpus, model, probe, log, console)
+            yield RunContext(folder, inputs, probe, log, console)
 
 
 # The loop
@@ -143,19 +116,21 @@ def _open_run(
 def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
     """Train from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
 
-    With several processes the settings of rank 0 count. Returns the exit status: 0, or 128 + the number of the signal
-    that stopped the run.
+    Returns the exit status: 0, or 128 + the number of the signal that stopped the run.
     """
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
+        # The model and its trainer, at step 0 or at the checkpoint.
         device = choose_device(run.device, run.precision, run.threads)
         keep_freed_memory()
         inputs = _load_inputs(settings, distributed)
-        trainer, model = _start_trainer(inputs, device, distributed)
-        with (
-            _open_run(trainer, model, inputs, make_probe, label) as context,
-            closing(StopRequest()) as stop,
-        ):
+        settings, corpus = inputs.settings, inputs.corpus
+        model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(device.device)
+        trainer = make_trainer(settings, model, corpus.train, device, distributed)
+        if inputs.state is not None:
+            trainer.load(inputs.state)
+
+        with _open_run(trainer, inputs, make_probe, label) as context, closing(StopRequest()) as stop:
             _train(trainer, context, stop)
     return stop.exit_status
 
@@ -166,7 +141,7 @@ def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> N
 
     # A new run begins with an evaluation and a checkpoint.
     if context:
-        context.console.print(*_start_lines(trainer, context))
+        context.console.print(*start_lines(trainer, context.inputs.corpus, context.folder))
     if trainer.saved_step < 0:
         _evaluate_and_save(trainer, context)
 
@@ -185,14 +160,6 @@ def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> N
         context.console.print(f"done    {trainer.seconds:.0f} s of training; next: {command}")
 
 
-def _start_lines(trainer: Trainer, context: RunContext) -> list[str]:
-    n_processes = trainer.distributed.world_size
-    device = trainer.device.description
-    if n_processes > 1:
-        device += f"; {n_processes} processes (DDP)"
-    return start_lines(trainer.settings, device, context.corpus, context.model, context.folder, trainer.step)
-
-
 def _is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
     """Return True on every rank if any of them has received a signal, so that all stop after the same step."""
     stop.receive(distributed.all_reduce_max(stop.signal or 0))
@@ -206,15 +173,14 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
     # Losses and norms are of this step, the speed is of all steps since the last record.
     if context:
         loss = stats.loss.item()
-        seconds = trainer.seconds - trainer.recorded_seconds
         values = {
             "loss": loss,
-            "bits_per_byte": context.corpus.train.bits_per_byte(loss),
+            "bits_per_byte": context.inputs.corpus.train.bits_per_byte(loss),
             "gradient_norm": stats.gradient_norm.item(),
             # That of the matrices is last.
             "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],
             "skipped": int(trainer.skipped),
-            "tokens_per_second": round(trainer.n_tokens / seconds),
+            "tokens_per_second": round(trainer.n_tokens / (trainer.seconds - trainer.recorded_seconds)),
             "seconds": round(trainer.seconds, 3),
         }
         context.log.record(trainer.step, "train", values)
@@ -223,19 +189,15 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
     trainer.n_tokens = 0
 
     if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
-        problem = "steps in a row had a loss or gradient that is not finite"
-        raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} {problem}")
+        raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
     """Return the error of a run that cannot be continued."""
     optim = trainer.settings.optim
-    run = trainer.settings.run
-    precision = " or precision=float32" if trainer.device.dtype is torch.bfloat16 else ""
-    resume = f"with resume=true {quote(f'out={run.out}')} " if run.out else ""
     return FloatingPointError(
-        f"step {trainer.step}: {problem}; try {resume}a lower optim.learning_rate (now {optim.learning_rate:g}) or "
-        f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}){precision}"
+        f"step {trainer.step}: {problem}; try a lower optim.learning_rate (now {optim.learning_rate:g}) or "
+        f"optim.embedding_learning_rate (now {optim.embedding_learning_rate:g}), or precision=float32"
     )
 
 
@@ -262,25 +224,19 @@ def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
     if context is None:
         return
 
-    context.model.eval()
-    summary = _probe(context, trainer.step)
+    trainer.model.eval()
+    summary = _probe(trainer, context)
     if is_evaluation:
-        loss, measured = _validate(trainer, context)
-        _log_validation(trainer, context, measured, summary, is_finite=isfinite(loss) and isfinite(measured.loss))
-        if isfinite(loss) and not trainer.has_diverged:
-            is_best = loss <= trainer.best_loss
-            trainer.best_loss = min(trainer.best_loss, loss)
-            _save(trainer, context, is_best=is_best)
-        if trainer.step == run.max_steps:
-            _log_result(trainer, context, measured)
-    context.model.train()
+        _evaluate(trainer, context, summary)
+    trainer.model.train()
 
 
-def _probe(context: RunContext, step: int) -> list[str]:
+def _probe(trainer: Trainer, context: RunContext) -> list[str]:
     """Record the weights of a small model, probe it, record the result, and return its summary."""
-    if n_parameters(context.model) <= MAX_HISTORY_WEIGHTS:
-        context.log.weights(step, pack_parameters(context.model, torch.float16))
-    record = context.probe(context.model, step) if context.probe else None
+    step, model = trainer.step, trainer.model
+    if n_parameters(model) <= MAX_HISTORY_WEIGHTS:
+        context.log.weights(step, pack_parameters(model, torch.float16))
+    record = context.probe(model, step) if context.probe else None
     if record is None:
         return []
     context.log.record(step, "probe", record.values)
@@ -289,61 +245,48 @@ def _probe(context: RunContext, step: int) -> list[str]:
     return record.summary
 
 
-def _validate(trainer: Trainer, context: RunContext) -> tuple[float, LossSummary]:
-    """Return the loss on the first validation_tokens, which chooses the best checkpoint, and what is recorded.
+def _evaluate(trainer: Trainer, context: RunContext, summary: list[str]) -> None:
+    """Record and print the validation loss, with the probe's summary, and save a checkpoint.
 
-    The two differ in the last evaluation only: what is recorded then is of the whole split.
+    Raises FloatingPointError at the end of a run that has diverged.
     """
-    run = trainer.settings.run
-    split = context.corpus.validation
-    # What fits one device in training.
-    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size
+    run, step, corpus = trainer.settings.run, trainer.step, context.inputs.corpus
+    is_last = step == run.max_steps
+
+    # The first validation_tokens choose the best checkpoint; the last evaluation records the whole split.
+    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
     autocast = trainer.device.autocast()
-    measure = partial(validation_loss, context.model, split, tokens_per_batch, autocast=autocast)
+    measure = partial(validation_loss, trainer.model, corpus.validation, tokens_per_batch, autocast=autocast)
     measured = measure(run.validation_tokens)
     loss = measured.loss
-    if trainer.step == run.max_steps:
+    if is_last:
         measured = measure()
-    return loss, measured
+    is_finite = isfinite(loss) and isfinite(measured.loss)
 
-
-def _log_validation(
-    trainer: Trainer, context: RunContext, measured: LossSummary, summary: list[str], *, is_finite: bool
-) -> None:
-    """Record and print an evaluation with the probe's summary; raise the error of a run that ends diverged."""
-    run = trainer.settings.run
-    is_last = trainer.step == run.max_steps
-
-    # A sample of text, from a model that can compute one.
+    # Record and print.
     if run.sample_tokens and is_finite:
-        tokenizer = context.corpus.tokenizer
-        text = sample_text(context.model, tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
-        context.log.text(trainer.step, "sample", text)
-
+        text = sample_text(trainer.model, corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
+        context.log.text(step, "sample", text)
     values = measured.known() | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
-    context.log.record(trainer.step, "validation", values)
-    context.console.print(step_line(trainer.step, measured.loss, summary, int(trainer.skipped)))
+    context.log.record(step, "validation", values)
+    context.console.print(step_line(step, measured.loss, summary, int(trainer.skipped)))
     if is_last and not is_finite:
         raise _diverged(trainer, "the validation loss is not finite")
 
-
-def _log_result(trainer: Trainer, context: RunContext, measured: LossSummary) -> None:
-    """Print the gap to the entropy lower bound, and which checkpoint is the best."""
-    is_causal = trainer.settings.model.is_causal
-    lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
-    context.console.print(*lines)
-
-    # eval.py reads the best checkpoint, which need not be the last.
-    checkpoints = read_manifest(context.folder / "checkpoints")
-    best_steps = [checkpoint.step for checkpoint in checkpoints if checkpoint.best]
-    if best_steps and best_steps[0] != trainer.step:
-        best = f"best validation loss {trainer.best_loss:.3f} at step {best_steps[0]}"
-        context.console.print(f"{best}; eval.py reads that one")
+    # Save.
+    if isfinite(loss) and not trainer.has_diverged:
+        is_best = loss <= trainer.best_loss
+        trainer.best_loss = min(trainer.best_loss, loss)
+        _save(trainer, context, is_best=is_best)
+    if is_last:
+        is_causal = trainer.settings.model.is_causal
+        lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
+        context.console.print(*lines)
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:
     """Save a checkpoint; the records of its step are on the disk by then."""
-    content = trainer.state() | {"config": context.config}
+    content = trainer.state() | {"config": context.inputs.config}
     keep = trainer.settings.run.keep_checkpoints
     save_checkpoint(context.folder / "checkpoints", content, best=is_best, keep=keep)
     trainer.saved_step = trainer.step

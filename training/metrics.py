@@ -85,15 +85,8 @@ def load_metrics(run: str | Path) -> Metrics:
         elif split == "validation":
             metrics.validation.append(from_json(ValidationRecord, record, where))
         elif split == "probe":
-            metrics.probe.append(_probe_point(record, where))
+            types = from_json(dict[str, float], record.pop("head_types", {}), where)
+            values = {name: value for name, value in record.items() if isinstance(value, dict) and "grids" in value}
+            questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in values.items()}
+            metrics.probe.append(ProbePoint(record["step"], questions, types))
     return metrics
-
-
-def _probe_point(record: dict[str, Any], where: str) -> ProbePoint:
-    """Return a record of the probe; a question's value has grids."""
-    types = from_json(dict[str, float], record.pop("head_types", {}), where)
-    questions = {}
-    for name, value in record.items():
-        if isinstance(value, dict) and "grids" in value:
-            questions[name] = from_json(HeadPoint, value, f"{where}: {name}")
-    return ProbePoint(record["step"], questions, types)

@@ -32,12 +32,8 @@ class Muon(torch.optim.Muon):
                     by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
                 momenta = torch.stack([self._momentum(weight, group) for weight in weights])  # [N, A, B]
-                updates = _orthogonalise(
-                    momenta.to(torch.bfloat16 if momenta.is_cuda else self.matrix_type),
-                    group["ns_coefficients"],
-                    group["ns_steps"],
-                    group["eps"],
-                )
+                momenta = momenta.to(torch.bfloat16 if momenta.is_cuda else self.matrix_type)
+                updates = _orthogonalise(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 scale = rate * max(1, shape[0] / shape[1]) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
                     new_weight = weight * (1 - rate * group["weight_decay"])
@@ -63,8 +59,7 @@ class Muon(torch.optim.Muon):
 def _orthogonalise(matrices: Tensor, coefficients: tuple[float, float, float], n_iterations: int, eps: float) -> Tensor:
     """Return `matrices` [N, A, B] with singular values near 1, by the Newton-Schulz iteration of Muon.
 
-    Each matrix is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x with the
-    coefficients (a, b, c).
+    Each is divided by its norm, at least `eps`; a step is x <- a x + (b x xT + c (x xT)^2) x.
     """
     a, b, c = coefficients
     # The Gram matrix is that of the shorter side.
@@ -95,13 +90,10 @@ def make_optimizers(
             embeddings.append(weight)
 
     # Each kind has its own learning rate and weight decay.
-    rate = settings.embedding_learning_rate
+    rate, decay = settings.embedding_learning_rate, settings.embedding_weight_decay
     matrix_group = {"params": matrices, "lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-    groups: list[dict[str, Any]] = [
-        {"params": embeddings, "lr": rate, "weight_decay": settings.embedding_weight_decay},
-        {"params": gains, "lr": rate, "weight_decay": 0.0},
-    ]
-
+    groups: list[dict[str, Any]] = [{"params": embeddings, "lr": rate, "weight_decay": decay}]
+    groups.append({"params": gains, "lr": rate, "weight_decay": 0.0})
     betas = (settings.beta_1, settings.beta_2)
     if settings.name is Optimizer.adamw:
         return [torch.optim.AdamW([*groups, matrix_group], betas=betas, fused=True)]
@@ -113,8 +105,8 @@ def make_optimizers(
 def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_power: float = 1.0) -> float:
     """Return learning rate / peak at `step`: linear warm-up, then (remaining fraction of the steps) ** decay_power.
 
-    Decay to 0 was better than cosine decay to a tenth of the peak at these budgets (measured; also Bergsma et al. 2025,
-    arXiv 2502.15938). On the stories decay_power=2 halved the loss on verbs that are equally probable (measured).
+    Decay to 0 was better than cosine decay to a tenth of the peak (measured; also Bergsma et al. 2025, arXiv
+    2502.15938).
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps

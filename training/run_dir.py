@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -46,16 +45,11 @@ def create_run(out: str | None) -> tuple[Path, FolderLock]:
 
     Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.
     """
-    while out is None:
-        path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-        with suppress(FileExistsError):  # another run started in the same microsecond
-            path.mkdir(parents=True)
-            return path, lock(path)
-    path = Path(out)
+    path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
     path.mkdir(parents=True, exist_ok=True)
-    check_out_is_free(out)
+    check_out_is_free(str(path))
     run_lock = lock(path)
-    check_out_is_free(out)  # another process may have started a run before we got the lock
+    check_out_is_free(str(path))  # another process may have started a run before we got the lock
     return path, run_lock
 
 
@@ -68,12 +62,9 @@ def check_out_is_free(out: str | None) -> None:
         remedy = ", or set resume=true" if "config.json" in names else ""
         raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
 
-    # The file system has the last word on whether a directory can be created.
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    try:
-        tempfile.TemporaryDirectory(dir=parent).cleanup()
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from None
+    if not _is_writable(parent):
+        raise PermissionError(f"out={path}: {parent} cannot be written")
 
 
 # Finding
@@ -88,10 +79,8 @@ def find_run(run: str | None) -> Path:
             raise FileNotFoundError(f"{run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
-    # A run, and the runs of sweeps with and without out=.
-    manifests: list[Path] = []
-    for depth in ("*", "*/*", "*/*/*"):
-        manifests += RUNS.glob(f"{depth}/checkpoints/manifest.json")
+    # Runs, and the runs of sweeps with and without out=.
+    manifests = [path for depth in ("*", "*/*", "*/*/*") for path in RUNS.glob(f"{depth}/checkpoints/manifest.json")]
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
@@ -103,19 +92,18 @@ def find_runs(sweep: str) -> list[Path]:
         raise FileNotFoundError(f"{sweep}: is a single run; use run={sweep}")
     runs = [path.parent for path in Path(sweep).glob("*/config.json")] if sweep else []
     if not runs:
-        remedy = "train a sweep with python train.py -m seed=1,2,3"
-        raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; {remedy}")
-
+        raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; train a sweep with python train.py -m seed=1,2,3")
     # 2 before 10.
     return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
 
 
 def first_unwritable(run: Path) -> Path | None:
     """Return the folder of a run that eval.py would have to write to and cannot; None if it can write."""
-    for folder in (run, run / "probe"):
-        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    return None
+    return next((folder for folder in (run, run / "probe") if folder.exists() and not _is_writable(folder)), None)
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 # Files
@@ -149,32 +137,23 @@ def record_resume(
 
     `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
     """
-    # Changed settings, versions and machine
-    settings = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
-    environment_file = run / "environment.json"
-    old_environment = read_json(environment_file) if environment_file.exists() else environment
-    machine_changes = changed_settings(_with_packages(old_environment), _with_packages(environment))
+    # Changed settings, versions and machine; a package is an entry of its own.
+    changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
+    file = run / "environment.json"
+    old_environment = read_json(file) if file.exists() else environment
+    machines = [{**known, **known["packages"], "packages": None} for known in (old_environment, environment)]
+    machine_changes = changed_settings(*machines)
 
     # Append the record.
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    record = {"step": step, "time": when, "environment": machine_changes, "settings": settings}
+    record = {"step": step, "time": when, "environment": machine_changes, "settings": changes}
     resumes = run / RESUMES
     old_lines = resumes.read_bytes() if resumes.exists() else b""
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
 
     # Warn.
-    if device := machine_changes.pop("device", None):
-        print(f"warning: computes on {device[1]} from step {step} on (before: {device[0]})", file=sys.stderr)
-    if machine_changes:
-        names = ", ".join(machine_changes)
-        print(f"warning: losses may differ in the last bits: {names} changed", file=sys.stderr)
-    for name, (old, new) in settings.items():
+    for name, (old, new) in {**machine_changes, **changes}.items():
         print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
-
-
-def _with_packages(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of environment.json with each package as an entry of its own."""
-    return {**environment, **environment["packages"], "packages": None}
 
 
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:

@@ -35,10 +35,7 @@ class Device(Enum):
 
 
 class Precision(Enum):
-    """Number format of matrix products; weights and losses are always float32.
-
-    auto: bfloat16 if the GPU or CPU has instructions for it, else float32.
-    """
+    """Number format of matrix products; auto: bfloat16 if the GPU or CPU has instructions for it, else float32."""
 
     auto = "auto"
     float32 = "float32"
@@ -73,9 +70,7 @@ class RunSettings:
     out: str | None = _directory("directory of the run; null: runs/TIME")
     resume: bool = _directory("continue the run in out; in a sweep, the runs that were started")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
-    precision: Precision = setting(
-        "number format of matrix products; auto: bfloat16 if the device has instructions for it"
-    )
+    precision: Precision = setting("of matrix products; auto: bfloat16 if the device has instructions for it")
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     compile: Compile = setting("default: torch.compile")
     max_steps: int = setting("optimizer steps", low=1)
@@ -86,9 +81,7 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
-    sample_tokens: int = _presentation(
-        "length of the text generated at each evaluation; 0: none", low=0, high=MAX_SAMPLE_TOKENS
-    )
+    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=MAX_SAMPLE_TOKENS)
     sample_prompt: str = _presentation("beginning of that text")
     cache_dir: str = _directory("folder for tokenized corpora")
 
@@ -130,26 +123,13 @@ class TrainSettings:
     optim: OptimSettings
 
 
-SETTINGS: dict[str, list[type]] = {
-    "run": [RunSettings],
-    "model": [ModelConfig],
-    "data": list(SCHEMAS.values()),
-    "optim": [OptimSettings],
-}
-
-
-def _name(group: str, field: str) -> str:
-    """Return the name of a setting on the command line."""
-    return field if group == "run" else f"{group}.{field}"
-
-
 # Conversion of untyped values
 
 
 def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     """Return an instance of the flat dataclass `schema`, with every value checked and converted by OmegaConf.
 
-    Raises UserError with one line for an unknown, missing or badly typed setting; `prefix` precedes its name there.
+    Raises UserError for an unknown, missing or badly typed setting; `prefix` precedes its name there.
     """
     # Names and values that a user can have mistyped.
     types = {field.name: field.type for field in fields(schema)}
@@ -168,8 +148,7 @@ def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> An
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
     except OmegaConfBaseException as error:
         name = str(error.full_key or error.key)
-        kind = describe_type(types.get(name))
-        raise UserError(f"{prefix}{name}={values.get(name)}: must be {kind}") from None
+        raise UserError(f"{prefix}{name}={values.get(name)}: must be {describe_type(types.get(name))}") from None
     for name in types:
         value = getattr(settings, name)
         if isinstance(value, int | float) and not -(2**63) <= value < 2**63:  # False for nan too
@@ -199,10 +178,7 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
-    """Return an instance of `schema` from NAME=VALUE arguments, for programs without Hydra.
-
-    --help prints the docstring of `schema` and exits.
-    """
+    """Return an instance of `schema` from NAME=VALUE arguments, without Hydra; --help prints its docstring."""
     if {"-h", "--help"} & set(arguments):
         print(cleandoc(schema.__doc__ or ""))
         raise SystemExit(0)
@@ -256,31 +232,28 @@ def flatten(settings: TrainSettings) -> dict[str, Any]:
     """Return every setting by its name on the command line, enums by their value."""
     flat = {}
     for group, values in asdict(settings).items():
+        prefix = "" if group == "run" else f"{group}."
         for name, value in values.items():
-            flat[_name(group, name)] = value.value if isinstance(value, Enum) else value
+            flat[f"{prefix}{name}"] = value.value if isinstance(value, Enum) else value
     return flat
 
 
 # Comparing settings
 
 # What every setting of train.py says about itself, by its name on the command line.
-INFOS: dict[str, SettingInfo] = {
-    _name(group, field.name): info
-    for group, schemas in SETTINGS.items()
-    for schema in schemas
-    for field in fields(schema)
-    if (info := setting_info(field)) is not None
-}
+INFOS: dict[str, SettingInfo] = {}
+for schema in (RunSettings, ModelConfig, OptimSettings, *SCHEMAS.values()):
+    prefix = {RunSettings: "", ModelConfig: "model.", OptimSettings: "optim."}.get(schema, "data.")
+    INFOS |= {f"{prefix}{field.name}": info for field in fields(schema) if (info := setting_info(field))}
 
 
 def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
     """Return the settings of a resumed run: those it was started with, replaced by the ones on the command line.
 
-    `requested` are the settings that this command line would give to a new run, `saved` those in config.json.
-    `overrides` are its NAME=VALUE arguments; a group (model, data, optim, experiment, variant) stands for all settings
-    that it can change. Raises UserError if the checkpoint does not fit one of the new settings.
+    `requested` are the settings that its NAME=VALUE arguments `overrides` would give to a new run, `saved` those in
+    config.json. Raises UserError if the checkpoint does not fit one of the new settings.
     """
-    # Replace the saved values that the command line names, by setting, group, experiment or variant.
+    # Replace the saved values that the command line names: a group stands for all settings that it can change.
     named = {override.partition("=")[0] for override in overrides}
     values = flatten(saved)
     for name, value in flatten(requested).items():
@@ -296,7 +269,6 @@ def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: 
         if INFOS[name].resume is Resume.refused:
             raise UserError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
 
-    # Build the settings again, with their limits checked.
     groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
     for name, value in values.items():
         group, _, field = name.rpartition(".")

@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
-from training.device import ComputeDevice
-from training.distributed import SINGLE_PROCESS, Distributed
+from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
 from training.evaluate import SummedLoss
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
@@ -28,7 +27,7 @@ class Trainer:
     """What a training step reads and changes: model, loss, batches, optimizers and counters."""
 
     settings: TrainSettings
-    model: nn.Module
+    model: Transformer
     # (targets, *model inputs) -> summed loss [], compiled if the settings say so.
     loss_fn: Callable[..., Tensor]
     # The same before compilation; with several processes it averages the gradients.
@@ -54,7 +53,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds: weights and states of the optimizers by name, and the counters."""
-        names: dict[Tensor, str] = {weight: name for name, weight in self.model.named_parameters()}
+        names = self._names()
         states: dict[str, Any] = {}
         for optimizer in self.optimizers:
             states |= {names[weight]: _copied(state, "cpu") for weight, state in optimizer.state.items()}
@@ -68,15 +67,16 @@ class Trainer:
             "skipped_in_row": int(self.skipped_in_row),
         }
 
+    def _names(self) -> dict[Tensor, str]:
+        return {weight: name for name, weight in self.model.named_parameters()}
+
     def load(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`, or raise UserError if it does not fit; the optimizers keep their settings."""
         try:
             self.model.load_state_dict(state["model"])
             if state["optimizer"]:
                 self._load_optimizers(state["optimizer"])
-            self.step = state["step"]
-            self.seconds = state["seconds"]
-            self.best_loss = state["best_loss"]
+            self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
             self.skipped.fill_(state["skipped"])
             self.skipped_in_row.fill_(state["skipped_in_row"])
         except torch.OutOfMemoryError:
@@ -89,7 +89,7 @@ class Trainer:
 
     def _load_optimizers(self, saved: dict[str, Any]) -> None:
         """Restore the states of the optimizers, by name of their weight; ValueError if they have other shapes."""
-        names: dict[Tensor, str] = {weight: name for name, weight in self.model.named_parameters()}
+        names = self._names()
         for optimizer in self.optimizers:
             for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
                 state = _copied(saved[names[weight]], weight.device)
@@ -116,30 +116,23 @@ def make_trainer(
     """
     run = settings.run
     context_length = settings.model.context_length
+    n_ranks = distributed.world_size
 
     # Every rank reads its own rows of each batch.
-    n_rows = max(1, run.tokens_per_batch // context_length)
-    if n_rows < distributed.world_size:
-        raise UserError(
-            f"tokens_per_batch={run.tokens_per_batch}: {n_rows} rows of model.context_length={context_length} for "
-            f"{distributed.world_size} processes; raise it, or start fewer processes"
-        )
+    if max(1, run.tokens_per_batch // context_length) < n_ranks:
+        problem = f"less than a row of model.context_length={context_length} for each of {n_ranks} processes"
+        raise UserError(f"tokens_per_batch={run.tokens_per_batch}: {problem}; raise it, or start fewer processes")
     batches = training_batches(
         split, tokens_per_batch=run.tokens_per_batch, context_length=context_length, seed=run.seed
     )
-    loader = BatchLoader(
-        batches,
-        device.device,
-        pad=run.compile is not Compile.none,  # torch.compile compiles once per shape
-        rows=slice(distributed.rank, None, distributed.world_size),
-    )
+    pad = run.compile is not Compile.none  # torch.compile compiles once per shape
+    loader = BatchLoader(batches, device.device, pad=pad, rows=slice(distributed.rank, None, n_ranks))
 
     # DDP averages the gradients over all processes.
     ddp_model: nn.Module = SummedLoss(model)
-    if distributed.world_size > 1:
+    if n_ranks > 1:
         ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
     optimizers = make_optimizers(model, settings.optim, device.dtype)
-
     loss_fn = ddp_model if run.compile is Compile.none else torch.compile(ddp_model, dynamic=False)
 
     # The counters stay on the device, so that no step has to wait for it.
@@ -163,8 +156,7 @@ class StepStats(NamedTuple):
 def train_step(trainer: Trainer) -> StepStats:
     """Take one optimizer step without waiting for the device.
 
-    If the loss or the gradient is not finite, the optimizers skip the update, on the device: weights and state stay as
-    they are.
+    If the loss or the gradient is not finite, the optimizers skip the update, on the device.
     """
     start = time.perf_counter()
     stats = _compute_gradient(trainer)
@@ -215,9 +207,9 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
     # Accumulate the gradient of the mean loss. The ranks average their gradients, in the last backward pass only, and
     # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
     loss = torch.zeros((), device=trainer.device.device)
-    for i, batch in enumerate(micro_batches):
-        is_last = i == n_micro_batches - 1
-        ddp = trainer.ddp_model
+    ddp = trainer.ddp_model
+    for batch in micro_batches:
+        is_last = batch is micro_batches[-1]
         with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not is_last else nullcontext():
             with trainer.device.autocast():
                 micro_loss = trainer.loss_fn(batch.targets, *batch.inputs) / n_targets

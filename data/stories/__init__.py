@@ -1,7 +1,6 @@
 """Generated stories in which the antecedent of every pronoun and the lowest possible loss are known.
 
-A story is made in five steps. For "Once upon a time, the cat sat near the buses. It purred. So everybody watched the
-cat.":
+The steps of "Once upon a time, the cat sat near the buses. It purred. So everybody watched the cat.":
 
 1. plot    the sequence of slots; "{FRAME} {FILLERS} {PRONOUN} {VERB} ..."                          plots.py
 2. frame   the sentence that introduces the two mentions; "the {A} sat near the {B} ."              frames.py
@@ -9,12 +8,13 @@ cat.":
 4. cell    which mention comes first, and which is the antecedent; cat and cat                      blocks.py
 5. slots   the grammar fills the rest; the payoff {VERB} is one of the four verbs of cats           language.py
 
-Step 4 is repeated for all four combinations, so no cue but the pronoun identifies the antecedent more often than in
-half of the stories. Which frames, pairs and words training never uses is decided by a hash (language.placement).
+All four cells are made, so no cue but the pronoun identifies the antecedent more often than in half of the stories.
+Which frames, pairs and words training never uses is decided by a hash (language.placement).
 """
 
 import gc
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
@@ -96,7 +96,6 @@ def _linked(values: dict[str, Any]) -> LinkedText | Link:
 
 
 def _tuples(value: Any) -> Any:
-    """Return a value with tuples in place of the lists of JSON."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -134,12 +133,9 @@ def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> Lin
     if not positions:
         return story
 
-    floor = _floor(config, split, story.holdout)
-    oracles = floor.oracles(story.text, positions.values())
-    links = []
-    for link in story.links:
-        values = oracles[positions[link.payoff]] if link.payoff else link.surprisal
-        links.append(replace(link, surprisal=values))
+    oracles = _floor(config, split, story.holdout).oracles(story.text, positions.values())
+    surprisals = [oracles[positions[link.payoff]] if link.payoff else link.surprisal for link in story.links]
+    links = [replace(link, surprisal=values) for link, values in zip(story.links, surprisals, strict=True)]
     return replace(story, links=tuple(links))
 
 
@@ -209,27 +205,40 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
     return stories
 
 
-_CUES = (
-    "the first mention is the antecedent",
-    "the pair's first word is mentioned first",
-    "the pair's first word is the antecedent",
-)
-
-
 def assert_balanced(stories: list[LinkedText]) -> None:
     """Raise AssertionError unless every cue is right in exactly half of each family, level and hold-out.
 
     The significance tests of the probe depend on this.
     """
     # For each story of a group: is the cue right?
-    cues_by_group: dict[tuple[str, str, str], list[tuple[bool, ...]]] = defaultdict(list)
+    cues_by_group: dict[tuple[str, str, str], list[dict[str, bool]]] = defaultdict(list)
     for story in stories:
         if story.family != "no_pronoun":
             level = story.links[0].level if story.links else ""
-            cues = (story.order == story.meant, story.order == 0, story.meant == 0)
+            cues = {
+                "the first mention is the antecedent": story.order == story.meant,
+                "the pair's first word is mentioned first": story.order == 0,
+                "the pair's first word is the antecedent": story.meant == 0,
+            }
             cues_by_group[story.family, level, story.holdout].append(cues)
     for group, rows in cues_by_group.items():
-        for cue, is_true in zip(_CUES, zip(*rows, strict=True), strict=True):
-            if 2 * sum(is_true) != len(rows):
-                problem = f"{cue} in {sum(is_true)} of {len(rows)} stories, not in half"
-                raise AssertionError(f"{group}: {problem}")
+        for cue in rows[0]:
+            n_right = sum(cues[cue] for cues in rows)
+            if 2 * n_right != len(rows):
+                raise AssertionError(f"{group}: {cue} in {n_right} of {len(rows)} stories, not in half")
+
+
+def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> dict[str, int]:
+    """Return the number of links, and of those whose text up to the query is the beginning of a training story.
+
+    Frames and pairs are separated by hash, so only the beginning of a story without a pronoun can coincide.
+    """
+    sorted_texts = sorted(set(train_texts))
+    prefixes = [probe_text.text[: link.query[1]] for probe_text in probe_texts for link in probe_text.links]
+    n_leaked = 0
+    for prefix in prefixes:
+        # Spaces and marks sort before letters, so the first text with the prefix is enough.
+        position = bisect_left(sorted_texts, prefix)
+        text = sorted_texts[position] if position < len(sorted_texts) else ""
+        n_leaked += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
+    return {"links": len(prefixes), "leaked": n_leaked}

@@ -172,10 +172,11 @@ def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Op
 def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
     """Draw the word of a mention, given that of its partner, and inflect it."""
     options = []
-    for draw in _by_frequency(language.once(_words_by_partner, plot_name, name)[partner]):
-        word = draw.symbols[0]
+    words = language.once(_words_by_partner, plot_name, name)[partner]
+    total = words.total()
+    for word, n in words.items():
         for inflected in language.once(_inflected, word, form):
-            probability = draw.probability * inflected.probability
+            probability = n / total * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
     return Options(options)
 
@@ -211,32 +212,22 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
 
 def _inflected(language: Language, word: str, form: str) -> Options:
     """Return the options of a slot such as {A.was} whose mention is known."""
-    if not form:
-        return _uniform(word)
     referent = REFERENTS[word]
     child = "girl" if referent.pronoun == "She" else "boy"
-    if form == "gendered":
-        return _uniform(word, f"a {child} named {word}")
-    if form == "child":
-        inflected = child
-    elif form == "kind":
-        inflected = child if referent.kind == "name" else referent.kind + "s" * referent.plural
-    elif form == "was":
-        inflected = "were" if referent.plural else "was"
-    elif referent.plural:
-        inflected = "some"
-    else:
-        inflected = "an" if word[0] in "aeiou" else "a"
-    return _uniform(inflected)
+    article = "an" if word[0] in "aeiou" else "a"
+    forms = {
+        "": (word,),
+        "gendered": (word, f"a {child} named {word}"),
+        "child": (child,),
+        "kind": (child if referent.kind == "name" else referent.kind + "s" * referent.plural,),
+        "was": ("were" if referent.plural else "was",),
+        "a": ("some" if referent.plural else article,),
+    }
+    return _uniform(*forms[form])
 
 
 def _uniform(*texts: str) -> Options:
     return Options(Option(1 / len(texts), tuple(text.split())) for text in texts)
-
-
-def _by_frequency(words: Counter[str]) -> Options:
-    total = words.total()
-    return Options(Option(n / total, (word,)) for word, n in words.items())
 
 
 def _if_meant(options_a: Options, options_b: Options) -> _Rule:

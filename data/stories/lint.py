@@ -1,7 +1,7 @@
 """Notes about the pronouns of any sentence: the nouns before each that fit it, and the later word that decides.
 
-A causal model at a pronoun has read only the text before it. If that leaves two candidates, the
-deciding word comes later, and no attention weight at the pronoun can show the link.
+A causal model at a pronoun has read only the text before it. If two nouns fit, the word that decides comes later, and
+no attention weight at the pronoun can show the link.
 """
 
 from dataclasses import dataclass
@@ -39,15 +39,10 @@ def lint(text: str) -> list[PronounNote]:
         later = words[position + 1 :] if len(fitting) > 1 else []
         clue = next((entry for entry in later if _decides(entry[0], list(fitting.values()))), None)
 
-        names = " or ".join(fitting)
-        if not fitting:
-            note = f'no noun before "{word}" that is in the stories\' vocabulary fits it'
-        elif len(fitting) == 1:
-            note = f'the text before "{word}" leaves one candidate: {names}'
-        elif clue is None:
-            note = f'no later word decides whether "{word}" refers to {names}'
-        else:
-            note = f'"{word}" can refer to {names} until "{clue[0]}": read the attention at "{clue[0]}"'
+        names = " or ".join(fitting) or "no noun of the stories"
+        note = f'"{word}" can refer to {names} by the text before it'
+        if len(fitting) > 1:
+            note += f'; "{clue[0]}" decides: read the attention there' if clue else "; no later word decides"
         notes.append(PronounNote(span, tuple(fitting), clue and clue[1], note))
     return notes
 

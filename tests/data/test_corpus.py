@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from data.config import TokenizerKind
-from data.corpus import (
-    Corpus,
-    load_corpus,
-    load_stories,
-    load_training_texts,
-    validation_documents,
-)
+from data.corpus import Corpus, load_corpus, load_stories, load_training_texts, validation_documents
 from data.stories import language_of
 from data.stories.floor import Floor
 from data.tokenizer import END, end_id
@@ -54,17 +48,13 @@ def test_a_note_reports_text_that_the_tokenizer_loses(load: Callable[..., Corpus
     assert "bits/byte" in load(text, tokenizer=TokenizerKind.words, vocab_size=3).notes[0]
 
 
-def test_a_corpus_is_tokenized_once(load: Callable[..., Corpus]) -> None:
+def test_a_corpus_is_tokenized_once_unless_text_or_settings_change(load: Callable[..., Corpus]) -> None:
     first = load("some text " * 50)
     time = (first.folder / "train.bin").stat().st_mtime_ns
     again = load()
     assert (again.folder / "train.bin").stat().st_mtime_ns == time and again.fingerprint == first.fingerprint
-
-
-def test_changed_text_or_settings_are_another_corpus(load: Callable[..., Corpus]) -> None:
-    fingerprints = {load("some text " * 50).fingerprint, load("other text" * 50).fingerprint}
-    fingerprints |= {load(max_bytes=300).fingerprint, load(validation_fraction=0.2).fingerprint}
-    assert len(fingerprints) == 4
+    others = {load(max_bytes=300).fingerprint, load(validation_fraction=0.2).fingerprint}
+    assert len({first.fingerprint, load("other text" * 50).fingerprint, *others}) == 4
 
 
 @pytest.mark.parametrize(
@@ -134,10 +124,8 @@ def test_the_floor_belongs_to_the_tokens_of_its_story(corpus: Corpus) -> None:
     assert np.isnan(split.floor[0]) and (split.floor[1:] > -1e-6).all()
     for i in range(0, len(texts), 23):
         targets = slice(split.starts[i] + 1, split.starts[i + 1] + 1)
-        assert [corpus.tokenizer.id_to_token(int(token)) for token in split.tokens[targets]] == [
-            *words_of(texts[i]),
-            END,
-        ]
+        words = [corpus.tokenizer.id_to_token(int(token)) for token in split.tokens[targets]]
+        assert words == [*words_of(texts[i]), END]
         np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i]), rtol=1e-5, atol=1e-6)
 
 

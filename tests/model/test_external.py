@@ -40,8 +40,7 @@ def test_an_exported_folder_opens_with_the_same_tokens_and_start(folder: Path, t
     assert opened.tokenizer.encode(text).ids == tokenizer.encode(text).ids
     assert (opened.bos_id, opened.path) == (tokenizer.token_to_id(END), folder)
     facts = opened.facts
-    assert (facts.model_type, facts.n_layer, facts.vocab_size) == ("llama", 2, opened.view.vocab_size)
-    assert facts.commit is None
+    assert (facts.model_type, facts.n_layer, facts.commit) == ("llama", 2, None)
 
 
 def change_config(folder: Path, **values: object) -> None:
@@ -88,7 +87,6 @@ def add_gadget(folder: Path) -> None:
         (lambda folder: change_config(folder, quantization_config={"bits": 4}), "quantized"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge_and_unload"),
         (lambda folder: change_config(folder, model_type="nonsense"), "nonsense"),
-        (lambda folder: change_config(folder, num_attention_heads=0), ""),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: change_weights(folder, "model.norm.weight", None), "model.norm.weight is missing"),
         (lambda folder: change_weights(folder, "model.norm.weight", torch.ones(7)), "another shape"),
@@ -100,7 +98,6 @@ def add_gadget(folder: Path) -> None:
         (lambda folder: change_config(folder, num_hidden_layers=1), "does not use all weights: model.layers.1"),
         (lambda folder: name_shard(folder, ".."), "outside the folder"),
         (lambda folder: name_shard(folder, "../../model.safetensors"), "outside the folder: ../../model.safetensors"),
-        (lambda folder: name_shard(folder, "/etc/hostname"), "outside the folder: /etc/hostname"),
         (lambda folder: change_config(folder, hidden_size=3 * 2**16, intermediate_size=2**20), "bytes"),
         (lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", 10**10) + b"{}"), ""),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
@@ -117,11 +114,11 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line_and_runs_no_code(
     assert not Path("executed").exists()
 
 
-@pytest.mark.parametrize("source", ["./nowhere", "/nowhere", "not a/hub/name"])
-def test_a_missing_model_is_refused_with_its_setting(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_is_refused_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match=f"model={re.escape(source)}"):
-        find_model(source)
+    for source in ("", "./nowhere", "/nowhere", "not a/hub/name"):
+        with pytest.raises(UserError, match=f"model={re.escape(source)}"):
+            find_model(source)
 
 
 def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path, tmp_path: Path) -> None:

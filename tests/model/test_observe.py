@@ -7,24 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import Position, Scale, Weighting
 from model.observe import HeadEdit, TransformerSitePass, TransformerView
 from model.transformer import draw_outputs
-from tests.model.site_passes import (
-    L,
-    check_against_whole_passes,
-    check_refusals,
-)
-from tests.tiny_models import VARIANTS, H, K, V, each_variant, random_view, untrained
-
-SINGLE_SWITCHES: list[dict[str, Any]] = [
-    *({"position": position} for position in Position),
-    {"weighting": Weighting.sum},
-    {"scale": Scale.none},
-    {"tie_query_key": True},
-    {"tie_key_value": True},
-    {"token_shift": True},
-]
+from tests.model.site_passes import L, check_against_whole_passes, check_refusals
+from tests.tiny_models import H, K, V, each_variant, random_view, untrained
 
 
 def make_view(**switches: Any) -> TransformerView:
@@ -44,12 +30,9 @@ def test_logits_equal_the_forward_pass_also_with_an_edit_that_changes_nothing(sw
     torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
 
 
-def test_edits_that_cannot_act_and_tokens_that_are_none_are_refused() -> None:
-    check_refusals(make_view())
-
-
 def test_an_output_edit_equals_removing_the_heads_columns_of_the_output_projection(tokens: Tensor) -> None:
     view = make_view()
+    check_refusals(view)
     edited = view.logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
     with torch.no_grad():
         view.model.layers()[1].attention.output.weight[:, K : 2 * K] = 0
@@ -77,7 +60,6 @@ def test_scores_at_chosen_queries_are_rows_of_all_scores(tokens: Tensor) -> None
     scores, rows = view.attention_scores(tokens), view.attention_scores(tokens, queries)
     assert scores.shape == (L, 4, H, 7, 7) and rows.shape == (L, 4, H, 2, 7)
     torch.testing.assert_close(rows, torch.stack([scores[:, b, :, queries[b]] for b in range(4)], 1))
-    torch.testing.assert_close(torch.stack([record.scores for record in view.record(tokens, queries)]), rows)
 
 
 def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(tokens: Tensor) -> None:
@@ -102,6 +84,6 @@ def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_o
 # The pass over the site alone
 
 
-@pytest.mark.parametrize("switches", [*SINGLE_SWITCHES, *VARIANTS.values()], ids=str)
+@each_variant
 def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
     check_against_whole_passes(make_view(**switches), TransformerSitePass, 1e-4)

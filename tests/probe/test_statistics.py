@@ -1,6 +1,7 @@
 """Intervals have their nominal coverage, and tests keep their error rate under clustering."""
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,17 +9,15 @@ import pytest
 from scipy import stats
 
 from probe.config import ProbeConfig
-from probe.results import Head
 from probe.statistics import (
+    Design,
     Sample,
-    chance_level,
     estimate_ratio,
     max_t_test,
     mean_and_range,
-    mean_interval,
+    ratio_interval,
     sample_of,
     share_interval,
-    similar_heads,
 )
 from tests.probe.factories import noun_pairs, passage_items
 
@@ -31,6 +30,13 @@ class Blocks(NamedTuple):
     frame: np.ndarray
     first: np.ndarray
     second: np.ndarray
+
+
+def mean_interval(values: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int) -> list[float]:
+    interval: list[float] = ratio_interval(values[:, None], np.ones(len(values)), designs, n_bootstrap, seed)[
+        :, 0
+    ].tolist()
+    return interval
 
 
 def draw_blocks(n_frames: int, n_words: int, n_blocks: int, rng: np.random.Generator) -> Blocks:
@@ -88,7 +94,7 @@ def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases
     passed = 0
     for trial in range(300):
         values = rng.integers(0, 5, size=(60, 6, 6)) / 4  # accuracy of a block: 0, 1/4 .. 1
-        passed += values.mean(axis=0).max() > chance_level(values, [np.arange(60)], 0.5, 400, seed=trial)
+        passed += values.mean(axis=0).max() > Sample(values, [np.arange(60)], []).chance_level(0.5, 400, trial)
     assert 0.01 <= passed / 300 <= 0.10
 
 
@@ -100,8 +106,8 @@ def test_with_effects_of_words_and_frames_the_chance_level_is_conservative_and_t
         values = null_scores(blocks, 8, rng)
         best = values.mean(axis=0).max()
         clusterings = [blocks.frame, blocks.first, blocks.second]
-        passed["all"] += best > chance_level(values, clusterings, 0.0, 200, trial)
-        passed["frames"] += best > chance_level(values, clusterings[:1], 0.0, 200, trial)
+        passed["all"] += best > Sample(values, clusterings, []).chance_level(0.0, 200, trial)
+        passed["frames"] += best > Sample(values, clusterings[:1], []).chance_level(0.0, 200, trial)
     assert passed["all"] <= 0.05 * 200
     assert passed["frames"] > 0.2 * 200
 
@@ -155,19 +161,6 @@ def test_few_clusters_enumerate_every_sign_pattern() -> None:
 def test_the_share_interval_is_exact() -> None:
     """None of 200: the upper end solves (1 - p)^200 = .025."""
     assert share_interval(0, 200) == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
-
-
-def test_similar_heads_are_ordered_by_their_correlation_without_the_head_itself_and_constant_ones() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(50, 2, 3))
-    values[:, 1, 2] = -2 * values[:, 0, 1] + 0.1 * rng.normal(size=50)
-    values[:, 1, 0] = values[:, 0, 1] + rng.normal(size=50)
-    values[:, 0, 0] = 7.0
-    similar = similar_heads(values, Head(0, 1), n=9)
-    assert [head for head, _ in similar[:2]] == [(1, 2), (1, 0)]
-    assert {head for head, _ in similar} == {(0, 2), (1, 0), (1, 1), (1, 2)}
-    for head, r in similar:
-        np.testing.assert_allclose(r, np.corrcoef(values[:, 0, 1], values[:, *head])[0, 1])
 
 
 def test_a_two_sided_test_finds_either_sign() -> None:

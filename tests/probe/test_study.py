@@ -4,7 +4,7 @@ import pytest
 
 from data.pairs import Items
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED
-from probe.study import study, askable, with_dev
+from probe.study import askable, study, with_dev
 from tests.probe.factories import (
     SETTINGS,
     copying_model,

@@ -45,14 +45,14 @@ def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> No
     test = tied.differences["gap"]
     expected = stats.ttest_rel(worse, BASE).confidence_interval(0.95)
     assert test.mean == pytest.approx(0.010) and test.interval == pytest.approx((expected.low, expected.high))
-    assert test.p == test.smallest_p == 0.0625 and test.is_significant
+    assert test.p == test.smallest_p == 0.0625 and test.is_significant and "+0.0100 [" in tied.sentence
     assert not tied.differences["resolved_share"].is_significant
 
 
 def test_seeds_without_a_pair_are_named_and_left_out() -> None:
     extra = replace(variant_runs([9.0], TIED, first=9)[0], seed=17)
     tied = compared([*variant_runs(WORSE, TIED, first=5)[:4], extra])
-    assert tied.unpaired_seeds == [5, 17] and "5, 17" in tied.sentence
+    assert tied.unpaired_seeds == [5, 17]
     assert tied.differences["gap"].mean == pytest.approx(0.010)
 
 
@@ -85,13 +85,12 @@ def test_without_a_difference_at_most_one_test_in_twenty_is_significant(n: int) 
 
 def test_two_seeds_are_shown_and_not_tested() -> None:
     tied = compared(variant_runs([0.05, 0.06], TIED, first=5), base=BASE[:2])
-    assert tied.differences["gap"].is_significant is None and "+0.0230" in tied.sentence
+    assert tied.differences["gap"].is_significant is None and "nothing" in tied.sentence
 
 
 def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores() -> None:
     unmasked = compared(variant_runs([-0.9] * 5, UNMASKED, first=5))
     assert unmasked.verdicts == [] and unmasked.values.keys() == {"gap", "gradient_norm"}
-    assert "not causal" in unmasked.sentence
 
 
 def test_a_variant_without_a_seed_of_the_standard_is_refused() -> None:

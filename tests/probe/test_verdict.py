@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, own_question
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, question_of_file
 from probe.results import Estimate, Finding, Head, Tested
 from probe.verdict import exclusions_of, judged, level_over_seeds
 from tests.blank import blank
@@ -90,7 +90,7 @@ def test_another_head_type_or_contradicting_values_exclude_any_claim(
 
 
 def test_guards_that_a_question_of_the_users_own_switches_off_are_not_asked() -> None:
-    own = own_question("mine", "", "a to b", ["selective", "previous"], "file.jsonl")
+    own = question_of_file("mine", "", "a to b", ["selective", "previous"], "file.jsonl")
     assert exclusions_of(own, {"previous": 0.9}, {}) == []
     found = judge(STRONG | {"selectivity": Estimate(0.0)}, own)
     assert found.verdict == "supported" and "selective" not in {criterion.name for criterion in found.criteria}

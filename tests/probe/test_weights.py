@@ -23,7 +23,7 @@ KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
 
 
 def test_attending_to_a_noun_raises_its_verb_by_what_the_head_writes() -> None:
-    logits = ov_logits(three_heads(), [(noun,) for noun in NOUN], VERB, 0, 0, START)
+    logits = ov_logits(three_heads(), [(noun,) for noun in NOUN], VERB, Head(0, 0), START)
     assert logits is not None
     expected = torch.tensor([[GAIN, 0.0], [0.0, GAIN], [GAIN, 0.0], [0.0, GAIN]])
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
@@ -36,7 +36,7 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
         view.model.blocks[0].mlp.down.weight.zero_()
     words = [(5,), (6, 7), (8,)]
     targets = [1, 2, 3, 4, 9]
-    logits = ov_logits(view, words, targets, 0, 1, start_token=0)
+    logits = ov_logits(view, words, targets, Head(0, 1), start_token=0)
     assert logits is not None
     for row, word in zip(logits, words, strict=True):
         tokens = torch.tensor([[0, *word]])
@@ -80,7 +80,7 @@ def maps_of(kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None:
-    scores = type_scores(maps_of(kind), N)
+    scores = type_scores(maps_of(kind))
     assert scores[kind].tolist() == [[1]]
     assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
 

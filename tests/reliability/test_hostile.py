@@ -37,12 +37,11 @@ def active(html: str) -> Counter[str]:
     """Counts the elements and attributes of a page that can run or fetch something."""
     page = Markup(html)
     elements = ("script", "iframe", "object", "embed", "base", "link", "img", "style", "meta")
-    attributes = [
-        name
-        for name, value in page.attributes
-        if (name in ("src", "href") and "//" in value) or name.startswith("on") or "javascript:" in value
-    ]
-    return Counter([*(tag for tag in page.tags if tag in elements), *attributes])
+    found = [tag for tag in page.tags if tag in elements]
+    for name, value in page.attributes:
+        if (name in ("src", "href") and "//" in value) or name.startswith("on") or "javascript:" in value:
+            found.append(name)
+    return Counter(found)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_th
 
 
 def test_a_run_with_a_hostile_name_is_read_and_its_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
-    for name in ("a\x1b[31mb", "\u202eabc", "<script>", "=cmd|x", "a, b"):
+    for name in ("a\x1b[31mb", "\u202e<script>", "a, b"):
         shutil.copytree(folder / "characters", tmp_path / name)
         result = run_program("eval.py", f"run={tmp_path / name}", f"cache_dir={folder / 'cache'}", cwd=folder)
         assert result.status == 0 and not CONTROL.search(result.out + result.err), result

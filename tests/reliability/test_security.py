@@ -5,8 +5,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -38,15 +36,6 @@ def torch_file(content: Any, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def with_pickle(payload: bytes) -> bytes:
-    """Returns a file of torch in which the pickle is replaced by `payload`."""
-    source, stream = zipfile.ZipFile(io.BytesIO(torch_file({"w": torch.zeros(3)}))), io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name in source.namelist():
-            archive.writestr(name, payload if name.endswith("data.pkl") else source.read(name))
-    return stream.getvalue()
-
-
 def gadgets(mark: Path) -> dict[str, bytes]:
     """Returns files that create `mark` when they are unpickled."""
     system = Call(os.system, f"touch '{mark}'")
@@ -57,13 +46,9 @@ def gadgets(mark: Path) -> dict[str, bytes]:
         "os.system": torch_file({"step": 1, "model": system}),
         "exec": torch_file(Call(exec, f"__import__('os').mkfifo({str(mark)!r})")),
         "eval": torch_file({"optimizers": [Call(eval, f"__import__('os').mkfifo({str(mark)!r})")]}),
-        "subprocess": torch_file(Call(subprocess.check_call, ["touch", str(mark)])),
-        "method": torch_file({"step": Call(Path.touch, mark)}),
         "nested": torch_file(nested),
-        "replaced pickle": with_pickle(pickle.dumps(system)),
         "old format": torch_file(system, _use_new_zipfile_serialization=False),
         "bare pickle": pickle.dumps(system),
-        "old protocol": pickle.dumps(system, protocol=0),
     }
 
 

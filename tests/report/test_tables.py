@@ -93,7 +93,7 @@ def test_the_files_have_every_head_and_every_tested_text() -> None:
     pairs = [Pair("number", part, cells, ("a b it", "a b they"), 0, ("f", "a", "b"), order)
              for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
     values = np.arange(16.0).reshape(8, 1, 2) + 1
-    scores = HeadScores(Items(pairs), HeadRows(*[values] * 6))
+    scores = HeadScores(Items(pairs), HeadRows(*[values] * 4))
     records = [json.loads(line) for line in items_jsonl(scores, [NUMBER]).splitlines()]
     assert [record["text"] for record in records] == ["a b it", "a b they"] * 2
     assert [record["log_ratio"] for record in records] == values[4:, 0, records[0]["head"]].tolist()

@@ -1,13 +1,11 @@
 """A trainer of a tiny model on random tokens, without a run directory."""
 
 import numpy as np
-import torch
 
 from data.loader import Split
 from model.transformer import Transformer
 from tests.program import SMALL
-from training.device import choose_device
-from training.distributed import SINGLE_PROCESS, Distributed
+from training.device import SINGLE_PROCESS, Distributed, choose_device
 from training.settings import compose_settings
 from training.trainer import Trainer, make_trainer
 
@@ -21,8 +19,3 @@ def small_trainer(*overrides: str, distributed: Distributed = SINGLE_PROCESS) ->
     device = choose_device(settings.run.device, settings.run.precision)
     model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed).to(device.device)
     return make_trainer(settings, model, Split(tokens, 3000), device, distributed)
-
-
-def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Returns a copy of the weights."""
-    return {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}

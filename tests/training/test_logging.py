@@ -1,13 +1,19 @@
-"""metrics.jsonl and TensorBoard hold each step once; the terminal gets a bar, a log file does not."""
+"""metrics.jsonl, weights.jsonl and TensorBoard hold each step once, and are read as typed records."""
 
 import json
+from base64 import b64decode
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from data.errors import UserError
+from tests.tiny_models import random_model
 from training.logging import RunLog, read_records
+from training.metrics import load_metrics
+from training.weight_history import HISTORY_FILE, load_weight_history, pack_parameters
 
 
 def record_steps(run: Path, resumed_step: int, steps: range) -> None:
@@ -58,16 +64,6 @@ def test_numbers_that_are_not_finite_are_null_in_metrics_and_no_point_in_tensorb
     assert events_of(tmp_path).Tags()["scalars"] == ["rate/train"]
 
 
-def test_weights_after_the_resumed_step_are_recorded_again(tmp_path: Path) -> None:
-    for resumed_step, recorded in ((-1, (0, 1, 2)), (1, (2, 4))):
-        log = RunLog(tmp_path, resumed_step)
-        for step in recorded:
-            log.weights(step, f"{resumed_step}")
-        log.close()
-    lines = [json.loads(line) for line in (tmp_path / "weights.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["weights"]) for line in lines] == [(0, "-1"), (1, "-1"), (2, "1"), (4, "1")]
-
-
 def test_images_and_texts_are_shown(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.images(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)})
@@ -78,3 +74,86 @@ def test_images_and_texts_are_shown(tmp_path: Path) -> None:
     assert (image.step, image.width, image.height) == (3, 5, 4)
     (text,) = events.Tensors("sample/text_summary")
     assert text.tensor_proto.string_val[0].decode() == "    # no heading\n    <script>"
+
+
+# Typed records
+
+RECORDS = [
+    {"step": 0, "split": "probe", "head_types": {"first": 0.1},
+     "number": {"layer": 0, "head": 1, "accuracy": 0.6, "bar": 0.55, "grids": {"accuracy": [[0.5, 0.6]]}}},
+    {"step": 0, "split": "validation", "loss": None, "bits_per_byte": None, "whole": False, "seconds": 0.1},
+    {"step": 20, "split": "train", "loss": 2.0, "gradient_norm": 1.5, "skipped": 0},
+    {"step": 20, "split": "validation", "loss": 1.0, "bits_per_byte": 0.5, "whole": True, "gap": 0.1,
+     "gap_error": 0.01},
+]  # fmt: skip
+
+
+def write(run: Path, records: list[dict]) -> Path:
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return run
+
+
+def test_every_record_is_read_by_its_split_and_question(tmp_path: Path) -> None:
+    metrics = load_metrics(write(tmp_path, RECORDS))
+    assert metrics.train[0].gradient_norm == 1.5
+    assert [record.loss for record in metrics.validation] == [None, 1.0]
+    [point] = metrics.probe
+    assert point.head_types == {"first": 0.1}
+    number = point.questions["number"]
+    assert (number.layer, number.head, number.values["bar"], number.grids["accuracy"]) == (0, 1, 0.55, [[0.5, 0.6]])
+    assert number.recorded() == RECORDS[0]["number"]
+    assert metrics.has_ended
+    assert not load_metrics(write(tmp_path, RECORDS[:-1])).has_ended
+
+
+def test_a_record_without_its_fields_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"metrics.jsonl: no field gradient_norm"):
+        load_metrics(write(tmp_path, [{"step": 20, "split": "train", "loss": 2.0}]))
+
+
+# Weights
+
+MODEL = random_model()
+N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """A file that was recorded up to step 5 and resumed from step 1."""
+    for resumed_step, recorded in ((-1, (0, 1, 5)), (1, (4,))):
+        log = RunLog(tmp_path, resumed_step)
+        for step in recorded:
+            log.weights(step, pack_parameters(MODEL, torch.float16))
+        log.close()
+    return tmp_path / HISTORY_FILE
+
+
+@pytest.mark.parametrize(("kind", "name"), [(torch.float32, "<f4"), (torch.float16, "<f2")])
+def test_weights_are_packed_in_the_order_of_the_model(kind: torch.dtype, name: str) -> None:
+    numbers = np.frombuffer(b64decode(pack_parameters(MODEL, kind)), name)
+    expected = np.concatenate([parameter.detach().numpy().ravel() for parameter in MODEL.parameters()])
+    np.testing.assert_array_equal(numbers, expected.astype(name))
+
+
+def test_a_history_is_read_back_without_an_incomplete_line(history: Path) -> None:
+    with history.open("a") as stream:
+        stream.write('{"step": 5, "we')
+    weights = load_weight_history(history, N_WEIGHTS)
+    assert weights is not None and weights.steps == [0, 1, 4]
+    assert weights.data == [pack_parameters(MODEL, torch.float16)] * 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"step": 4', '"step": 1'), ('"step": 4', '"step": 4.5'), ('"weights": "', '"weights": "AAAA'),
+        ('"weights": "', '"weights": "!!!!'), ('"weights"', '"other"'), ("{", "["),
+    ],
+)  # fmt: skip
+def test_a_damaged_history_is_an_error_in_one_line(history: Path, old: str, new: str) -> None:
+    text = history.read_text()
+    assert old in text
+    history.write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError, match=HISTORY_FILE) as error:
+        load_weight_history(history, N_WEIGHTS)
+    assert "\n" not in str(error.value)

@@ -1,17 +1,12 @@
-"""Run directories: created once, locked, found again."""
+"""Run directories: created once, locked, found again; JSON files, and a lock that is a link."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
-from training.files import FolderLock, lock
-from training.run_dir import (
-    create_run,
-    find_run,
-    find_runs,
-)
+from training.files import lock, read_json, write_json
+from training.run_dir import create_run, find_run, find_runs
 
 
 @pytest.fixture(autouse=True)
@@ -19,20 +14,12 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-# Creating and locking
-
-
-def test_eight_starts_at_once_get_eight_directories() -> None:
-    runs: list[tuple[Path, FolderLock]] = []
-    threads = [threading.Thread(target=lambda: runs.append(create_run(None))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    paths = [path for path, _ in runs]
+def test_runs_without_a_name_get_directories_of_their_own() -> None:
+    runs = [create_run(None) for _ in range(8)]
     for _, run_lock in runs:
         run_lock.close()
-    assert len(set(paths)) == 8 and all(path.parent == Path("runs") and path.is_dir() for path in paths)
+    paths = {path for path, _ in runs}
+    assert len(paths) == 8 and all(path.parent == Path("runs") and path.is_dir() for path in paths)
 
 
 def test_an_empty_directory_is_used_and_one_with_a_file_is_refused(tmp_path: Path) -> None:
@@ -47,41 +34,54 @@ def test_an_empty_directory_is_used_and_one_with_a_file_is_refused(tmp_path: Pat
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
     run_lock = lock(tmp_path)
-    with pytest.raises(BlockingIOError, match="another process"):
-        lock(tmp_path)
-    with pytest.raises(BlockingIOError):
-        create_run(str(tmp_path))
+    for start in (lambda: lock(tmp_path), lambda: create_run(str(tmp_path))):
+        with pytest.raises(BlockingIOError, match="another process"):
+            start()
     run_lock.close()
     create_run(str(tmp_path))[1].close()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError) as error:
+        lock(tmp_path / "run")
+    assert str(error.value.filename).endswith(".lock") and (tmp_path / "mine").read_text() == "mine"
+
+
+def test_json_comes_back_and_damaged_json_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": [1, None, "é"]})
+    assert read_json(tmp_path / "a.json") == {"a": [1, None, "é"]}
+    for content in ("{", "[" * 100_000):
+        (tmp_path / "b.json").write_text(content)
+        with pytest.raises(ValueError, match=r"b\.json"):
+            read_json(tmp_path / "b.json")
 
 
 # Finding
 
 
-def add_run(path: str, *, checkpoint: bool = True) -> Path:
+def add_run(path: str) -> Path:
     run = Path(path)
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.json").write_text("{}")
-    if checkpoint:
-        (run / "checkpoints" / "manifest.json").write_text("{}")
+    (run / "checkpoints" / "manifest.json").write_text("{}")
     return run
 
 
 @pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
 def test_the_newest_run_with_a_checkpoint_is_found_in_sweeps_too(newest: str) -> None:
-    runs = [add_run("runs/a"), add_run(newest), add_run("runs/c", checkpoint=False)]
-    for age, run in enumerate(runs[:2]):
-        os.utime(run / "checkpoints" / "manifest.json", (1000 + age, 1000 + age))
-    assert find_run(None) == runs[1]
+    for age, path in enumerate(["runs/a", newest]):
+        os.utime(add_run(path) / "checkpoints" / "manifest.json", (1000 + age, 1000 + age))
+    (add_run("runs/c") / "checkpoints" / "manifest.json").unlink()
+    assert find_run(None) == Path(newest)
 
 
-@pytest.mark.parametrize("run", [None, "nowhere", "empty"])
-def test_a_run_that_does_not_exist_is_an_error(run: str | None) -> None:
+def test_a_run_that_does_not_exist_is_an_error_and_runs_of_a_sweep_come_in_the_order_of_their_numbers() -> None:
     Path("empty").mkdir()
-    with pytest.raises(FileNotFoundError):
-        find_run(run)
-
-
-def test_runs_of_a_sweep_come_in_the_order_of_their_numbers() -> None:
+    for run in (None, "nowhere", "empty"):
+        with pytest.raises(FileNotFoundError):
+            find_run(run)
     runs = [add_run(f"sweep/{name}") for name in ("0", "2", "10")]
     assert find_runs("sweep") == runs

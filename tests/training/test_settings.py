@@ -12,23 +12,11 @@ from data.config import REMOVED_SETTINGS, StoriesConfig, TextConfig
 from data.errors import UserError
 from model.config import ModelConfig
 from probe.config import ProbeConfig
-from training.settings import (
-    CONFIGS,
-    Optimizer,
-    OptimSettings,
-    TrainSettings,
-    compose_settings,
-    result_settings,
-    resumed_settings,
-    saved_settings,
-    to_settings,
-)
+from training.settings import CONFIGS, Optimizer, OptimSettings, TrainSettings, compose_settings, result_settings
 
-REQUIRED = {
-    "data=text": ["data.path=x"],
-    "data=shakespeare": ["data.path=x"],
-    "data=hub": ["data.name=owner/name"],
-}
+from training.settings import resumed_settings, saved_settings, to_settings  # isort: skip
+
+REQUIRED = {"data=text": ["data.path=x"], "data=shakespeare": ["data.path=x"], "data=hub": ["data.name=owner/name"]}
 CHOICES = [
     f"{group}={path.relative_to(CONFIGS / group).with_suffix('').as_posix()}"
     for group in ("model", "data", "optim", "experiment", "variant")
@@ -60,38 +48,23 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("override", "answer"),
     [
-        "seed=4294967296", "sample_tokens=65537", "threads=1025", "resume=true", "tokens_per_batch=0",
-        "gradient_accumulation_steps=0", "keep_checkpoints=0", "probe_sequences=-1", "optim.learning_rate=nan",
-        "optim.learning_rate=inf", "optim.beta_1=-0.1", "optim.warmup_steps=-1", "optim.clip_norm=0", "model.n_head=3",
-        "max_steps=abc", "max_steps=1.5", "max_steps=null", "max_steps=[1]", "device=tpu", "optim.name=sgd",
-        "model.rope_theta=1e999", "max_steps=99999999999999999999", "data=text",
+        ("optim.learning_rate=0", "above 0 and at most 1e+18"), ("optim.learning_rate=nan", "above 0"),
+        ("optim.weight_decay=-1", "at least 0 and at most 1e+18"), ("optim.momentum=1", "at least 0 and below 1"),
+        ("model.n_layer=0", "above 0"), ("threads=0", "at least 1 and at most 1,024"), ("data.skew=1", "and below 1"),
+        ("max_steps=0", "1 or more"), ("seed=4294967296", "at least 0 and at most 4,294,967,295"),
+        ("resume=true", "needs out=DIR"), ("model.n_head=3", "multiple"), ("max_steps=1.5", "an integer"),
+        ("max_steps=null", "an integer"), ("max_steps=[1]", "an integer"), ("device=tpu", "one of auto, cpu, cuda"),
+        ("optim.name=sgd", "one of muon, adamw"), ("model.rope_theta=1e999", "64 bits"), ("data=text", "no value"),
+        ("max_steps=99999999999999999999", ""),
     ],
 )  # fmt: skip
-def test_a_value_outside_its_limits_or_type_is_an_error_that_names_the_setting(override: str) -> None:
-    with pytest.raises(ValueError) as error:
-        compose_settings([override])
-    assert override.partition("=")[0] in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "limits"),
-    [
-        ("optim.learning_rate=0", "above 0 and at most 1e+18"),
-        ("optim.weight_decay=-1", "at least 0 and at most 1e+18"),
-        ("optim.momentum=1", "at least 0 and below 1"), ("model.n_layer=0", "above 0"),
-        ("threads=0", "at least 1 and at most 1,024"),
-        ("model.dropout=1", "at least 0 and below 1"),
-        ("data.skew=1", "above 0 and below 1"), ("max_steps=0", "1 or more"),
-        ("seed=-1", "at least 0 and at most 4,294,967,295"),
-    ],
-)  # fmt: skip
-def test_a_value_outside_its_limits_is_answered_with_the_limits(override: str, limits: str) -> None:
+def test_a_value_outside_its_limits_or_type_is_answered_with_what_it_can_be(override: str, answer: str) -> None:
     with pytest.raises(UserError) as error:
         compose_settings([override])
-    name, _, value = override.partition("=")
-    assert str(error.value).startswith(f"{name}={value}") and str(error.value).endswith(f": must be {limits}")
+    message = str(error.value)
+    assert override.partition("=")[0] in message and answer in message and "\n" not in message
 
 
 def test_defaults_in_python_are_those_of_the_standard_yaml_files() -> None:
@@ -109,11 +82,8 @@ def test_an_unknown_setting_is_answered_with_the_most_similar_name() -> None:
         to_settings(OptimSettings, {"learning_rat": 1.0}, "optim.")
 
 
-def test_saved_settings_are_the_settings_that_were_saved() -> None:
+def test_saved_settings_are_read_back_those_of_an_earlier_version_unless_it_had_a_removed_family() -> None:
     assert saved_settings(saved("optim=adamw", "seed=3")) == compose_settings(["optim=adamw", "seed=3"])
-
-
-def test_a_run_of_an_earlier_version_opens_unless_it_had_a_removed_family() -> None:
     config = saved()
     config["data"] |= REMOVED_SETTINGS
     assert saved_settings(config) == compose_settings([])
@@ -128,19 +98,16 @@ def test_a_config_json_of_another_shape_is_an_error(content: object) -> None:
         saved_settings(content)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("run.max_steps", None), ("model.n_head", None), ("data.source", None), ("optim.name", None),
-        ("run.sample_prompt", "${oc.env:HOME}"),  # refused instead of resolved
-    ],
-)  # fmt: skip
-def test_a_config_json_that_lacks_a_setting_or_interpolates_one_is_an_error(name: str, value: str | None) -> None:
+def test_a_config_json_that_lacks_a_setting_or_interpolates_one_is_an_error() -> None:
     config = saved()
-    group, field = name.split(".")
-    config[group] = {key: old for key, old in config[group].items() if key != field} | ({field: value} if value else {})
-    with pytest.raises(ValueError, match=field):
+    config["run"]["sample_prompt"] = "${oc.env:HOME}"
+    with pytest.raises(ValueError, match="sample_prompt"):  # refused instead of resolved
         saved_settings(config)
+    for group, name in {"run": "max_steps", "model": "n_head", "data": "source", "optim": "name"}.items():
+        config = saved()
+        del config[group][name]
+        with pytest.raises(ValueError, match=name):
+            saved_settings(config)
 
 
 # Resuming

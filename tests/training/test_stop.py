@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.program import ROOT, SIGNALS
-from training.stop import StopRequest
+from training.device import StopRequest
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_an_ignored_signal_and_a_handler_of_another_library_stay(handlers: None)
 
 WAIT = (
     "import signal, time\nfor number in (2, 15): signal.signal(number, signal.SIG_DFL)\n"
-    "from training.stop import StopRequest\nstop = StopRequest()\nprint('ready', flush=True)\n"
+    "from training.device import StopRequest\nstop = StopRequest()\nprint('ready', flush=True)\n"
     "while True: time.sleep(0.01)"
 )
 

@@ -1,0 +1,296 @@
+"""A question of the user's own, in a .jsonl file: blocks of texts with the word to read at and two mentions.
+
+A block has four texts: both orders of two words times which of them is meant.
+
+The first line may describe the question; every other line is one text (docs/probe.md).
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data.errors import UserError, one_line
+from data.pairs import Link, LinkedText, Span
+from data.stories.lexicon import unit_hash
+from data.typed_json import from_json
+
+GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
+OWN = "own"  # family, level and site of the items
+_CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
+_HOLDOUTS = {"dev": "iid", "test": "headline", None: ""}  # by part
+_MAX_NAME = 80  # characters
+_MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The first line of a file, if it describes the question."""
+
+    question: str | None = None
+    description: str | None = None
+    link: str = "the query to its antecedent"  # what a head links: "a verb to its subject"
+    guards_off: list[str] = field(default_factory=list)  # of GUARDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Any other line; a word is given by itself, or by its characters [start, end]."""
+
+    text: str
+    query: Any
+    antecedents: list[Any]
+    distractors: list[Any]
+    block: Any
+    order: int
+    meant: int
+    frame: str
+    words: tuple[str, str]
+    answers: list[str] = field(default_factory=list)
+    foils: list[str] = field(default_factory=list)
+    payoff: Any = None
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnQuestion:
+    """The content of a file of items."""
+
+    file: str
+    name: str
+    description: str
+    link: str
+    guards_off: list[str]
+    dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
+    test: list[LinkedText]  # whole blocks, in the hold-out "headline"
+    n_left_out: int  # blocks with words of one part and a frame of the other
+    n_patterns: int  # pairs of texts of one order that differ before the query
+    places: dict[str, str]  # "FILE line N" by text, for messages
+
+
+class _Row(NamedTuple):
+    where: str  # "FILE line N"
+    values: _Line
+    text: LinkedText
+
+
+def load_question(path: Path) -> OwnQuestion:
+    """Return the question of a file; UserError names the line of the first problem.
+
+    Without the field `split`, frames and words are divided by their hashes, so that no test block shares a frame or a
+    word with dev; blocks that would are left out.
+    """
+    lines = _load_lines(path)
+    about = _About()
+    if not lines[0][1].keys() & {"text", "query", "block"}:
+        about = _read_about(*lines.pop(0))
+    rows = [_read_row(where, values) for where, values in lines]
+
+    # Blocks, each in the part to which it belongs
+    blocks = [list(group) for _, group in groupby(rows, key=lambda row: row.values.block)]
+    parts = [_part(block) for block in blocks]
+    _check_names(blocks)
+    texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
+    for part, block in zip(parts, blocks, strict=True):
+        texts[part] += [replace(row.text, holdout=_HOLDOUTS[part]) for row in block]
+    dev, test = texts["dev"], texts["test"]
+    n_left_out = parts.count(None)
+    _check_parts(path, dev, test, n_left_out)
+    starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
+    return OwnQuestion(
+        file=str(path),
+        name=about.question or path.stem,
+        description=about.description or path.name,
+        link=about.link,
+        guards_off=about.guards_off,
+        dev=dev,
+        test=test,
+        n_left_out=n_left_out,
+        n_patterns=sum(first != second for first, second in zip(starts[::2], starts[1::2], strict=True)),
+        places={row.text.text: row.where for row in rows},
+    )
+
+
+def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return "FILE line N" and the object of each line that is not blank; UserError if there are none."""
+    try:
+        content = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    lines = []
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.strip():
+            where = f"{file} line {number}"
+            try:
+                value = json.loads(line)
+                json.dumps(value, ensure_ascii=False).encode()  # one half of a surrogate pair is no character
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{where}: not JSON ({one_line(error)})") from None
+            if not isinstance(value, dict):
+                raise UserError(f"{where}: not an object")
+            lines.append((where, value))
+    if not lines:
+        raise UserError(f"{file}: no text in it")
+    return lines
+
+
+# Rows
+
+
+def _read_about(where: str, values: dict[str, Any]) -> _About:
+    """Return the description of a question; UserError if it could not be printed."""
+    about = from_json(_About, values, where)
+    for name in ("question", "description", "link"):
+        text = getattr(about, name)
+        if text is not None and not (text.strip() and text.isprintable()):
+            raise UserError(f"{where}: {name} must be one line of text")
+    if len(about.question or "") > _MAX_NAME:
+        raise UserError(f"{where}: question must have at most {_MAX_NAME} characters")
+    if not {*about.guards_off} <= {*GUARDS}:
+        raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
+    return about
+
+
+def _read_row(where: str, values: dict[str, Any]) -> _Row:
+    """Return a row with its text and link; UserError for a row that contradicts itself."""
+    line = from_json(_Line, values, where)
+    text = line.text
+    query = _span(where, "query", text, line.query)
+    payoff = _span(where, "payoff", text, line.payoff) if line.payoff else None
+    antecedents = tuple(_span(where, "antecedents", text, value) for value in line.antecedents)
+    distractors = tuple(_span(where, "distractors", text, value) for value in line.distractors)
+    answers, foils = tuple(line.answers), tuple(line.foils)
+
+    outcome = payoff and text[slice(*payoff)]
+    is_word = re.compile(r"\S+").fullmatch
+    problems = {
+        "words, answers and foils must be words without spaces": not all(map(is_word, [*line.words, *answers, *foils])),
+        "frame must not be empty": not line.frame.strip(),
+        "split must be dev or test": line.split not in (None, "dev", "test"),
+        "antecedents and distractors must not be empty": not antecedents or not distractors,
+        "answers and foils belong together": bool(answers) != bool(foils),
+        "answers need the field payoff, the word of the text that is an answer": answers and payoff is None,
+        "payoff must come after the query": payoff is not None and payoff[0] < query[1],
+        f"payoff {outcome!r} is none of the answers": answers and outcome not in answers,
+        "the same word is antecedent and distractor": {*antecedents} & {*distractors},
+        "antecedents and distractors must come before the query": max(antecedents + distractors, default=query)[1]
+        > query[0],
+    }
+    for problem, is_wrong in problems.items():
+        if is_wrong:
+            raise UserError(f"{where}: {problem}")
+    link = Link(OWN, OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
+    words = " ".join(line.words)
+    return _Row(where, line, LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant))
+
+
+def _span(where: str, name: str, text: str, value: Any) -> Span:
+    """Return the characters of a word: given as [start, end), or as a word that the text has once."""
+    if isinstance(value, list) and len(value) == 2 and all(type(place) is int for place in value):
+        start, end = value
+        if 0 <= start < end <= len(text):
+            return start, end
+        raise UserError(f"{where}: {name} [{start}, {end}] is outside the text of {len(text)} characters")
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{where}: {name} must be a word of the text, or [start, end]")
+    found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
+    if len(found) != 1:
+        problem = f"{value!r} is not in the text"
+        if found:
+            problem = f"{value!r} is in the text {len(found)} times; give [start, end]"
+        raise UserError(f"{where}: {name}: {problem}")
+    return found[0]
+
+
+# Blocks
+
+
+def _part(rows: Sequence[_Row]) -> str | None:
+    """Return the part of a block, None if its words and its frame are of both; UserError if it is no block."""
+    first, last = rows[0], rows[-1]
+    for row in rows:
+        if any(getattr(row.values, name) != getattr(first.values, name) for name in ("frame", "words", "split")):
+            raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
+    cells = [(row.text.order, row.text.meant) for row in rows]
+    if cells != _CELLS:
+        found = ", ".join(f"{order} {meant}" for order, meant in cells)
+        problem = f"the block that ends here has the rows {found} (order and meant)"
+        raise UserError(f"{last.where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        _check_antecedents(other.where, one.text, other.text)
+
+    parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (first.text.frame, *first.text.pair.split())}
+    return first.values.split or (parts.pop() if len(parts) == 1 else None)
+
+
+def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:
+    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give.
+
+    If a word could be an antecedent in both, a head that always attends to it would be right in both.
+    """
+    pairs = ((first, second), (second, first))
+    for text, other in pairs:
+        if not _words(text, text.links[0].antecedents) <= _words(other, other.links[0].distractors):
+            raise UserError(f"{where}: the antecedents of each meaning must be distractors of the other one")
+    for text, other in pairs:
+        (link,) = text.links
+        counterparts = _words(other, other.links[0].antecedents)
+        rivals = [span for span in link.distractors if _words(text, [span]) <= counterparts]
+        if (min(link.antecedents) < min(rivals)) != (text.order == text.meant):
+            raise UserError(f"{where}: words[order] must stand first in the text, and words[meant] be the antecedent")
+
+
+def _words(text: LinkedText, spans: Iterable[Span]) -> set[str]:
+    """Return mentions as texts, in small letters."""
+    return {text.text[slice(*span)].lower() for span in spans}
+
+
+def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
+    """Raise UserError for a block that is there twice, or a word or frame with two names: both fake independence."""
+    copies: dict[tuple[str, ...], str] = {}  # first row by the texts of a block
+    words: dict[str, tuple[str, str]] = {}  # word and row by mention
+    frames: dict[str, tuple[str, str]] = {}  # frame and row by text without its mentions
+    for rows in blocks:
+        where = rows[0].where
+        earlier = copies.setdefault(tuple(" ".join(row.text.text.split()) for row in rows), where)
+        if earlier != where:
+            raise UserError(f"{where}: the block is there already, at {earlier}")
+        for where, _, text in rows:
+            # Every mention belongs to one word.
+            (link,) = text.links
+            word = text.pair.split()[text.meant]
+            for mention in sorted(_words(text, link.antecedents)):
+                known, place = words.setdefault(mention, (word, where))
+                if known != word:
+                    raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {place}")
+
+            # Every text without its mentions belongs to one frame; a causal model reads it up to the query.
+            rest = text.text[: link.query[1]]
+            for start, end in sorted((*link.antecedents, *link.distractors), reverse=True):
+                rest = f"{rest[:start]}_{rest[end:]}"
+            known, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
+            if known != text.frame:
+                problem = f"but for the two words this is the text of {place}; it has another frame there"
+                raise UserError(f"{where}: {problem}")
+
+
+def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], n_left_out: int) -> None:
+    """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
+    for part, texts in (("dev", dev), ("test", test)):
+        n_blocks = len(texts) // len(_CELLS)
+        if n_blocks < _MIN_BLOCKS:
+            advice = "give more frames and words, or the field split"
+            if n_left_out:
+                advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
+            raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
+    shared = {
+        "frame": {text.frame for text in dev} & {text.frame for text in test},
+        "word": set(chain(*(text.pair.split() for text in dev))) & set(chain(*(text.pair.split() for text in test))),
+    }
+    for kind, names in shared.items():
+        if names:
+            problem = f"dev and test share the {kind} {min(names)!r}"
+            raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")

@@ -1,0 +1,211 @@
+"""Files with a question of the user's own."""
+
+import json
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.errors import UserError
+from data.own_file import load_question
+
+ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
+FRAMES = [f"{place} {{}} met {{}}. {{}} slept." for place in "Today Here Then Now Once Later Soon There".split()]
+WOMEN, MEN = ("Ann", "Lily", "Mia", "Sue", "Eva"), ("Tom", "Ben", "Max", "Sam", "Tim")
+
+
+def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> list[dict[str, Any]]:
+    rows = []
+    for order in (0, 1):
+        for meant in (0, 1):
+            names = pair if order == 0 else pair[::-1]
+            pronoun = ("She", "He")[meant]
+            rows.append({
+                "text": frame.format(*names, pronoun), "query": pronoun, "antecedents": [pair[meant]],
+                "distractors": [pair[1 - meant]], "block": number, "order": order, "meant": meant, "frame": frame,
+                "words": list(pair), **changes,
+            })  # fmt: skip
+    return rows
+
+
+# Frames and pairs of names of each part
+FRAMES_OF = {"test": FRAMES[:4], "dev": FRAMES[4:]}
+PAIRS_OF = {"test": [*product(WOMEN[:2], MEN[:2])], "dev": [*product(WOMEN[2:], MEN[2:])]}
+
+
+def rows_of(split: bool = False) -> list[dict[str, Any]]:
+    parts = [("", FRAMES, product(WOMEN, MEN))]
+    if split:
+        parts = [(part, FRAMES_OF[part], PAIRS_OF[part]) for part in FRAMES_OF]
+    rows = []
+    for part, frames, pairs in parts:
+        for frame, pair in product(frames, pairs):
+            rows += block(len(rows), frame, pair, **({"split": part} if part else {}))
+    return rows
+
+
+def write(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
+    own = load_question(write(tmp_path / "a.jsonl", ABOUT, *rows_of()))
+    assert (own.name, own.description, own.link, own.guards_off) == tuple(ABOUT.values())
+    for values in (
+        [{text.frame for text in part} for part in (own.dev, own.test)],
+        [{word for text in part for word in text.pair.split()} for part in (own.dev, own.test)],
+    ):
+        assert values[0] and values[1] and not values[0] & values[1]
+    assert (len(own.dev) + len(own.test)) // 4 + own.n_left_out == len(FRAMES) * len(WOMEN) * len(MEN)
+    assert {text.holdout for text in own.dev} == {"iid"} and {text.holdout for text in own.test} == {"headline"}
+    for text in own.dev:
+        (link,) = text.links
+        assert text.text[slice(*link.query)] == ("She", "He")[text.meant]
+        assert text.text[slice(*link.antecedents[0])] == text.pair.split()[text.meant]
+
+
+def test_a_file_may_divide_its_blocks_itself_and_needs_no_description(tmp_path: Path) -> None:
+    rows = rows_of(split=True)
+    # Words that occur twice are given by their characters.
+    rows[0] |= {"text": "Ann saw Tom. Ann slept. She", "query": [24, 27], "antecedents": [[0, 3], [13, 16]]}
+    own = load_question(write(tmp_path / "my names.jsonl", *rows))
+    assert (own.name, own.n_left_out, own.guards_off) == ("my names", 0, [])
+    assert (len(own.dev), len(own.test)) == (4 * 4 * 9, 4 * 4 * 4)
+    assert own.test[0].links[0].antecedents == ((0, 3), (13, 16))
+
+
+GONE = object()  # a field that is left out
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"query": GONE}, "line 5: no field query"), ({"query": "Zoe"}, "line 5: query: 'Zoe' is not in the text$"),
+        ({"query": [3, 900]}, "line 5: query \\[3, 900\\] is outside"),
+        ({"antecedents": "Ann"}, "line 5.antecedents: not a list"), ({"antecedents": []}, "line 5: .*not be empty"),
+        ({"words": ["Ann", "a b"]}, "line 5: words, answers and foils must be words without spaces"),
+        ({"answers": ["sat"]}, "line 5: answers and foils belong together"),
+        ({"answers": ["sat"], "foils": ["ran"]}, "line 5: answers need the field payoff"),
+        ({"split": "train"}, "line 5: split must be dev or test"),
+        ({"frame": "other"}, "line 6: the texts of a block have the same frame"),
+        ({"antecedents": ["Ben"], "distractors": ["Ann"]}, "line 6: the antecedents of each meaning"),
+        ({"distractors": ["Ann"]}, "line 5: the same word is antecedent and distractor"),
+        ({"distractors": ["slept"]}, "line 5: antecedents and distractors must come before"),
+        ({"answers": ["a"], "foils": ["b"], "payoff": "met"}, "line 5: payoff must come after the query"),
+        ({"answers": ["a"], "foils": ["b"], "payoff": "slept"}, "line 5: payoff 'slept' is none of the"),
+        ({"block": "other"}, "line 5: the block that ends here has the rows 0 0 .*; they must be 0 0, 0 1, 1 0, 1 1"),
+        ({"meant": 1}, "line 8: the block that ends here has the rows 0 1, 0 1, 1 0, 1 1 "),
+    ],
+)  # fmt: skip
+def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    rows = rows_of(split=True)
+    rows[4] = {name: value for name, value in (rows[4] | change).items() if value is not GONE}
+    with pytest.raises(UserError, match=problem) as error:
+        load_question(write(tmp_path / "a.jsonl", *rows))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([{"question": "a", "guards_off": ["all"]}], "guards_off must be a list of induction, previous"),
+        ([{"question": "a", "colour": "red"}], "unknown field colour"),
+        ([{"question": "a\0b"}], "question must be one line of text"),
+        ([{"question": "a" * 81}], "question must have at most 80 characters"),
+        ([{"query": "She", "block": 0}], "line 1: no field text"),
+        (block(0, FRAMES[0], ("Ann", "Tom"), split="dev"), "1 dev blocks, at least 2 are needed"),
+        (block(0, FRAMES[0], ("Ann", "Tom"))[:3], "the block that ends here has the rows 0 0, 0 1, 1 0 "),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        load_question(write(tmp_path / "a.jsonl", *lines))
+
+
+def renamed(row: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(row).replace("Ann", "Zoe").replace("Tom", "Bob")) | {"frame": "x", "block": 7}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda row: {"text": row["text"].replace(" met", "  met")}, "the block is there already, at .* line 1$"),
+        (lambda row: {"text": f"{row['text']} And so on."}, "but for the two words this is the text of .* line 1; "),
+        (
+            lambda row: {"text": f"Well. {row['text']}", "frame": "Well", "words": ["a0", "b0"]},
+            "'ann' has the word 'a0' in words, but 'Ann' at .* line 1$",
+        ),
+        (renamed, "but for the two words this is the text of .* line 1; it has another frame there$"),
+    ],
+)
+def test_a_copy_cannot_pass_as_an_independent_block(
+    tmp_path: Path, change: Callable[[dict], dict[str, Any]], problem: str
+) -> None:
+    rows = rows_of(split=True)
+    again = [row | {"frame": "other", "block": "again"} | change(row) for row in rows[:4]]
+    with pytest.raises(UserError, match=rf"line {len(rows) + 1}: {problem}"):
+        load_question(write(tmp_path / "a.jsonl", *rows, *again))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        # A head that always attends to "met" would be right in all four texts.
+        (
+            lambda row: {"antecedents": [*row["antecedents"], "met"]},
+            "the antecedents of each meaning must be distractors",
+        ),
+        (
+            lambda row: {"text": row["frame"].format(*row["words"][:: 2 * row["order"] - 1], row["query"])},
+            r"words\[order\] must stand first in the text",
+        ),
+    ],
+)
+def test_a_block_that_a_fixed_word_or_place_answers_is_refused(
+    tmp_path: Path, change: Callable[[dict], dict[str, Any]], problem: str
+) -> None:
+    rows = [row | change(row) for row in rows_of(split=True)]
+    with pytest.raises(UserError, match=f"line 2: {problem}"):
+        load_question(write(tmp_path / "a.jsonl", *rows))
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"), [(FRAMES_OF, "share the frame 'Today {} met"), (PAIRS_OF, "share the word 'Ann'")]
+)
+def test_parts_that_share_a_frame_or_a_word_are_refused(
+    tmp_path: Path, part: dict[str, list], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(part, "dev", [*part["dev"], part["test"][0]])
+    with pytest.raises(UserError, match=f"dev and test {problem}"):
+        load_question(write(tmp_path / "a.jsonl", *rows_of(split=True)))
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"text": "a \\ud800"}', "{"])
+def test_a_line_that_is_no_text_in_json_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(UserError, match="line 1: not JSON"):
+        load_question(path)
+
+
+def test_pairs_whose_texts_differ_before_the_query_are_counted(tmp_path: Path) -> None:
+    rows = rows_of(split=True)
+    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 0
+    rows[0]["text"] = f"Well. {rows[0]['text']}"
+    rows[7]["text"] = f"Well. {rows[7]['text']}"
+    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 2
+
+
+def test_a_block_may_have_two_patterns_under_one_name(tmp_path: Path) -> None:
+    rows = rows_of(split=True)
+    for row in rows:
+        if row["order"] == 1:
+            row["text"] = f"Well. {row['text']}"
+    own = load_question(write(tmp_path / "a.jsonl", *rows))
+    assert own.n_patterns == 0 and {text.frame for text in own.dev} == {*FRAMES_OF["dev"]}
+    rows[0]["frame"] = rows[1]["frame"] = rows[2]["frame"] = rows[3]["frame"] = "another name"
+    with pytest.raises(UserError, match="it has another frame there"):
+        load_question(write(tmp_path / "a.jsonl", *rows))

@@ -19,24 +19,10 @@ from model.transformer import Transformer
 from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses
 from probe.edits import measure_margins
-from probe.emergence import (
-    choose_items,
-    half_rise,
-    measure_attention,
-    measure_edges,
-    training_probe,
-)
+from probe.emergence import choose_items, half_rise, measure_attention, measure_edges, training_probe
 from probe.results import Head
 from tests.data.small_corpora import text_config
-from tests.probe.factories import (
-    block_of,
-    cell,
-    copying_model,
-    documents,
-    passage_items,
-    story_pairs,
-    untrained_view,
-)
+from tests.probe.factories import block_of, cell, copying_model, documents, passage_items, story_pairs, untrained_view
 from tests.tiny_models import config, make_uniform
 
 STEPS = [0, 1, 2, 4, 8, 16, 32, 64, 100]

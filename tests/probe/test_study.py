@@ -5,13 +5,7 @@ import pytest
 from data.pairs import Items
 from probe.questions import DEV, HEADLINE, QUESTIONS, STORY_QUESTIONS
 from probe.study import askable, study
-from tests.probe.factories import (
-    SETTINGS,
-    copying_model,
-    documents,
-    passage_items,
-    story_pairs,
-)
+from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, story_pairs
 
 
 @pytest.mark.parametrize("part", [DEV, HEADLINE])

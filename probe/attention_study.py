@@ -64,11 +64,8 @@ def study_attention(
 ) -> tuple[list[Finding], HeadScores, dict[str, float], dict[str, Grid]]:
     """Return the findings, what every head does at every pair, the instrument's errors, and grids of all heads.
 
-    `untrained` are models of the same shape, consumed one at a time; each chooses its own best head on dev.
-
-    Raises:
-        UserError: the recorded attention is not the attention the model uses, so nothing may be reported.
-
+    `untrained` are models of the same shape, consumed one at a time; each chooses its own best head on dev. UserError
+    if the recorded attention is not the attention the model uses, so that nothing may be reported.
     """
     # Every head of every model at all texts; untrained models at dev and the headline only.
     progress("the heads at all texts", 0.0)
@@ -341,11 +338,9 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
 
 
 def _check_undecided(scores: HeadScores) -> dict[str, float]:
-    """Return the largest distance from accuracy 1/2 of any head at each undecided site: exactly 0.
+    """Return the largest distance from accuracy 1/2 of any head at each undecided site.
 
-    Raises:
-        UserError: the distance is not 0, so the row has read later tokens.
-
+    UserError if it is not exactly 0, so that the row has read later tokens.
     """
     distances = {}
     for question in UNDECIDED:

@@ -32,17 +32,11 @@ def behaviour_study(model: ObservableModel, items: Items, config: ProbeConfig) -
         right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
         loss = float(losses.mean())
         oracles = oracle_losses(group.cells)
+        accuracy, share = sample_of(group, right).mean(config), resolved_share(loss, oracles)
+        known = {f"{name}_loss": oracles.get(name) for name in ORACLES}
+        n = len(group.cells)
         results.append(
-            Answers(
-                question=question,
-                part=part,
-                n=len(group.cells),
-                accuracy=sample_of(group, right).mean(config),
-                resolved_share=resolved_share(loss, oracles),
-                loss=loss,
-                bayes_loss=oracles.get("bayes"),
-                blind_loss=oracles.get("blind"),
-            )
+            Answers(question=question, part=part, n=n, accuracy=accuracy, resolved_share=share, loss=loss, **known)
         )
     return results
 

@@ -47,9 +47,7 @@ def check_contract(model: ObservableModel, cells: Sequence[Cell], n_cells: int =
 def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:
     """Return the largest violation of each of LIMITS on `tokens` [B, T] with the queries `query` [B, 1].
 
-    Raises:
-        UserError: a limit is exceeded, or a value is not a number.
-
+    UserError if a limit is exceeded, or a value is not a number.
     """
     tokens = tokens.to(model.device)
     query = query.to(model.device)

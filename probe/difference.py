@@ -11,6 +11,7 @@ attention: only its effect changes.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -116,19 +117,11 @@ def _changes(question: Question, measured: _Measured, config: ProbeConfig) -> li
     changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
     sample = sample_of(items, changed)
     test = sample.test(config, two_sided=True)
+    facts: dict[str, Any] = {"question": question.name, "measure": measure}
+    facts |= {"n": len(changed), "smallest_p": test.smallest_p}
+    columns = {"before": before.mean(axis=0), "after": after.mean(axis=0), "t": test.t, "p": test.p}
     changes = []
     for i, (head, estimate) in enumerate(zip(heads, sample.means(config), strict=True)):
-        change = Change(
-            question=question.name,
-            measure=measure,
-            head=head,
-            before=float(before[:, i].mean()),
-            after=float(after[:, i].mean()),
-            difference=estimate,
-            t=float(test.t[i]),
-            p=float(test.p[i]),
-            n=len(changed),
-            smallest_p=test.smallest_p,
-        )
-        changes.append(change)
+        numbers: dict[str, Any] = {name: float(values[i]) for name, values in columns.items()}
+        changes.append(Change(**facts, **numbers, head=head, difference=estimate))
     return changes

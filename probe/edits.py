@@ -141,11 +141,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
 
 
 def measure_margins(
-    model: ObservableModel,
-    items: Items,
-    sets: Sequence[Sequence[Head]],
-    edits: Sequence[str],
-    tokens_per_batch: int,
+    model: ObservableModel, items: Items, sets: Sequence[Sequence[Head]], edits: Sequence[str], tokens_per_batch: int
 ) -> Margins:
     """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
     shape = (len(items), 2)

@@ -55,7 +55,6 @@ class CopyingModel(ObservableModel):
         return torch.device("cpu")
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        """Return what the layer's attention computes."""
         n, length = tokens.shape
         if query_positions is None:
             query_positions = torch.arange(length).expand(n, -1)
@@ -74,7 +73,7 @@ class CopyingModel(ObservableModel):
         return [LayerRecord(scores, values, complete, values[:, 0])]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        """Return an empty stream before and after the layer: the heads write into the logits."""
+        # The heads write into the logits.
         return [torch.zeros(*tokens.shape, 1)] * 2
 
     def logits(
@@ -93,13 +92,10 @@ class CopyingModel(ObservableModel):
         return logits if positions is None else logits[torch.arange(len(tokens)), positions]
 
     def head_weights(self, layer: int) -> HeadWeights:
-        """Return the gains as output projections."""
         return HeadWeights(None, None, None, self.gains[:, None, None])
 
     def unembedding(self) -> Tensor:
-        """Return the output embedding [V, 1]."""
         return self.pronoun_class[:, None] / 2
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        """Return `direction`: there is no norm."""
         return direction

@@ -47,9 +47,8 @@ def seed_run(seed: int, rise: int = 200, end: float = 0.95, share: float = 1.0) 
         accuracy[place.layer][place.head] = end if step >= rise else 0.5
         contrast = [[8 * (value - 0.5) for value in row] for row in accuracy]
         values = {"bar": 0.6, "resolved_share": share if step >= rise + 100 else 0.0, "answer_loss": 6.0 - step / 200}
-        points.append(
-            ProbePoint(step, {"number": HeadPoint(*place, {"accuracy": accuracy, "contrast": contrast}, values)})
-        )
+        point = HeadPoint(*place, {"accuracy": accuracy, "contrast": contrast}, values)
+        points.append(ProbePoint(step, {"number": point}))
     groups = [answers("number", "iid", seed / 10), answers("gender", "iid", None)]
     return sweep_run(seed, [finding(place, accuracy=end)], groups, metrics=Metrics([], [], points))
 

@@ -8,12 +8,7 @@ import torch
 
 from data.pairs import Cell, Items, Pair
 from model.observe import HeadWeights, TransformerView
-from probe.attention import (
-    HeadRows,
-    HeadScores,
-    measure_heads,
-    score,
-)
+from probe.attention import HeadRows, HeadScores, measure_heads, score
 from probe.results import Head
 from tests.probe.factories import cell, chosen, story_model, story_pairs
 

@@ -87,12 +87,8 @@ def test_the_halves_share_no_document_and_the_counts_add_up() -> None:
     items = passage_items()
     halves = [{pair.clusters[0] for pair in items.of(QUESTION.name, part).pairs} for part in (DEV, TESTED)]
     assert not halves[0] & halves[1]
-    assert (
-        finding.n
-        == finding.clusters["one"] + finding.clusters["two"]
-        == finding.clusters["documents"]
-        == len(halves[1])
-    )
+    n_passages = finding.clusters["one"] + finding.clusters["two"]
+    assert finding.n == n_passages == finding.clusters["documents"] == len(halves[1])
 
 
 def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:

@@ -19,24 +19,10 @@ from model.transformer import Transformer
 from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses
 from probe.edits import measure_margins
-from probe.emergence import (
-    choose_items,
-    half_rise,
-    measure_attention,
-    measure_edges,
-    training_probe,
-)
+from probe.emergence import choose_items, half_rise, measure_attention, measure_edges, training_probe
 from probe.results import Head
 from tests.data.small_corpora import text_config
-from tests.probe.factories import (
-    block_of,
-    cell,
-    copying_model,
-    documents,
-    passage_items,
-    story_pairs,
-    untrained_view,
-)
+from tests.probe.factories import block_of, cell, copying_model, documents, passage_items, story_pairs, untrained_view
 from tests.tiny_models import config, make_uniform
 
 STEPS = [0, 1, 2, 4, 8, 16, 32, 64, 100]
@@ -155,17 +141,10 @@ def test_a_model_that_is_not_causal_is_not_probed(corpus: Corpus) -> None:
     assert training_probe(corpus, run_settings(0)) is None
 
 
-@pytest.mark.parametrize("slope", [2.0, -2.0])
-def test_a_straight_line_has_made_half_its_change_at_half_of_the_steps(slope: float) -> None:
-    assert half_rise(STEPS, [3.0 + slope * step for step in STEPS]) == pytest.approx(50)
-
-
-def test_the_first_crossing_after_the_start_value_counts() -> None:
+def test_half_of_the_change_is_made_at_the_first_crossing_after_the_start_value() -> None:
+    for slope in (2.0, -2.0):
+        assert half_rise(STEPS, [3.0 + slope * step for step in STEPS]) == pytest.approx(50)
+    assert half_rise(STEPS, [0.0] * 9) is half_rise([], []) is None
     values = [0.5, 0.5, 0.5, 0.5, 0.6, 0.8, 1.0, 0.9]
     assert half_rise(STEPS[1:], values, start=0.5) == pytest.approx(16 + 16 * 0.5)
     assert half_rise(STEPS, [0.75, *values], start=0.5) == 0
-
-
-def test_a_curve_that_does_not_change_has_no_half_rise() -> None:
-    assert half_rise(STEPS, [0.0] * 9) is None
-    assert half_rise([], []) is None

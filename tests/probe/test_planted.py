@@ -4,8 +4,6 @@ import pytest
 
 from model.observe import TransformerView
 from probe.attention import HeadScores
-from probe.behaviour import measure_payoffs
-from probe.contract import check_contract
 from tests.planted import KINDS
 from tests.probe.factories import planted, story_pairs
 
@@ -24,14 +22,3 @@ def test_a_planted_transformer_has_the_scores_of_its_habit(kind: str, question: 
     expected = {"coreference": (1, 1, 2), "coreference+first": (0.5, 0, 1.5)}.get(kind, (0.5, 0, 0))
     found = [values.mean(axis=0)[1, 2] for values in (scores.accuracy, scores.block_accuracy, scores.contrast)]
     assert found == pytest.approx(expected, abs=0.005)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_planted_transformer_keeps_the_contract(kind: str) -> None:
-    check_contract(TransformerView(planted(kind, layer=1)), ITEMS.cells, n_cells=8)
-
-
-@pytest.mark.parametrize(("kind", "low", "high"), [("coreference", 0.97, 1), ("first", 0.45, 0.55)])
-def test_the_planted_head_decides_the_models_answer(kind: str, low: float, high: float) -> None:
-    margins, _ = measure_payoffs(TransformerView(planted(kind)), ITEMS.cells, 4096)
-    assert low <= (margins > 0).mean() <= high

@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from model.observe import HeadEdit
-from probe.sentences import (
-    TokenizedText,
-    between_words,
-    next_tokens,
-    pack_weights,
-    removal_effects,
-    word_attention,
-)
+from probe.sentences import TokenizedText, between_words, next_tokens, pack_weights, removal_effects, word_attention
 from tests.tiny_models import random_view
 
 # "cats sat", tokenized as "cat", "s", " sat" behind the start token.

@@ -129,20 +129,6 @@ def test_word_effects_pass_max_t_no_more_often_than_its_level_and_flips_of_frame
     assert share_interval(frames_only, n_trials)[0] > 0.4
 
 
-def test_max_t_finds_the_linking_head_among_heads_with_word_effects() -> None:
-    rng = np.random.default_rng(1)
-    detected = false_alarms = 0
-    for trial in range(40):
-        blocks = draw_blocks(37, 19, 211, rng)
-        values = null_scores(blocks, 7, rng)
-        values[:, 3] += 2
-        p = max_t_test(values, blocks, 0, 499, seed=trial).p
-        detected += p[3] < 0.01
-        false_alarms += np.delete(p, 3).min() < 0.01
-    assert detected >= 30
-    assert false_alarms <= 3
-
-
 def test_few_clusters_enumerate_every_sign_pattern() -> None:
     """Against the definition: one clustering of equal sizes, t = mean / standard error of the cluster means."""
     rng = np.random.default_rng(2)

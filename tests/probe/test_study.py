@@ -3,15 +3,9 @@
 import pytest
 
 from data.pairs import Items
-from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED
-from probe.study import askable, study, with_dev
-from tests.probe.factories import (
-    SETTINGS,
-    copying_model,
-    documents,
-    passage_items,
-    story_pairs,
-)
+from probe.questions import DEV, HEADLINE, QUESTIONS, STORY_QUESTIONS
+from probe.study import askable, study
+from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, story_pairs
 
 
 @pytest.mark.parametrize("part", [DEV, HEADLINE])
@@ -20,15 +14,6 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str)
     some = Items([pair for pair in items.pairs if (pair.question, pair.part) != ("gender", part)])
     asked, missing = askable(STORY_QUESTIONS, some)
     assert [question.name for question in asked] == ["number", "later_cue"] and missing == []
-
-
-def test_dev_has_the_words_of_training_and_undecided_sites_those_of_dev() -> None:
-    dev, test = story_pairs("dev"), story_pairs("test")
-    items = with_dev(dev, test)
-    assert len(items.of("number", DEV)) == len(dev.of("number", SAME_WORDS)) > 0
-    assert len(items.of("number", HEADLINE)) == len(test.of("number", HEADLINE)) > 0
-    for question in UNDECIDED:
-        assert items.parts(question.name) == [SAME_WORDS]
 
 
 def test_questions_of_both_outcomes_are_answered_together() -> None:

@@ -70,22 +70,11 @@ def test_an_interval_without_zero_is_not_significant_without_a_small_p() -> None
     assert not result.is_significant
 
 
-def test_rounding_errors_are_no_difference_and_many_seeds_are_tested_by_random_permutations() -> None:
+def test_rounding_errors_are_no_difference_two_seeds_no_test_and_many_are_permuted_at_random() -> None:
+    assert difference([0.02, 0.03]).is_significant is difference([0.02, 0.03]).interval is None
     assert difference([1e-17] * 5).is_significant is False
     result = difference(np.random.default_rng(0).standard_normal(25) + 3)
     assert result.is_significant and result.p == pytest.approx(2e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize("n", [3, 5, 8])
-def test_without_a_difference_at_most_one_test_in_twenty_is_significant(n: int) -> None:
-    rng = np.random.default_rng(n)
-    rate = np.mean([difference(rng.standard_normal(n)).is_significant for _ in range(600)])
-    assert rate <= 0.05 + 3 * (0.05 * 0.95 / 600) ** 0.5
-
-
-def test_two_seeds_are_shown_and_not_tested() -> None:
-    tied = compared(variant_runs([0.05, 0.06], TIED, first=5), base=BASE[:2])
-    assert tied.differences["gap"].is_significant is None and "nothing" in tied.sentence
 
 
 def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores() -> None:

@@ -7,13 +7,7 @@ import torch
 from model.config import Position
 from model.observe import HeadWeights, TransformerView
 from probe.results import Head
-from probe.weights import (
-    entropies,
-    ov_auc,
-    ov_logits,
-    score_asymmetry,
-    type_scores,
-)
+from probe.weights import entropies, ov_auc, ov_logits, score_asymmetry, type_scores
 from tests.probe.factories import GAIN, NOUN, START, VERB, noun_pairs, pair_view, three_heads
 from tests.tiny_models import H
 

@@ -107,9 +107,9 @@ def study_edges(
     tested = Half(model, items.of(question.name, TESTED), config.tokens_per_batch)
     effects = tested.edge_effects(singles)
     test = sample_of(tested.items, effects).test(config)
+    progress("untrained models", 0.3)
     untrained_t = []
-    for number, other in enumerate(untrained):
-        progress("untrained models", 0.3 + 0.5 * number / config.n_untrained)
+    for other in untrained:
         of_other = Half(other, items.of(question.name, TESTED), config.tokens_per_batch).edge_effects(singles)
         untrained_t.append(sample_of(tested.items, of_other).largest_t(config))
 
@@ -124,11 +124,6 @@ def study_edges(
     of_set = None
     if len(curve) > 1:
         of_set = _tested(tested, [head for head, *_ in curve], question, answers, untrained_t, config)
-
-    notes = []
-    n_heads = model.n_layer * model.n_head
-    if len(candidates) < n_heads:
-        notes = [f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"]
 
     # Only a set that reaches its share can take the place of the head.
     is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
@@ -148,8 +143,16 @@ def study_edges(
         grids=_grids(model, candidates, {"edge_effect": effects.mean(axis=0), "t": test.t, "p": test.p}),
         parts=_strata(model, items, question, [choosing.two, tested.two], config),
         examples=_typical(tested, head, of_set.heads if unit == "set" and of_set else [head]),
-        notes=notes,
+        notes=_screening_note(model, candidates),
     )
+
+
+def _screening_note(model: ObservableModel, candidates: Sequence[Head]) -> list[str]:
+    """Return how the heads that were edited were found, if not all were."""
+    n_heads = model.n_layer * model.n_head
+    if len(candidates) == n_heads:
+        return []
+    return [f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"]
 
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:

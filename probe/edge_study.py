@@ -92,8 +92,7 @@ def study_edges(
 ) -> Finding:
     """Choose the head that decides the next word on one half of the documents, and test it on the other half.
 
-    `items` are the passages of one question, `documents` the (name, text) that a rule is counted in. `untrained` are
-    models of the same shape. UserError if the direct effects of many heads are not known.
+    `documents`, (name, text) each, are where a rule counts. UserError if the direct effects of many heads are unknown.
     """
     # All heads, or of many those with the largest direct effect; the largest edge effect is chosen.
     progress("choosing a head", 0.0)
@@ -110,27 +109,24 @@ def study_edges(
     progress("untrained models", 0.3)
     untrained_t = []
     for other in untrained:
-        of_other = Half(other, items.of(question.name, TESTED), config.tokens_per_batch).edge_effects(singles)
-        untrained_t.append(sample_of(tested.items, of_other).largest_t(config))
+        half = Half(other, items.of(question.name, TESTED), config.tokens_per_batch)
+        untrained_t.append(sample_of(half.items, half.edge_effects(singles)).largest_t(config))
 
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
     head = candidates[best]
     answers = _answers_of(tested, head, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
-    progress("sets of heads", 0.9)
     steps = grown(swaps_of(choosing), candidates)
     curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
-    of_set = None
-    if len(curve) > 1:
-        of_set = _tested(tested, [head for head, *_ in curve], question, answers, untrained_t, config)
+    heads = [head for head, *_ in curve]
+    of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
     # Only a set that reaches its share can take the place of the head.
-    is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
-    unit = "set" if is_set and of_head.verdict != SUPPORTED else "head"
+    is_set = of_set is not None and SUPPORTED == of_set.verdict != of_head.verdict and curve[-1][1] >= MIN_SHARE
     return Finding(
         **question.words_of_findings,
-        unit=unit,
+        unit="set" if is_set else "head",
         head=of_head,
         set=of_set,
         curve=curve,
@@ -142,7 +138,7 @@ def study_edges(
         rules=_rules(question, tested.two.items, documents),
         grids=_grids(model, candidates, {"edge_effect": effects.mean(axis=0), "t": test.t, "p": test.p}),
         parts=_strata(model, items, question, [choosing.two, tested.two], config),
-        examples=_typical(tested, head, of_set.heads if unit == "set" and of_set else [head]),
+        examples=_typical(tested, head, of_set.heads if is_set and of_set else [head]),
         notes=_screening_note(model, candidates),
     )
 

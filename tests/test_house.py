@@ -10,10 +10,10 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 131, "antecedent_lab": 1595, "data": 4695, "model": 1950, "probe": 4378, "report": 3667, "training": 2560,
-    "tests": 11360,
+    ".": 131, "antecedent_lab": 1592, "data": 4321, "model": 1871, "probe": 3901, "report": 3199, "training": 2359,
+    "tests": 10612,
 }  # fmt: skip
-DATA_CLASSES = 116  # of the program
+DATA_CLASSES = 117  # of the program
 RESULT_CLASSES = 12
 EVAL_SETTINGS = 15  # outside the group probe
 PUBLIC_NAMES = 14

@@ -13,6 +13,7 @@ from antecedent_lab.opened import open_run
 from data.errors import UserError, printable
 from model.export import check_is_llama, export_transformers
 from model.transformer import Transformer, n_parameters
+from probe.results import SCHEMA_VERSION
 from training.command_line import one_line_errors
 from training.run_dir import find_run
 from training.settings import settings_from_arguments
@@ -82,9 +83,10 @@ tokenizer does not add it.
 
 
 def read_claims(run: Path, step: int) -> str | None:
-    """Return claims.md of the run's probe, or None if there is no probe of the checkpoint of this `step`."""
+    """Return claims.md of the run's probe, or None if no probe of this version is of the checkpoint of `step`."""
     try:
-        probed_step = json.loads((run / "probe" / "probe.json").read_text())["model"]["step"]
-        return (run / "probe" / "claims.md").read_text().strip() if probed_step == step else None
+        probe = json.loads((run / "probe" / "probe.json").read_text())
+        is_current = probe["schema_version"] == SCHEMA_VERSION and probe["model"]["step"] == step
+        return (run / "probe" / "claims.md").read_text().strip() if is_current else None
     except (OSError, ValueError, LookupError, TypeError):
         return None

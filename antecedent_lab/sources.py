@@ -1,6 +1,6 @@
 """What a model is asked: the questions, and their items in its tokens, from stories, English text or a file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +16,7 @@ from data.stories import GENERATOR_VERSION, leakage
 from data.text import SHIPPED_TEXT, read_documents, text_files
 from probe.config import Holdouts, ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.questions import DEV, PASSAGE_QUESTIONS, STORY_QUESTIONS, Question, name_of, question_of_file
+from probe.questions import DEV, PASSAGE_QUESTIONS, STORY_QUESTIONS, Question, names_of, question_of_file
 from probe.study import passages_of, with_dev
 
 
@@ -53,7 +53,7 @@ def story_source(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> So
     test_stories = load_stories(corpus, "test")
     if config.holdouts is Holdouts.all:
         test_stories += load_stories(corpus, "test_others")
-    dev, test = (link_pairs(each, opened.tokenizer, opened.bos_id, name_of) for each in (dev_stories, test_stories))
+    dev, test = (link_pairs(each, opened.tokenizer, opened.bos_id, names_of) for each in (dev_stories, test_stories))
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}
 
     # A run must not have been trained on the test stories; an external model must know their words.
@@ -87,7 +87,8 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     texts = [*own.dev, *own.test]
     for text in texts:
         _check_text(opened, text, own.places[text.text])
-    dev, test = (link_pairs(part, opened.tokenizer, opened.bos_id, lambda *_: own.name) for part in (own.dev, own.test))
+    names = [own.name]
+    dev, test = (link_pairs(part, opened.tokenizer, opened.bos_id, lambda *_: names) for part in (own.dev, own.test))
     warnings = check_items(opened, dev + test)
     if not opened.is_external:
         warnings[0] = "The texts are the user's own: the model may have seen them in training."
@@ -141,11 +142,11 @@ def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
     if n_tokens > opened.model.context_length:
         raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
     try:
-        link_pairs([text, text], opened.tokenizer, opened.bos_id, lambda *_: "own")
+        link_pairs([text, text], opened.tokenizer, opened.bos_id, lambda *_: [])
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
 
-def _fingerprint_of(texts: Sequence[str] | Any) -> str:
+def _fingerprint_of(texts: Iterable[str]) -> str:
     """Return a hash of texts."""
     return sha256("\n".join(texts).encode()).hexdigest()

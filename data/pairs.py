@@ -243,11 +243,11 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
 
 
 def link_pairs(
-    texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int, name_of: Callable[[LinkedText, Link], str]
+    texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int, names_of: Callable[[LinkedText, Link], list[str]]
 ) -> Items:
     """Return the pairs of texts (whole blocks in order) with the token `bos_id` before each.
 
-    `name_of` gives the question of a link, "" for none. A word may be several tokens. Raise UserError if a word of a
+    `names_of` gives the questions of a link. A word may be several tokens. Raise UserError if a word of a
     link has no tokens for itself.
     """
     choices_of = cache(partial(_payoff_choices, tokenizer))
@@ -259,14 +259,11 @@ def link_pairs(
         first, second = both
         first_word, *_, second_word = first.pair.split()
         for links in zip(first.links, second.links, strict=True):
-            question = name_of(first, links[0])
-            if not question:
-                continue
             cells = []
             for text, link, encoding, positions in zip(both, links, encodings, words, strict=True):
                 cells.append(_cell(text.text, link, encoding, positions, bos_id, choices_of(link.answers, link.foils)))
             pair = Pair(
-                question=question,
+                question="",
                 part=first.holdout,
                 cells=(_with_rivals(cells[0], cells[1]), _with_rivals(cells[1], cells[0])),
                 texts=(first.text, second.text),
@@ -274,7 +271,7 @@ def link_pairs(
                 clusters=(first.frame, first_word, second_word),
                 order=first.order,
             )
-            pairs.append(pair)
+            pairs += [replace(pair, question=name) for name in names_of(first, links[0])]
     return Items(pairs)
 
 

@@ -72,7 +72,9 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
     """
     # By the file itself, so that a file that is named twice is read once.
     files: dict[Path, Path] = {}
-    for pattern in [path] if Path(path).expanduser().exists() else path.split(","):
+    for pattern in [path] if path and Path(path).expanduser().exists() else path.split(","):
+        if not pattern.strip():
+            raise UserError(f"{setting}={path}: give a file, a folder or a pattern; one is empty")
         start = Path(pattern.strip()).expanduser()
         if start.exists():
             matches = _files_below(start) if start.is_dir() else [start]

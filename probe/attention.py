@@ -208,12 +208,16 @@ class HeadScores:
         return HeadScores(self.items.take(index), self.rows.of_pairs(index))
 
     def with_set(self, heads: Sequence[Head]) -> "HeadScores":
-        """Return all heads as one layer with the summed weights of `heads` as one more: at SET, [N, 1, L H + 1]."""
+        """Return all heads as one layer with the summed weights of `heads` as one more: at SET, [N, 1, L H + 1].
+
+        The set has a log ratio, by which its mentions are compared too; its other values are nan.
+        """
         joint = self.rows.joint_log_ratio(heads)[:, None, None]
         columns = {}
         for field in fields(HeadRows):
             of_heads = getattr(self.rows, field.name).reshape(len(joint), 1, -1)
-            columns[field.name] = np.concatenate([of_heads, joint], axis=2)
+            of_set = joint if field.name in ("log_ratio", "attention_margin") else np.full_like(joint, np.nan)
+            columns[field.name] = np.concatenate([of_heads, of_set], axis=2)
         return HeadScores(self.items, HeadRows(**columns))
 
     def scores(self) -> Scores:

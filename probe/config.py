@@ -7,7 +7,7 @@ from data.setting_fields import check_limits, setting
 
 
 class Holdouts(StrEnum):
-    """The hold-outs to test: those that the verdict needs (iid and headline), or all seven."""
+    """The hold-outs to test: those that the verdict needs (iid and headline), or all six."""
 
     verdict = "verdict"
     all = "all"
@@ -23,7 +23,7 @@ class ProbeConfig:
     n_untrained: int = setting("untrained models that are probed in the same way", default=5, low=2)
     n_controls: int = setting("control tasks for selectivity", default=100, low=10)
     holdouts: Holdouts = setting(
-        "all: also new pairs, new nouns, new frames, longer distances, more mentions", default=Holdouts.verdict
+        "all: also new pairs, new nouns, new frames, longer distances", default=Holdouts.verdict
     )
 
     def __post_init__(self) -> None:

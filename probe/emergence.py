@@ -18,7 +18,7 @@ from probe.attention import HeadScores, best_head
 from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
 from probe.edge_study import Half, swaps_of
 from probe.edits import all_heads
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, names_of
 from probe.results import Head
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
 from probe.statistics import sample_of
@@ -110,7 +110,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
         return make(items=items) if items else None
 
     # The stories, with worked examples
-    pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, name_of)
+    pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of)
     tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
     examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
     items = choose_items(pairs, n_sequences)

@@ -31,7 +31,7 @@ class Bar:
     end: Literal["value", "low", "high"]  # of the estimate
     needed: Literal["above", "at least", "below"]
     limit: float
-    reason: str = ""  # why it is not met, with values in braces by measure and end; at the first bar of a criterion
+    reason: str = ""  # at the first bar of a criterion: why it is not met, with measures, ends and bars in braces
 
     @property
     def key(self) -> str:
@@ -77,19 +77,19 @@ class Question:
 _LINK_BARS = (
     Bar("pronoun_flip", "E2", "p_pair_accuracy", "value", "below", MAX_P,
         "following the pronoun may be chance: corrected p {p_pair_accuracy} (pair accuracy) and {p_contrast} (pronoun "
-        f"contrast); needed: below {MAX_P}"),
+        "contrast); needed: below {p_contrast_bar}"),
     Bar("pronoun_flip", "E2", "p_contrast", "value", "below", MAX_P),
     Bar("beats_baselines", "E1", "lead", "low", "above", 0.0,
         "it does not beat the best baseline: its lead in accuracy may be as low as {lead_low}"),
     Bar("selective", "", "selectivity", "value", "above", 0.15,  # Hewitt & Liang 2019 give no bar
-        "preferences for single words fit it too: selectivity {selectivity}; needed: above 0.15"),
+        "preferences for single words fit it too: selectivity {selectivity}; needed: above {selectivity_bar}"),
     Bar("causal_edge", "E3", "swap", "value", "above", 0.2,
         "the model's answer is not shown to depend on this edge: attention swap {swap}, edge specificity from "
-        "{specificity_low}; needed: above 0.2 and above 0"),
+        "{specificity_low}; needed: above {swap_bar} and above {specificity_low_bar}"),
     Bar("causal_edge", "E3", "specificity", "low", "above", 0.0),
     Bar("rests_without_antecedent", "", "unlinked_share", "value", "below", 0.5,
         "it attends to nouns at a pronoun without antecedent: {unlinked_share} of the weight they get otherwise; "
-        "needed: below 0.5"),
+        "needed: below {unlinked_share_bar}"),
     Bar("restores_the_answer", "E4", "restored", "value", "above", 0.5),  # at least half of the answer
     Bar("restores_the_answer", "E4", "ov_auc", "low", "above", 0.5),
 )  # fmt: skip
@@ -189,9 +189,9 @@ UNDECIDED = (
 EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_antecedent", "pronoun", "no_antecedent")
 
 
-def name_of(text: LinkedText, link: Link) -> str:
-    """Return the question that a link of a story belongs to, "" for none."""
-    return next((each.name for each in (*STORY_QUESTIONS, *UNDECIDED, EMPTY) if each.matches(text, link)), "")
+def names_of(text: LinkedText, link: Link) -> list[str]:
+    """Return the questions that a link of a story belongs to."""
+    return [each.name for each in (*STORY_QUESTIONS, *UNDECIDED, EMPTY) if each.matches(text, link)]
 
 
 def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
@@ -203,8 +203,3 @@ def question_of_file(name: str, description: str, link: str, guards_off: Sequenc
         exclusions=tuple(name for name in question.exclusions if name not in guards_off),
         file=file,
     )
-
-
-def description_of(name: str) -> str:
-    """Return what a built-in question asks, its name for another one."""
-    return QUESTIONS[name].description if name in QUESTIONS else name

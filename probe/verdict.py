@@ -112,8 +112,9 @@ def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], a
         outcome = "not measured"
         reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
     elif not all(_is_met(bar, values) for bar in bars):
-        # The reason may name every value and end of an interval.
-        texts = {name: show(estimate.value) for name, estimate in values.items()}
+        # The reason may name every value, end of an interval and bar.
+        texts = {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
+        texts |= {name: show(estimate.value) for name, estimate in values.items()}
         for end in ("low", "high"):
             texts |= {f"{name}_{end}": show(getattr(estimate, end)) for name, estimate in values.items()}
         outcome, reason = "not met", bars[0].reason.format_map(texts)

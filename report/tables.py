@@ -16,7 +16,7 @@ from data.errors import printable
 from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
-from probe.questions import DEV, LEVELS, MAX_P, description_of
+from probe.questions import DEV, LEVELS, MAX_P, QUESTIONS
 from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
@@ -268,8 +268,8 @@ def _measured(criterion: Criterion) -> str:
     texts = []
     for key, value in criterion.measured.items():
         name = key.removesuffix("_low").removesuffix("_high")
-        label = MEASURES[name].label if name in MEASURES else name.replace("_", " ")
-        texts.append(f"{label}{key.removeprefix(name).replace('_', ', ')} {number(value)}")
+        label, _, form, _ = MEASURES.get(name, (name.replace("_", " "), "", ".3f", False))
+        texts.append(f"{label}{key.removeprefix(name).replace('_', ', ')} {number(value, form)}")
     return "; ".join(texts)
 
 
@@ -345,6 +345,7 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     lines = []
     for question in dict.fromkeys(change.question for change in results.changes):
         rows = [["", "before", "after", "difference [95 %]", "p", ""]]
+        description = QUESTIONS[question].description if question in QUESTIONS else question
         notes = []
         for measure in ("answer", "effect", "attention"):
             changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
@@ -354,7 +355,7 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
                 few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
                 notes.append(f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases")
                 notes[-1] += few if changes[0].smallest_p >= MAX_P else ""
-        lines += ["", f"{question}: {description_of(question)}", *aligned(rows), *notes]
+        lines += ["", f"{question}: {description}", *aligned(rows), *notes]
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
         lines.append("note: both models give exactly the same numbers")

@@ -45,7 +45,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedRun
-from probe.questions import DEV, EARLIER, EMPTY, HEADLINE, PASSAGE_QUESTIONS, SAME_WORDS, STORY_QUESTIONS, name_of
+from probe.questions import DEV, EARLIER, EMPTY, HEADLINE, PASSAGE_QUESTIONS, SAME_WORDS, STORY_QUESTIONS, names_of
 from probe.results import Finding, Head
 from probe.study import passages_of, study
 from probe.verdict import SUPPORTED
@@ -207,7 +207,7 @@ def _select_items(corpus: Corpus, split: str, part: str, questions: Sequence[str
     """Return the items of some questions with N_PAIRS blocks of each frame, different pairs from frame to frame."""
     # Items of the questions
     rows = [row for row in load_stories(corpus, split) if row.holdout == part]
-    items = link_pairs(rows, corpus.tokenizer, end_id(corpus.tokenizer), name_of)
+    items = link_pairs(rows, corpus.tokenizer, end_id(corpus.tokenizer), names_of)
     items = items.take(i for i, pair in enumerate(items.pairs) if pair.question in questions)
     # The blocks of every frame, in their order
     blocks: dict[tuple[str, str], dict[int, None]] = defaultdict(dict)

@@ -1,14 +1,13 @@
-"""Running train.py and eval.py: inside the test's process, which takes no start-up time, or in one of their own."""
+"""Running train.py and eval.py inside the test's process, which takes no start-up time."""
 
 import io
 import os
 import random
 import runpy
 import signal
-import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,37 +81,3 @@ def process_state() -> Iterator[None]:
         random.setstate(states[2])
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def start_program(
-    script: str, *arguments: str, cwd: Path = ROOT, prepare: Callable[[], None] = lambda: None
-) -> subprocess.Popen[str]:
-    """Start a script in a process of its own, with the default reaction to signals, whatever nohup has set.
-
-    `prepare` is called in the new process before the script.
-    """
-
-    def set_up() -> None:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        prepare()
-
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / script), *arguments],
-        cwd=cwd,
-        preexec_fn=set_up,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait(process: subprocess.Popen[str], seconds: float = 300) -> Result:
-    """Return how a started process ended; statuses are those of a shell (128 + the number of a signal)."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()  # closes the pipes
-        raise
-    return Result(process.returncode if process.returncode >= 0 else 128 - process.returncode, out, err)

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from antecedent_lab.export import ExportSettings, model_card, read_claims
 from data.tokenizer import END
+from probe.results import SCHEMA_VERSION
 from tests.program import Result, run_program
 from tests.tiny_models import V, random_model
 
@@ -18,14 +19,15 @@ def export(*arguments: str, cwd: Path = Path()) -> Result:
     return run_program("antecedent_lab/__main__.py", "export", *arguments, cwd=cwd.resolve())
 
 
-def test_claims_are_read_for_the_probed_step_only(tmp_path: Path) -> None:
+def test_claims_are_read_for_the_probed_step_and_this_version_only(tmp_path: Path) -> None:
     assert read_claims(tmp_path, 7) is None
     (tmp_path / "probe").mkdir()
     (tmp_path / "probe" / "claims.md").write_text("L0H0\n")
-    (tmp_path / "probe" / "probe.json").write_text('{"model": {"step": 7}}')
+    (tmp_path / "probe" / "probe.json").write_text(f'{{"schema_version": {SCHEMA_VERSION}, "model": {{"step": 7}}}}')
     assert read_claims(tmp_path, 7) == "L0H0" and read_claims(tmp_path, 8) is None
-    (tmp_path / "probe" / "probe.json").write_text("[")
-    assert read_claims(tmp_path, 7) is None
+    for content in ("[", '{"schema_version": 12, "model": {"step": 7}}'):
+        (tmp_path / "probe" / "probe.json").write_text(content)
+        assert read_claims(tmp_path, 7) is None
 
 
 def test_the_card_states_shape_training_and_claims() -> None:

@@ -96,11 +96,11 @@ SUBWORDS: dict[str, Callable[[], Tokenizer]] = {
 @pytest.fixture(scope="module", params=list(SUBWORDS))
 def subwords(request: pytest.FixtureRequest) -> tuple[Tokenizer, list[tuple[str, Link, Cell]]]:
     tokenizer = SUBWORDS[request.param]()
-    return tokenizer, with_links(story_rows(), link_pairs(story_rows(), tokenizer, 0, name_of))
+    return tokenizer, with_links(story_rows(), link_pairs(story_rows(), tokenizer, 0, names_of))
 
 
-def name_of(text: LinkedText, link: Link) -> str:
-    return f"{text.family} {link.level} {link.site}"
+def names_of(text: LinkedText, link: Link) -> list[str]:
+    return [f"{text.family} {link.level} {link.site}"]
 
 
 def with_links(rows: list[LinkedText], items: Items) -> list[tuple[str, Link, Cell]]:
@@ -119,7 +119,7 @@ def with_links(rows: list[LinkedText], items: Items) -> list[tuple[str, Link, Ce
 def word_items() -> tuple[Tokenizer, Items]:
     """Return a tokenizer of whole words and the pairs of test stories of all families."""
     tokenizer = word_tokenizer(row.text for row in full_stories()["train"])
-    return tokenizer, link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), name_of)
+    return tokenizer, link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), names_of)
 
 
 def test_cells_of_one_token_words_hold_the_ids_of_their_link() -> None:
@@ -149,7 +149,7 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_two_pairs_are_a_block() -> Non
 
 def test_texts_without_a_question_have_no_pairs() -> None:
     tokenizer, items = word_items()
-    some = link_pairs(full_stories()["test"], tokenizer, 0, lambda text, link: "q" if link.level == "number" else "")
+    some = link_pairs(full_stories()["test"], tokenizer, 0, lambda text, link: ["q"] * (link.level == "number"))
     assert {pair.question for pair in some.pairs} == {"q"} and 0 < len(some) < len(items)
 
 
@@ -209,8 +209,9 @@ def cell_of(answers: list[str], foils: list[str], text: str = "It ran") -> tuple
     payoff = (3, len(text))
     link = Link("number", "pronoun", (0, 2), (0, 2), (), (), None, payoff, tuple(answers), tuple(foils), (1.0,))
     row = LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
-    [pair] = link_pairs([row, row], tokenizer, 0, name_of).pairs
-    return pair.cells[0], vocabulary
+    pairs = link_pairs([row, row], tokenizer, 0, lambda *_: ["first", "second"]).pairs
+    assert pairs[1] == replace(pairs[0], question="second")
+    return pairs[0].cells[0], vocabulary
 
 
 def test_a_token_that_begins_an_answer_and_a_foil_is_left_out() -> None:
@@ -240,4 +241,4 @@ def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:
     tokenizer = Tokenizer(models.WordLevel({"It": 0}))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(ValueError, match="tokenizer cannot encode|no tokens for itself"):
-        link_pairs(story_rows()[:4], tokenizer, 0, name_of)
+        link_pairs(story_rows()[:4], tokenizer, 0, names_of)

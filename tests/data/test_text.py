@@ -78,6 +78,8 @@ def test_a_path_without_readable_files_names_the_setting(tmp_path: Path, name: s
     (tmp_path / "folder").mkdir()
     with pytest.raises((FileNotFoundError, ValueError), match=f"data.path=.*{name}"):
         text_files(str(tmp_path / name))
+    with pytest.raises(ValueError, match="data.path=: .*empty"):
+        text_files("")
 
 
 @pytest.mark.parametrize(

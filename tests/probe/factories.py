@@ -22,7 +22,7 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.questions import PASSAGE_QUESTIONS, name_of
+from probe.questions import PASSAGE_QUESTIONS, names_of
 from probe.study import passages_of, with_dev
 from tests.copying_model import CopyingModel
 from tests.data.small_corpora import CONFIG, FULL
@@ -51,7 +51,7 @@ def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
         return with_dev(story_pairs("dev", config), story_pairs("test", config))
     names = ("test", "test_others") if split == "test" else (split,)
     stories = [story for name in names for story in generate_split(config, name)]
-    return link_pairs(stories, story_tokenizer(), end_id(story_tokenizer()), name_of)
+    return link_pairs(stories, story_tokenizer(), end_id(story_tokenizer()), names_of)
 
 
 def chosen(items: Items, *questions: str) -> Items:

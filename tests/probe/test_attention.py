@@ -8,7 +8,7 @@ import torch
 
 from data.pairs import Cell, Items, Pair
 from model.observe import HeadWeights, TransformerView
-from probe.attention import HeadRows, HeadScores, measure_heads, score
+from probe.attention import SET, HeadRows, HeadScores, measure_heads, score
 from probe.results import Head
 from tests.probe.factories import cell, chosen, story_model, story_pairs
 
@@ -129,6 +129,9 @@ def test_the_weights_of_heads_are_added() -> None:
     joint = rows.joint_log_ratio([Head(0, 0), Head(0, 1)])
     np.testing.assert_allclose(joint, [0.0, np.log(0.55 / 0.15)], atol=1e-12)
     np.testing.assert_allclose(rows.joint_log_ratio([Head(0, 1)]), log_ratio[:, 0, 1], atol=1e-12)
+    of_set = HeadScores(Items([]), rows).with_set([Head(0, 0), Head(0, 1)]).rows
+    np.testing.assert_array_equal(of_set.attention_margin[:, *SET], joint)
+    assert np.isnan([of_set.mass[:, *SET], of_set.value_log_ratio[:, *SET]]).all()
 
 
 def test_the_weight_difference_is_that_of_the_attention_weights() -> None:

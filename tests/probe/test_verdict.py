@@ -107,6 +107,12 @@ def test_missing_values_and_nan_pass_nothing(values: dict[str, Estimate], questi
     assert {criterion.outcome for criterion in found.criteria} == {"not measured"}
 
 
+def test_a_reason_names_the_bar_that_the_question_has() -> None:
+    bars = [replace(bar, limit=0.99) if bar.measure == "selectivity" else bar for bar in LINK.bars]
+    [reason] = judge(STRONG, replace(LINK, bars=tuple(bars))).reasons
+    assert reason.endswith("needed: above 0.99")
+
+
 def test_too_few_clusters_are_named_in_the_reason() -> None:
     few = STRONG | {"p_pair_accuracy": Estimate(1 / 64), "p_contrast": Estimate(1 / 64)}
     [reason] = judge(few, smallest_p=1 / 64, n_clusters=6).reasons

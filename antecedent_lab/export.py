@@ -13,7 +13,7 @@ from antecedent_lab.opened import open_run
 from data.errors import UserError, printable
 from model.export import check_is_llama, export_transformers
 from model.transformer import Transformer, n_parameters
-from probe.results import SCHEMA_VERSION
+from probe.results import ProbeResults
 from training.command_line import one_line_errors
 from training.run_dir import find_run
 from training.settings import settings_from_arguments
@@ -85,8 +85,7 @@ tokenizer does not add it.
 def read_claims(run: Path, step: int) -> str | None:
     """Return claims.md of the run's probe, or None if no probe of this version is of the checkpoint of `step`."""
     try:
-        probe = json.loads((run / "probe" / "probe.json").read_text())
-        is_current = probe["schema_version"] == SCHEMA_VERSION and probe["model"]["step"] == step
-        return (run / "probe" / "claims.md").read_text().strip() if is_current else None
-    except (OSError, ValueError, LookupError, TypeError):
+        results = ProbeResults.from_json(json.loads((run / "probe" / "probe.json").read_text()))
+        return (run / "probe" / "claims.md").read_text().strip() if results.model.step == step else None
+    except (OSError, ValueError):
         return None

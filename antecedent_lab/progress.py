@@ -8,7 +8,7 @@ MIN_SHARE = 0.03  # finished share from which on the remaining time is estimated
 
 
 def stages(name: str, log: Callable[[str], None] | None = None) -> Callable[[str, float], None]:
-    """Return a function that shows a stage of the work `name` and its finished share, 0 to 1; a share of 0 begins anew.
+    """Return a function that shows a stage of the work `name` and its finished share, 0 to 1; a share of 0 restarts.
 
     On a terminal the line is overwritten; otherwise `log`, if given, gets a line for each new stage.
     """

@@ -1,4 +1,4 @@
-"""What a model is asked: the questions, and their items in its tokens, from stories, English text or a file."""
+"""The questions for a model, and their items in its tokens, from stories, English text or a file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ from probe.study import passages_of, with_dev
 
 @dataclass(frozen=True)
 class Source:
-    """The questions that a model is asked, and their items in its tokens."""
+    """Questions for a model, and their items in its tokens."""
 
-    name: str  # of the folder for the results; "" for those of the model itself
+    name: str  # folder for the results; "": the model's own folder
     questions: list[Question]
     items: Items
     data: dict[str, Any]  # for probe.json
@@ -35,9 +35,9 @@ class Source:
 def source_of(
     opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None, own: str | None = None
 ) -> Source:
-    """Return what a model is asked: the file `own`, else the English text of `path`, else what it was trained on.
+    """Return the questions of the file `own`, else of the English text of `path`, else of the training data.
 
-    An external model is asked on the stories if it was opened with them, else on the text that comes with the project.
+    An external model gets the stories if it was opened with them, else the text that comes with the project.
     """
     if own is not None:
         return own_source(opened, load_question(Path(own)))

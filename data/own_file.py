@@ -33,7 +33,7 @@ class _About:
     question: str | None = None
     description: str | None = None
     link: str = "the query to its antecedent"  # what a head links: "a verb to its subject"
-    guards_off: list[str] = field(default_factory=list)  # of GUARDS
+    guards_off: list[str] = field(default_factory=list)  # names in GUARDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class LinkedText:
     links: tuple[Link, ...]
     family: str
     holdout: str
-    frame: str  # what texts of different pairs share; of a story, the frame's text for order 0
+    frame: str  # what texts of different pairs share; stories: the frame's text for order 0
     pair: str  # the two words, separated by a space
     order: int  # index in the pair of the word that is mentioned first
     meant: int  # index in the pair of the antecedent
@@ -62,8 +62,8 @@ class Cell:
 
     tokens: tuple[int, ...]  # up to the later of query and payoff
     query: int  # the last token of the query word
-    meant: tuple[Word, ...]  # mentions of the antecedent; none if nobody is meant
-    other: tuple[Word, ...]  # mentions that the counterpart means; passages: of the other entity
+    meant: tuple[Word, ...]  # mentions of the antecedent; none without an antecedent
+    other: tuple[Word, ...]  # mentions that the counterpart means; passages: mentions of the other entity
     bystanders: tuple[Word, ...] = ()  # further mentions
     answers: tuple[int, ...] = ()  # token ids
     foils: tuple[int, ...] = ()  # token ids
@@ -288,7 +288,7 @@ def _cell(
     ids = encoding.ids
     query = words[link.query][-1]
 
-    # The payoff is read one token before the first token that tells answers from foils.
+    # The payoff is read one token before the first token that differs between answers and foils.
     payoff = None
     surprisal: tuple[float, ...] = ()
     if link.payoff and choices.answers and choices.foils:
@@ -360,7 +360,7 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
         shortest = min(map(len, tokens.values())) - 1
         n_shared = len(commonprefix([word[:shortest] for word in tokens.values()]))
 
-    # A token that begins an answer and a foil tells nothing.
+    # A token that begins an answer and a foil says nothing.
     answer_ids = [tokens[word][n_shared] for word in answers]
     foil_ids = [tokens[word][n_shared] for word in foils]
     return _Choices(

@@ -119,7 +119,7 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
     """
     parsed = ParsedText(text, question)
     is_pronoun = [word.lower() in _EARLIER[question] for word in parsed.words]
-    last_sentence = -1  # of the last passage
+    last_sentence = -1  # index of the sentence with the last passage
     for sentence, i, forms in parsed.pronouns():
         meant = forms.index(parsed.words[i])
         category = CLASSES[question][meant]
@@ -161,7 +161,7 @@ def _best_window(
             ranked.append((2 if has_pronoun else 0, begin, mentions))
         elif len(entities) == 1 and not has_pronoun and mentions[0].category == category:
             ranked.append((1, begin, mentions))
-    # Of one rank, the longest
+    # The longest word of one rank
     best = min(ranked, key=lambda window: window[:2], default=None)
     return best and best[1:]
 
@@ -433,7 +433,7 @@ def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -
     first = _cell(passage, Twin(passage.text), forms, control, reader)
     second = _cell(passage, twin, forms[::-1], control, reader)
 
-    # Both classes must be told apart.
+    # The two classes must differ.
     answers = (*first.answers, *first.foils)
     is_unknown = unknown_id(reader.tokenizer) in answers
     if answers != (*second.foils, *second.answers) or first.answers == first.foils or is_unknown:

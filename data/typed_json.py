@@ -54,7 +54,7 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
     """Return a JSON value as the type `kind`: a dataclass, an enum, a number, a text, or lists and dicts of them.
 
     None as a float is nan. `where` is the place in the file, for messages. Raises UserError with one line for a value
-    of another type, a missing field, and a field that the dataclass does not have.
+    with another type, a missing field, and a field that the dataclass does not have.
     """
     origin, of_items = get_origin(kind), get_args(kind)
     if kind is Any:

@@ -289,7 +289,7 @@ class TransformersView(ObservableModel):
 
         with ExitStack() as stack:
             for layer in self._layers[:first]:
-                layer.forward = idle  # of this object; its class keeps the real one
+                layer.forward = idle  # only this object's method; its class keeps the real one
                 stack.callback(delattr, layer, "forward")
             yield
 

@@ -223,7 +223,7 @@ def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
 
 
 def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[str, Estimate]:
-    """Return the weight on all mentions, and that without an antecedent relative to it: of the worst of the heads."""
+    """Return the weight on all mentions, and that without an antecedent relative to it, for the worst of the heads."""
     linked = context.trained.of(question.name, HEADLINE).rows.mass
     values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
     unlinked = context.trained.of(EMPTY.name, HEADLINE).rows.mass
@@ -265,7 +265,7 @@ def _same_words(question: Question, context: _Context) -> list[HeadScores]:
 def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str, Estimate]:
     """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs.
 
-    If the interval of the change reaches 0, the model does not tell the texts of a pair apart, and there are no shares.
+    If the interval of the change reaches 0, the model treats the texts of a pair alike, and there are no shares.
     """
     pairs = items.comparable()
     if not pairs.pairs:

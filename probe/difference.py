@@ -28,7 +28,7 @@ from probe.statistics import sample_of
 MAX_HEADS = 64  # in models with more heads, the effect is measured of MAX_CANDIDATES heads of each model
 MAX_CANDIDATES = 8
 MAX_EDITED = 32  # heads of each model that are edited to find those
-N_DEV_BLOCKS = 16  # of which those candidates are chosen
+N_DEV_BLOCKS = 16  # blocks for the choice of the candidates
 MAX_BLOCKS = 200  # evenly spaced
 # A measure, its C heads (None: the model, C = 1), N cases, and the numbers of both models, [N, C] each.
 _Measured = tuple[str, Sequence[Head | None], Items, list[np.ndarray]]
@@ -101,7 +101,7 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
     pairs = dev.comparable()
     chosen: dict[Head, None] = {}
     for model in models if pairs.pairs else ():
-        # Of those with the largest difference of weights
+        # The heads with the largest difference of weights
         differences = HeadScores.of_model(model, dev, config.tokens_per_batch).rows.weight_difference()
         heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED, by_place=True)
         margins = measure_margins(model, pairs, [[head] for head in heads], ["swap"], config.tokens_per_batch)

@@ -217,7 +217,7 @@ class Sites:
 
     @torch.no_grad()
     def weights(self, head: Head) -> np.ndarray:
-        """Return a head's weight on the mentions of who is meant and of the other one, [N, 2 texts, 2]."""
+        """Return a head's weight on the mentions of the antecedent and of the other one, [N, 2 texts, 2]."""
         weights = np.full((len(self.items), 2, 2), np.nan)
         for batch, site_pass in self._passes:
             row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]

@@ -1,4 +1,4 @@
-"""The questions that every attention head is asked, as data: items, how a head is chosen, bars, levels and words.
+"""The questions about every attention head, as data: items, how a head is chosen, bars, levels and words.
 
 Two outcomes. attention: does a head attend more to the antecedent than to the other mentions? edge: how much of the
 answer goes through a head's edges to the mentions? The bars were fixed before anything was measured against them; they
@@ -28,7 +28,7 @@ class Bar:
     criterion: str
     level: str  # the first level of evidence that needs it; "" if only "supported" does
     measure: str  # a name of MEASURES, or "t_lead": t minus the largest of untrained models
-    end: Literal["value", "low", "high"]  # of the estimate
+    end: Literal["value", "low", "high"]  # which number of the estimate
     needed: Literal["above", "at least", "below"]
     limit: float
     reason: str = ""  # at the first bar of a criterion: why it is not met, with measures, ends and bars in braces
@@ -46,7 +46,7 @@ class Question:
     name: str  # the same in probe.json, metrics.jsonl, TensorBoard and the report
     description: str
     link: str  # what a head links, by attention, or copies, by edges
-    outcome: Literal["attention", "edge"]  # what chooses the head, and what is tested
+    outcome: Literal["attention", "edge"]  # chooses the head, and is tested
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs
     least_criteria: int  # that "suggestive" needs in all
@@ -56,7 +56,7 @@ class Question:
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
     is_watched: bool = True  # also asked during training, and of sets of heads
     examples: tuple[Example, ...] = ()  # written for it, to look at
-    file: str | None = None  # of a question of the user's own
+    file: str | None = None  # file of a question of the user's own
 
     @property
     def criteria(self) -> list[str]:

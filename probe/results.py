@@ -84,7 +84,7 @@ MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A criterion of the verdict: what was measured, what is needed, and whether it is enough."""
+    """A criterion of the verdict: the measured numbers, the bars, and the outcome."""
 
     name: str
     level: str  # the first level of evidence that needs it; "" if only "supported" does
@@ -143,7 +143,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question: which head was chosen, what it does, and what may be claimed."""
+    """The answer to one question: the chosen head, its measures, and the verdict."""
 
     question: str
     description: str
@@ -158,14 +158,14 @@ class Finding:
     clusters: dict[str, int]  # how many different ones
     left_out: dict[str, int] = field(default_factory=dict)
     smallest_p: float  # that is possible with so few clusters
-    untrained: dict[str, Estimate] = field(default_factory=dict)  # of untrained models: mean and range
+    untrained: dict[str, Estimate] = field(default_factory=dict)  # mean and range over untrained models
     rules: dict[str, float] = field(default_factory=dict)  # accuracy of rules that do not know the model
-    grids: dict[str, Grid] = field(default_factory=dict)  # of every head on the tested items; nan where not tested
+    grids: dict[str, Grid] = field(default_factory=dict)  # every head on the tested items; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the chosen head on each part of the tested items
     head_type: dict[str, float] = field(default_factory=dict)  # weights on random tokens, by type of head
     examples: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    file: str | None = may_be_absent()  # of a question of the user's own
+    file: str | None = may_be_absent()  # file of a question of the user's own
 
     @property
     def place(self) -> Head:
@@ -209,7 +209,7 @@ class Change:
 
     question: str
     measure: str  # "answer", "effect" or "attention"
-    head: Head | None  # None: of the whole model
+    head: Head | None  # None: the whole model
     before: float  # mean, in nats
     after: float
     difference: Estimate
@@ -256,7 +256,7 @@ class ProbeResults:
     changes: list[Change] = field(default_factory=list)
     behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)  # largest violations (`probe.contract`)
-    grids: dict[str, Grid] = field(default_factory=dict)  # of every head: entropy, asymmetry
+    grids: dict[str, Grid] = field(default_factory=dict)  # for every head: entropy, asymmetry
 
     def finding(self, question: str) -> Finding | None:
         """Return the finding of a question, None if it was not tested."""

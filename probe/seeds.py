@@ -19,7 +19,7 @@ from probe.verdict import SUPPORTED, level_over_seeds
 from training.metrics import Metrics
 
 _Value = TypeVar("_Value")
-_AT_START = {"accuracy": 0.5}  # of the curves of a head; the others rise from 0
+_AT_START = {"accuracy": 0.5}  # value at the start of a curve; the others rise from 0
 _OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, with the value that they rise from
 SHOWN = {
     "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
@@ -57,7 +57,7 @@ class QuestionOverSeeds:
     outcome: str
     n: int  # runs
     n_supported: int
-    share: Estimate  # of supported runs, with its exact binomial interval
+    share: Estimate  # supported runs, with the exact binomial interval
     heads: list[list[Head]]  # that the verdict of a run is about
     verdicts: list[str]
     levels: list[str]  # judged with all seeds, so one can be E4

@@ -28,7 +28,7 @@ def ratio_interval(
 
     With a denominator of ones they are the intervals of means. A design with one clustering is the cluster bootstrap. A
     design with two is the pigeonhole bootstrap (Owen 2007): both clusterings are resampled independently, and a value's
-    weight is the product of its two counts. Of several designs each column gets the widest interval. The quantiles are
+    weight is the product of its two counts. With several designs a column gets the widest interval. The quantiles are
     those of the expanded percentile interval (Hesterberg 2015, section 4.3), because with few clusters the plain
     percentile interval is too narrow. nan if a clustering has a single cluster.
     """

@@ -151,7 +151,7 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
             summaries[column] = mean_over_runs(list(by_run.values()), is_share=COLUMNS[column].is_share)
             if name != STANDARD:
                 pairs = [(value, reference.get(seed, {}).get(column)) for seed, value in by_run.items()]
-                differences[column] = difference([a - b for a, b in pairs if a is not None and b is not None])
+                differences[column] = mean_difference([a - b for a, b in pairs if a is not None and b is not None])
         variants.append(
             Variant(
                 name=name,
@@ -167,7 +167,7 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     return Comparison(question=question, standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
-def difference(differences: Sequence[float]) -> Difference:
+def mean_difference(differences: Sequence[float]) -> Difference:
     """Return the mean of paired differences with its interval and test.
 
     The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is

@@ -113,8 +113,8 @@ def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], a
         reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
     elif not all(_is_met(bar, values) for bar in bars):
         # The reason may name every value, end of an interval and bar.
-        texts = {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
-        texts |= {name: show(estimate.value) for name, estimate in values.items()}
+        texts = {name: show(estimate.value) for name, estimate in values.items()}
+        texts |= {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
         for end in ("low", "high"):
             texts |= {f"{name}_{end}": show(getattr(estimate, end)) for name, estimate in values.items()}
         outcome, reason = "not met", bars[0].reason.format_map(texts)

@@ -14,7 +14,7 @@ from probe.results import NOT_KNOWN, Estimate, Head
 from probe.statistics import ratio_interval
 
 N_BOOTSTRAP = 1000
-_N_ROWS, _N_DISTINCT = 16, 24  # of random tokens, for the types of heads; different tokens before the repetition
+_N_ROWS, _N_DISTINCT = 16, 24  # random tokens, for the types of heads; different tokens before the repetition
 WordIds = tuple[int, ...]  # token ids of a word
 
 

@@ -18,7 +18,7 @@ from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-_CENTRES = {"accuracy": 0.5}  # of measures whose colour is white there; 0 of other shares
+_CENTRES = {"accuracy": 0.5}  # measures whose colour is white there; other shares: 0
 _YOURS = PageGroup(
     title="Your sentences",
     note="The page does not know the antecedents here, so it shows the words with the most attention.",

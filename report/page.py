@@ -63,7 +63,7 @@ class PageFinding:
     ablation: str  # code
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
-    grids: dict[str, Grid]  # of all heads, by measure
+    grids: dict[str, Grid]  # all heads, by measure
     sentences: list[str]  # their ids
 
 

@@ -113,7 +113,7 @@ def _verdict(finding: Finding) -> str:
     return f"{finding.verdict} ({finding.level})"
 
 
-_COLUMNS: dict[str, dict[str, Callable[[Finding], str]]] = {  # of the summary, by outcome
+_COLUMNS: dict[str, dict[str, Callable[[Finding], str]]] = {  # columns of the summary, by outcome
     "attention": {
         "question": lambda finding: f"{finding.question}: {finding.description}",
         "head": _heads,
@@ -426,7 +426,7 @@ def sentence_lines(
 
 
 def heads_csv(results: ProbeResults) -> str:
-    """Return every measure of every head: a row for each question, measure and head; no question: of the model."""
+    """Return every measure of every head: a row for each question, measure and head; no question: the whole model."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["question", "measure", "layer", "head", "value"])

@@ -54,7 +54,7 @@ from tests.copying_model import CopyingModel
 from tests.planted import KINDS, plant
 
 N_PAIRS = 3  # word pairs per sentence frame
-MAX_STEPS = 500  # of the trained models
+MAX_STEPS = 500  # steps of each trained model
 STRENGTHS = (1.0, 2.0, 4.0)  # score scales: the antecedent's weight is e^2, e^4, e^8 times the distractor's
 WATCHED = [question for question in STORY_QUESTIONS if question.is_watched]
 GENDER = PASSAGE_QUESTIONS["gender"]
@@ -66,7 +66,7 @@ CONFIG = ProbeConfig(n_untrained=2, n_controls=20)
 class _CalibrationOptions:
     """python -m research.calibration [outcome=attention] [n_untrained=200] [n_permuted=200] [n_planted=60].
 
-    - outcome=edge runs=DIR,DIR: of finished runs of experiment=english
+    - outcome=edge runs=DIR,DIR: finished runs of experiment=english
     - cache_dir: of the stories
     - name=calibration: of the page
 

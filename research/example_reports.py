@@ -1,4 +1,4 @@
-"""The two reports in docs/: models trained and tested anew, or their pages with the present script and style.
+"""The two reports in docs/: newly trained and tested models, or their pages with the present script and style.
 
     make reports                                 the present script and style in both pages, a second
     python -m research.example_reports           trains and tests both models and writes their pages, a few minutes
@@ -42,7 +42,7 @@ def make(name: str, target: Path, folder: Path) -> None:
     run([sys.executable, "train.py", *experiment, f"out={runs}", cache], cwd=ROOT, check=True)
     run([sys.executable, "eval.py", f"run={runs}", cache], cwd=ROOT, check=True)
 
-    # The page names the folder of the run, which is nobody else's.
+    # The page names the folder of the run, which only this machine has.
     page = (runs / "probe/report.html").read_text(encoding="utf-8")
     target.write_text(page.replace(str(runs), f"runs/{name}").replace(f" {cache}", ""), encoding="utf-8")
 

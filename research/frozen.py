@@ -34,7 +34,7 @@ _EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other conte
 _ANSWERS = _names("""follows_twin=follows interchanged author_accuracy=author
     author_where_nearest_is_wrong=author_where_nearest_wrong""")
 _TESTED = _names("verdict evidence_level=level criteria.*.outcome")
-_TOLERANCE = (3e-6, 3e-5)  # relative: the files have six digits; absolute, in nats: of float32
+_TOLERANCE = (3e-6, 3e-5)  # relative: the files have six digits; absolute, in nats: float32
 
 
 def _moved(places: Mapping[str, str], old: str, new: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _both(old: Any, new: Any, places: Mapping[str, str], name: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (place, old value, new value) of what has a place in both files."""
+    """Return (place, old value, new value) of every place that both files have."""
     later = dict(_leaves(new))
     found = []
     for place, value in _leaves(old):

@@ -179,7 +179,7 @@ def this_machine(device: str, threads: int) -> Machine:
 
 
 def page_body(results: PageResults, machine: Machine) -> str:
-    """Return the page below its command: the tables, and what they were measured with."""
+    """Return the page below its command: the tables, then machine and versions."""
     measured_with = f"{machine.versions}; {machine.processor}, {machine.cores} cores, threads: {machine.threads}."
     return "\n".join([*results.lines(), "", measured_with]) + "\n"
 

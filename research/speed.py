@@ -85,7 +85,7 @@ class _CostPair:
 class SpeedResults:
     """The table of the page."""
 
-    commit: str  # of nanoGPT
+    commit: str  # the commit of nanoGPT
     seeds: list[int]
     pairs: list[_CostPair]
 

@@ -94,7 +94,7 @@ def test_no_page_or_setting_names_a_path_of_a_machine() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_training_command_of_the_documents_composes(command: str) -> None:
     changes = [word for word in shlex.split(command) if word != "-m" and not re.match(r"hydra[./]", word)]
-    single = [re.sub(r"(=[^,]*),.*", r"\1", change) for change in changes]  # of a sweep the first run
+    single = [re.sub(r"(=[^,]*),.*", r"\1", change) for change in changes]  # the first run of a sweep
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         assert compose("train", hydra_arguments(single, GROUPS))
 

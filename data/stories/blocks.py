@@ -9,7 +9,7 @@ from random import Random
 
 from data.pairs import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
-from data.stories.grammar import Bindings, sample
+from data.stories.grammar import Bindings, derive
 from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
 from data.stories.lexicon import REFERENTS
 from data.stories.plots import LinkSpec, Plot
@@ -58,7 +58,7 @@ def _sample_cell(
         "B": pair[slots[1]].word,
         "MEANT": "A" if slots[0] == meant else "B",
     }
-    derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
+    derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     links: list[Link] = []
     if language.population.split != "train":
         places = derivation.slot_places()
@@ -91,7 +91,7 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
         order = rng.randrange(2)
         frame_text, mentions = frame[0], _pair_name(pair)
         bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}
-    derivation = sample(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
+    derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
     return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)
 

@@ -78,7 +78,7 @@ class Derivation:
         return dict(places)
 
 
-def sample(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
+def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
     """Derive a story from `start`, and draws every choice that `bindings` leaves open."""
     bindings = dict(bindings)
     # A tuple marks the end of a slot: (slot, index of its first word).

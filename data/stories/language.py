@@ -1,6 +1,6 @@
 """The language of the stories: which pairs and frames belong to which hold-out, and the options of every slot.
 
-A `Language` is the grammar of one population of stories: the training mix or one hold-out. `grammar.sample` draws from
+A `Language` is the grammar of one population of stories: the training mix or one hold-out. `grammar.derive` draws from
 its rules and `floor` computes exact probabilities from them. The rules do not contain which (frame, pair) cells a hash
 assigns to dev and test: no predictor could know that, so a dev story is as probable as a training story.
 """

@@ -1,5 +1,6 @@
 """antecedent_lab/export.py: the command, its card and its refusals."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ from tokenizers import Tokenizer
 
 from antecedent_lab.export import ExportSettings, model_card, read_claims
 from data.tokenizer import END
-from probe.results import SCHEMA_VERSION
+from data.typed_json import to_json
 from tests.program import Result, run_program
+from tests.report.sample import results
 from tests.tiny_models import V, random_model
 
 transformers = pytest.importorskip("transformers")
@@ -20,14 +22,15 @@ def export(*arguments: str, cwd: Path = Path()) -> Result:
 
 
 def test_claims_are_read_for_the_probed_step_and_this_version_only(tmp_path: Path) -> None:
-    assert read_claims(tmp_path, 7) is None
+    assert read_claims(tmp_path, 1200) is None
     (tmp_path / "probe").mkdir()
     (tmp_path / "probe" / "claims.md").write_text("L0H0\n")
-    (tmp_path / "probe" / "probe.json").write_text(f'{{"schema_version": {SCHEMA_VERSION}, "model": {{"step": 7}}}}')
-    assert read_claims(tmp_path, 7) == "L0H0" and read_claims(tmp_path, 8) is None
-    for content in ("[", '{"schema_version": 12, "model": {"step": 7}}'):
-        (tmp_path / "probe" / "probe.json").write_text(content)
-        assert read_claims(tmp_path, 7) is None
+    content = to_json(results())
+    (tmp_path / "probe" / "probe.json").write_text(json.dumps(content))
+    assert read_claims(tmp_path, 1200) == "L0H0" and read_claims(tmp_path, 1201) is None
+    for damaged in ("[", json.dumps(content | {"schema_version": 12})):
+        (tmp_path / "probe" / "probe.json").write_text(damaged)
+        assert read_claims(tmp_path, 1200) is None
 
 
 def test_the_card_states_shape_training_and_claims() -> None:

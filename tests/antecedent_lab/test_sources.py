@@ -1,4 +1,4 @@
-"""antecedent_lab/sources.py: what a model is asked, and items that it cannot read."""
+"""antecedent_lab/sources.py: questions for a model, and items that it cannot read."""
 
 from dataclasses import replace
 from pathlib import Path

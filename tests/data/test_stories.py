@@ -11,7 +11,7 @@ from data.pairs import ORACLES, LinkedText, Span
 from data.stories import assert_balanced, generate_split, language_of, leakage, plot_shares
 from data.stories.blocks import sample_block
 from data.stories.frames import base_frame, held_out
-from data.stories.grammar import sample
+from data.stories.grammar import derive
 from data.stories.language import frames_of
 from data.stories.lexicon import FEELINGS, NAMES, NOUNS, PRONOUN_OF_FORM, QUALITIES, REFERENTS
 from data.stories.plots import PLOTS
@@ -128,7 +128,7 @@ def test_the_longest_possible_story_fits_the_context() -> None:
             def longest(slot: str, bindings: dict, language=language) -> list:  # noqa: ANN001
                 return [max(language.rules(slot, bindings), key=lambda option: len(option.symbols))]
 
-            text = sample(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text
+            text = derive(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text
             assert len(words_of(text)) < CONTEXT_LENGTH, text
 
 

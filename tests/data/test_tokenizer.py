@@ -95,5 +95,5 @@ def test_a_file_that_is_no_tokenizer_is_one_line_with_the_setting(tmp_path: Path
     with pytest.raises(ValueError, match="data.tokenizer_path=") as error:
         file_tokenizer(tmp_path / "tokenizer.json")
     assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="tokenizer.json"):  # of a run or a corpus
+    with pytest.raises(ValueError, match="tokenizer.json"):  # the file of a run or a corpus
         load_tokenizer(tmp_path / "tokenizer.json")

@@ -59,7 +59,7 @@ def five_runs() -> list[SweepRun]:
 
 
 def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:
-    """Return runs of seeds 1, 2, ...; of each the last gap and the gradient norms up to step 20 count."""
+    """Return runs of seeds 1, 2, ...; the last gap and the gradient norms up to step 20 of each count."""
     runs = []
     train = [TrainRecord(step, 1.0, norm) for step, norm in ((5, 10.0), (20, 15.0), (25, 99.0))]
     groups = [answers("gender", "iid", 0.1), answers("number", "iid", 0.9), answers("number", "headline", 0.7)]

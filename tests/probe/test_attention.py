@@ -130,8 +130,7 @@ def test_the_weights_of_heads_are_added() -> None:
     np.testing.assert_allclose(joint, [0.0, np.log(0.55 / 0.15)], atol=1e-12)
     np.testing.assert_allclose(rows.joint_log_ratio([Head(0, 1)]), log_ratio[:, 0, 1], atol=1e-12)
     of_set = HeadScores(Items([]), rows).with_set([Head(0, 0), Head(0, 1)]).rows
-    np.testing.assert_array_equal(of_set.attention_margin[:, *SET], joint)
-    assert np.isnan([of_set.mass[:, *SET], of_set.value_log_ratio[:, *SET]]).all()
+    assert (of_set.attention_margin[:, *SET] == joint).all() and np.isnan(of_set.value_log_ratio[:, *SET]).all()
 
 
 def test_the_weight_difference_is_that_of_the_attention_weights() -> None:

@@ -16,7 +16,7 @@ from probe.questions import PASSAGE_QUESTIONS, QUESTIONS
 from probe.results import Change, Head
 from tests.probe.factories import SETTINGS, chosen, copying_model, passage_items, planted, story_pairs
 
-PLACE = Head(1, 2)  # of the planted head
+PLACE = Head(1, 2)  # place of the planted head
 # Questions of both kinds of agreement as one: with the frames of one alone no two-sided p is below .01.
 ITEMS = Items([replace(pair, question="number") for pair in chosen(story_pairs("study"), "number", "gender").pairs])
 

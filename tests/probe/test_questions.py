@@ -66,11 +66,11 @@ def test_the_bars_are_those_that_were_fixed_in_advance(question: Question) -> No
 @pytest.mark.parametrize("question", ALL, ids=lambda question: question.name)
 def test_every_bar_and_its_reason_name_measures(question: Question) -> None:
     names = {*MEASURES, "t_lead"}
-    ends = names | {f"{name}_{end}" for name in names for end in ("low", "high")}
-    ends |= {f"{bar.key}_bar" for bar in question.bars}
+    bars = {f"{bar.key}_bar" for bar in question.bars}
+    known = bars | {name + end for name in names for end in ("", "_low", "_high")}
     for bar in question.bars:
         assert bar.measure in names and bar.level in (*LEVELS[question.outcome], "")
-        assert {field for _, field, *_ in Formatter().parse(bar.reason) if field} <= ends
+        assert {field for _, field, *_ in Formatter().parse(bar.reason) if field} <= known
     first_bars = {bar.criterion: bar for bar in reversed(question.bars)}
     assert all(first_bars[name].reason for name in question.criteria)
     assert set(question.suggestive) <= set(question.criteria)

@@ -1,4 +1,4 @@
-"""All questions are asked of the items that they have, each with its own outcome."""
+"""Every question is studied with the items that it has, each with its own outcome."""
 
 import pytest
 

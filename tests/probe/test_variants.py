@@ -8,7 +8,7 @@ from scipy import stats
 
 from data.errors import UserError
 from probe.seeds import SweepRun
-from probe.variants import Variant, by_variant, compare_runs, compared_question, difference, measured
+from probe.variants import Variant, by_variant, compare_runs, compared_question, mean_difference, measured
 from tests.probe.sweep_runs import BASE, TIED, UNMASKED, WORSE, finding, sweep_run, variant_runs
 
 
@@ -60,20 +60,20 @@ def test_the_exact_p_counts_all_sign_changes() -> None:
     differences = [0.3, -0.1, 0.4, 0.2, 0.25, 0.6]
     signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(6)) & 1)
     means = np.abs((signs * differences).mean(1))
-    assert difference(differences).p == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
+    assert mean_difference(differences).p == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
 
 
 def test_an_interval_without_zero_is_not_significant_without_a_small_p() -> None:
-    result = difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])  # one of six differs in sign
+    result = mean_difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])  # one of six differs in sign
     assert result.interval and result.p and result.smallest_p
     assert result.interval[0] > 0 and result.p == 0.0625 > 0.05 > result.smallest_p
     assert not result.is_significant
 
 
 def test_rounding_errors_are_no_difference_two_seeds_no_test_and_many_are_permuted_at_random() -> None:
-    assert difference([0.02, 0.03]).is_significant is difference([0.02, 0.03]).interval is None
-    assert difference([1e-17] * 5).is_significant is False
-    result = difference(np.random.default_rng(0).standard_normal(25) + 3)
+    assert mean_difference([0.02, 0.03]).is_significant is mean_difference([0.02, 0.03]).interval is None
+    assert mean_difference([1e-17] * 5).is_significant is False
+    result = mean_difference(np.random.default_rng(0).standard_normal(25) + 3)
     assert result.is_significant and result.p == pytest.approx(2e-5, abs=1e-6)
 
 

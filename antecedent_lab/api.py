@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_run
 from antecedent_lab.progress import clear, stages
 from antecedent_lab.saved import PAGE, read_history, read_metrics
@@ -52,7 +53,6 @@ __all__ = [
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL_TOKENS = 2048  # per batch
 MAX_UNTRAINED_LARGE = 2  # models
-STORIES = "stories"
 
 
 @dataclass(frozen=True, repr=False)

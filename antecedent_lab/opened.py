@@ -30,7 +30,7 @@ from training.settings import TrainSettings, flatten, saved_settings
 OWNER = "model.json"  # in the results folder of an external model: which model the results are about
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
-_ENGLISH = "english"  # in place of a corpus's fingerprint: blocks of sentences that every model is tested on
+_ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
 _CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json, besides model and data
 _MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}

@@ -1,7 +1,7 @@
 """Links in texts, and the pairs of texts that heads are measured on.
 
 A `LinkedText` counts characters and so fits every tokenizer; a `Cell` is a text in the tokens of one model. A question
-about a head is asked on a `Pair`: a text and its counterpart, alike but for what decides who is meant.
+about a head is tested on a `Pair`: a text and its counterpart, which differ only in what decides the antecedent.
 """
 
 from bisect import bisect_left, bisect_right
@@ -82,7 +82,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A text and its counterpart, alike but for what decides who is meant.
+    """A text and its counterpart, which differ only in what decides the antecedent.
 
     Stories and own questions: the pronoun or cue is exchanged, and two pairs with both orders of the mentions are a
     block. Passages: the entities are exchanged, and a pair is a block of its own.

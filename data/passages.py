@@ -5,7 +5,7 @@ must know who is mentioned, and of which gender. A passage is the text up to a p
 one known entity, or exactly one of each class (a woman and a man, one thing and several things). Its twin is the same
 text with every entity replaced by a counterpart of the other class: Lily by Tom, king by queen, "a dog" by "some dogs".
 
-The lexicon (data/english.py) knows the classes. Nothing is annotated: the author's own pronoun says who is meant.
+The lexicon (data/english.py) knows the classes. Nothing is annotated: the author's own pronoun gives the antecedent.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What may be said about a finding: the claim as text, made from its values alone, and what it does not show."""
+"""The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def limits_of(finding: Finding, model: TestedModel) -> list[str]:
 
 
 def _opening(finding: Finding) -> str:
-    """Return what is claimed of which heads, by the verdict."""
+    """Return the first sentence of a claim, by the verdict."""
     heads = " and ".join(map(str, finding.judged.heads))
     verb, verb_of_several = _VERBS[finding.outcome]
     if finding.verdict == NOT_ESTABLISHED:
@@ -67,7 +67,8 @@ def _opening(finding: Finding) -> str:
     if finding.verdict == SUGGESTIVE:
         return f"Attention head {heads} may {verb_of_several} {finding.link}"
     if finding.verdict != SUPPORTED:
-        return f"The model does not know the next word: it ignores the {QUESTIONS[finding.question].noun}s before it"
+        noun = QUESTIONS[finding.question].noun
+        return f"The model does not know the next word: its choice is not shown to follow the {noun}s before it"
     if finding.unit == "set":
         return f"Attention heads {heads} together {verb_of_several} {finding.link.replace('it attends', 'they attend')}"
     return f"Attention head {heads} {verb} {finding.link}"
@@ -94,13 +95,12 @@ def _of_edges(finding: Finding) -> list[str]:
     noun = QUESTIONS[finding.question].noun
     judged = finding.judged
     swap = judged.values["swap"]
-    clusters = finding.clusters
     exchanged = f"{swap.value:.2f} [{swap.low:.2f}, {swap.high:.2f}]"
     return [
-        f"The model follows the {noun} in {_percent(judged.values['follows'])} of {clusters['one']} passages that "
-        "mention one.",
-        f"In {clusters['two']} passages with one of each class, exchanging the attention weights on the two moves a "
-        f"share of {exchanged} of the decision to the other side and changes the more probable pronoun in "
+        f"The model follows the {noun} in {_percent(judged.values['follows'])} of {finding.clusters['one']} passages "
+        "that mention one.",
+        f"In {finding.clusters['two']} passages with one of each class, exchanging the attention weights on the two "
+        f"moves a share of {exchanged} of the decision to the other side and changes the more probable pronoun in "
         f"{judged.value('flips'):.0%}; corrected p {judged.value('p'):.4f}.",
         f"The {noun} that the model picks is the author's in {judged.value('author'):.0%} of them; the last one "
         f"mentioned is the author's in {finding.rules['nearest']:.0%}.",

@@ -117,11 +117,10 @@ def _changes(question: Question, measured: _Measured, config: ProbeConfig) -> li
     changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
     sample = sample_of(items, changed)
     test = sample.test(config, two_sided=True)
-    facts: dict[str, Any] = {"question": question.name, "measure": measure}
-    facts |= {"n": len(changed), "smallest_p": test.smallest_p}
+    facts: dict[str, Any] = {"question": question.name, "measure": measure, "n": len(changed)}
     columns = {"before": before.mean(axis=0), "after": after.mean(axis=0), "t": test.t, "p": test.p}
     changes = []
     for i, (head, estimate) in enumerate(zip(heads, sample.means(config), strict=True)):
         numbers: dict[str, Any] = {name: float(values[i]) for name, values in columns.items()}
-        changes.append(Change(**facts, **numbers, head=head, difference=estimate))
+        changes.append(Change(**facts, **numbers, head=head, difference=estimate, smallest_p=test.smallest_p))
     return changes

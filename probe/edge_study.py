@@ -117,13 +117,13 @@ def study_edges(
     head = candidates[best]
     answers = _answers_of(tested, head, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
-    steps = grown(swaps_of(choosing), candidates)
-    curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
+    curve = curve_of(grown(swaps_of(choosing), candidates), swaps_of(tested), tested.two.items, config)
     heads = [head for head, *_ in curve]
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
     # Only a set that reaches its share can take the place of the head.
-    is_set = of_set is not None and SUPPORTED == of_set.verdict != of_head.verdict and curve[-1][1] >= MIN_SHARE
+    is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
+    is_set = is_set and of_head.verdict != SUPPORTED
     return Finding(
         **question.words_of_findings,
         unit="set" if is_set else "head",

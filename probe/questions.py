@@ -90,7 +90,7 @@ _LINK_BARS = (
     Bar("rests_without_antecedent", "", "unlinked_share", "value", "below", 0.5,
         "it attends to nouns at a pronoun without antecedent: {unlinked_share} of the weight they get otherwise; "
         "needed: below {unlinked_share_bar}"),
-    Bar("restores_the_answer", "E4", "restored", "value", "above", 0.5),  # at least half of the answer
+    Bar("restores_the_answer", "E4", "restored", "value", "above", 0.5),  # most of the answer
     Bar("restores_the_answer", "E4", "ov_auc", "low", "above", 0.5),
 )  # fmt: skip
 _EDGE_BARS = (
@@ -113,10 +113,10 @@ LEVELS = {  # meaning of each level of evidence, by outcome
         "E1": "beats every simple rule",
         "E2": "follows the pronoun on held-out items",
         "E3": "the model's answer depends on this attention edge",
-        "E4": "the head alone restores the answer, its values carry it, and other seeds have such a head",
+        "E4": "the head alone restores most of the answer, its values carry it, and other seeds have such a head",
     },
     "edge": {
-        "E0": "the model's pronoun does not follow the entities",
+        "E0": "the model's pronoun is not shown to follow the entities",
         "E1": "the model's pronoun follows the entities",
         "E2": "cutting the head's edges moves the pronoun, on held-out documents",
         "E3": "what this head copies decides the pronoun",

@@ -17,7 +17,7 @@ from probe.statistics import MIN_SEEDS
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
 NOT_ESTABLISHED = "not established"
-UNKNOWN_TO_MODEL = "the model does not know"  # edge only: the model's choice does not follow the entities
+UNKNOWN_TO_MODEL = "the model does not know"  # edge only: its choice is not shown to follow the entities
 MIN_SHARE_OF_SEEDS = 0.8  # four of five
 _BAR_LEVELS = ("E1", "E2", "E3")
 _COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}

@@ -79,8 +79,8 @@ def number(value: float | Estimate | None, form: str = ".3f") -> str:
         return f"{text} [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else text
     if value is None or math.isnan(value):
         return "–"
-    value = round(value, 4)
-    text = f"{value:{'.4f' if form == '.3f' and 0 < abs(value) < 0.001 else form}}"
+    is_small = form == ".3f" and 0 < abs(round(value, 4)) < 0.001
+    text = f"{value:{'.4f' if is_small else form}}"
     return text if text.strip("-0.") else text.removeprefix("-")  # -0.00 is 0.00
 
 

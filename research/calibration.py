@@ -67,8 +67,8 @@ class _CalibrationOptions:
     """python -m research.calibration [outcome=attention] [n_untrained=200] [n_permuted=200] [n_planted=60].
 
     - outcome=edge runs=DIR,DIR: finished runs of experiment=english
-    - cache_dir: of the stories
-    - name=calibration: of the page
+    - cache_dir: folder of the tokenized stories
+    - name=calibration: name of the page
 
     There are a third as many heads with other habits as planted link heads.
     """

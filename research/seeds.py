@@ -50,7 +50,7 @@ COLUMNS = {  # by the outcome of the questions
 class _SeedsOptions:
     """python -m research.seeds name=PAGE [seeds=1,2,3,4,5] [experiment=english] [runs=DIR] [threads=2].
 
-    - precision=auto: of training
+    - precision=auto: precision of training
     - runs: where runs are kept, DIR/SEED; finished ones are not trained again
     """
 
@@ -103,7 +103,7 @@ class _SeedPart:
 
 @dataclass(frozen=True)
 class _QuestionMeans:
-    """Means over seeds: of the heads, of simple rules and of untrained models."""
+    """Means over seeds for the heads, simple rules and untrained models."""
 
     question: str
     supported: int

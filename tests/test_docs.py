@@ -1,4 +1,4 @@
-"""The documents: commands are those that CI runs, settings exist, code prints what is shown, links lead somewhere."""
+"""The documents: commands are those that CI runs, settings exist, code prints the shown output, links have targets."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The claim says what the values say, and what it does not show."""
+"""The claim agrees with the values, and its limits are named."""
 
 from dataclasses import replace
 from typing import Any
@@ -76,7 +76,7 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
     for words in ("90.0 % [80.0, 100.0] of 40 passages", "0.40 [0.30, 0.50]", "in 60%", "p 0.0010", "in 70%", "in 55%"):
         assert words in claim
     unknown = claim_of(decision(DECIDES | {"follows": Estimate(0.5, 0.4, 0.6)}), MODEL)
-    assert unknown.startswith("The model does not know the next word: it ignores the persons")
+    assert unknown.startswith("The model does not know the next word: its choice is not shown to follow the persons")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_exactly_the_head_that_was_removed_is_found_by_its_effect(model: Transfo
     changes = compared(model, without_head(model, PLACE))
     assert changed(changes, "answer") == [None]
     assert changed(changes, "effect") == [PLACE]
-    assert changed(changes, "attention") == []  # it still looks, and nobody reads what it writes
+    assert changed(changes, "attention") == []  # its attention stays; only its output is removed
     (effect,) = [change for change in changes if (change.measure, change.head) == ("effect", PLACE)]
     assert effect.before > 1 and effect.after == pytest.approx(0, abs=1e-5)
     estimate = effect.difference

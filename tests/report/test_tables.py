@@ -26,7 +26,7 @@ def change(i: int, p: float = 0.5) -> Change:
 
 
 def test_numbers_and_heads_as_text() -> None:
-    assert number(Estimate(0.9955, 0.98, 1.0)) == "0.996 [0.980, 1.000]"
+    assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
     assert tables.head_names([Head(0, 1), Head(10, 12)]) == "L0H1 + L10H12"

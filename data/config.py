@@ -34,7 +34,7 @@ REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0} | dict.fromkeys(
     (
         "share_state", "share_attribute_before", "share_attribute_after", "share_ownership_before",
         "share_ownership_after", "share_ownership_object", "share_several_pronouns", "share_ambiguous",
-        "share_pronoun_first", "share_plural",
+        "share_pronoun_first", "share_plural", "share_told_gender",
     ),
     0.0,
 )  # fmt: skip
@@ -55,7 +55,6 @@ class StoriesConfig:
     )
     # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
-    share_told_gender: float = _setting("share: by a gender that the story states")
     share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')
     share_no_antecedent: float = _setting("share: no antecedent")
     share_no_pronoun: float = _setting("share: no pronoun")

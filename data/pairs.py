@@ -29,7 +29,7 @@ ORACLES = ("blind", "bayes")
 class Link:
     """A question to an attention head: at the word `query`, which mention gets the most attention?"""
 
-    level: str  # what decides: number, gender, told_gender, later_cue, ...
+    level: str  # what decides: number, gender, later_cue, ...
     site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
     pronoun: Span
     query: Span  # the word of the site

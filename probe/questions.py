@@ -161,12 +161,10 @@ def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_
 
 _NUMBER = '"it" or "they": number agreement, at the pronoun'
 _GENDER = '"he" or "she": gender agreement, at the pronoun'
-_TOLD = '"he" or "she": gender stated in the story'
 _TIRED = '"because it was tired": at the word "tired"'
 STORY_QUESTIONS = (
     _link("number", _NUMBER, _PRONOUN, "agreement", "pronoun", "number", examples=EXAMPLE_BLOCK),
     _link("gender", _GENDER, _PRONOUN, "agreement", "pronoun", "gender"),
-    _link("told_gender", _TOLD, _PRONOUN, "agreement", "pronoun", "told_gender"),
     _link("later_cue", _TIRED, _CUE, "later_cue", "cue", "later_cue", examples=TIRED_OR_SOFT),
 )
 _PEOPLE = ('"she" or "he"', "one person", "a woman and a man")

@@ -30,7 +30,7 @@ from data.pairs import Link, LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language, Population, frames_of
-from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
+from data.stories.plots import ALL_HOLDOUTS, PLOTS
 from data.words import words_of
 
 # To be raised whenever the same config gives other stories; caches depend on it.
@@ -108,8 +108,8 @@ def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:
     """Return the share of every plot among the stories."""
-    kinds = [(share, SHARES[kind]) for kind, share in config.shares().items() if share]
-    return {plot: share * part for share, parts in kinds for plot, part in parts.items()}
+    shares = config.shares()
+    return {name: shares[plot.family] * plot.weight for name, plot in PLOTS.items() if shares[plot.family]}
 
 
 def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:

@@ -10,7 +10,7 @@ from random import Random
 from data.pairs import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
 from data.stories.grammar import Bindings, derive
-from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
+from data.stories.language import Language, MentionPair, placement
 from data.stories.lexicon import REFERENTS
 from data.stories.plots import LinkSpec, Plot
 
@@ -34,12 +34,11 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
 
 def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> MentionPair:
     """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
-    population = language.population
-    holdout = "iid" if population.holdout == "distance" else population.holdout
-    pairs = pairs_of(plot, population)
+    holdout = "iid" if language.holdout == "distance" else language.holdout
+    pairs = language.pairs_of(plot)
     while True:
         pair = rng.choice(pairs)
-        if placement(frame, pair) == (population.split, holdout):
+        if placement(frame, pair) == (language.split, holdout):
             return pair
 
 
@@ -60,7 +59,7 @@ def _sample_cell(
     }
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     links: list[Link] = []
-    if language.population.split != "train":
+    if language.split != "train":
         places = derivation.slot_places()
         # Where the deciding word stands right before the repeated mention, its site is "cue" already.
         cues = places.get("ADJECTIVE", [])
@@ -70,7 +69,7 @@ def _sample_cell(
         text=derivation.text,
         links=tuple(links),
         family=plot.family,
-        holdout=language.population.holdout,
+        holdout=language.holdout,
         frame=frame[0],
         pair=_pair_name(pair),
         order=order,
@@ -84,10 +83,11 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
     bindings = {"PLOT": plot.name}
     frame_text, mentions = plot.name, ""
     if plot.frames:
-        frame = rng.choice(frames_of(plot, language.population))
-        pair = rng.choice(pairs_of(plot, language.population))
+        frame = rng.choice(language.frames_of(plot))
+        pairs = language.pairs_of(plot)
+        pair = rng.choice(pairs)
         while not _trained_together(frame, pair):
-            pair = rng.choice(pairs_of(plot, language.population))
+            pair = rng.choice(pairs)
         order = rng.randrange(2)
         frame_text, mentions = frame[0], _pair_name(pair)
         bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}

@@ -1,13 +1,12 @@
 """The language of the stories: which pairs and frames belong to which hold-out, and the options of every slot.
 
-A `Language` is the grammar of one population of stories: the training mix or one hold-out. `grammar.derive` draws from
-its rules and `floor` computes exact probabilities from them. The rules do not contain which (frame, pair) cells a hash
-assigns to dev and test: no predictor could know that, so a dev story is as probable as a training story.
+`grammar.derive` draws from the rules of a `Language` and `floor` computes exact probabilities from them. The rules do
+not contain which (frame, pair) cells a hash assigns to dev and test: no predictor could know that, so a dev story is as
+probable as a training story.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import groupby, product
 from typing import Any, TypeVar
@@ -26,33 +25,9 @@ _PARTNERS = {"A": "B", "B": "A"}  # the mention on which the choice of a mention
 _HELD_OUT_WEIGHT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Population:
-    """The parameters that distinguish one population of stories from another."""
-
-    split: str = "train"  # whose held-out words and frames are used
-    holdout: str = "iid"
-    skew: float = 0.5  # the probability that the first mention is the antecedent
-    # (plot, share); plots without a share are never generated.
-    shares: tuple[tuple[str, float], ...] = ()
-
-
-def frames_of(plot: Plot, population: Population) -> tuple[Frame, ...]:
-    """Return the frames of a plot that the population uses."""
-    is_held_out = population.holdout in ("frames", "headline")
-    return _frames(plot.name, population.split if is_held_out else "")
-
-
 @cache
 def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
     return tuple(frame for frame in PLOTS[plot_name].frames if frames.held_out(frame[0]) == split)
-
-
-def pairs_of(plot: Plot, population: Population) -> tuple[MentionPair, ...]:
-    """Return the pairs of mentions of a plot that the population uses; a repeated pair is drawn more often."""
-    if population.holdout in ("nouns", "headline"):
-        return _pairs(plot.name, population.split, False)
-    return _pairs(plot.name, "", population.holdout == "pairs")
 
 
 @cache
@@ -129,12 +104,26 @@ _Rule = Callable[["Language", Bindings], Options]
 
 
 class Language:
-    """The grammar of one population."""
+    """The grammar of one population: the training mix, or one hold-out of a split."""
 
-    def __init__(self, population: Population) -> None:
-        self.population = population
+    def __init__(self, split: str, holdout: str, skew: float, shares: Mapping[str, float]) -> None:
+        """`skew`: the probability that the first mention is the antecedent; plots without a share are impossible."""
+        self.split = split
+        self.holdout = holdout
+        self.skew = skew
+        self.shares = shares
         self._rules: dict[str, Options | _Rule] = {}  # by slot
         self._made: dict[tuple, Any] = {}
+
+    def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
+        """Return the frames of a plot."""
+        return _frames(plot.name, self.split if self.holdout in ("frames", "headline") else "")
+
+    def pairs_of(self, plot: Plot) -> tuple[MentionPair, ...]:
+        """Return the pairs of mentions of a plot; a repeated pair is drawn more often."""
+        if self.holdout in ("nouns", "headline"):
+            return _pairs(plot.name, self.split, False)
+        return _pairs(plot.name, "", self.holdout == "pairs")
 
     def rules(self, slot: str, bindings: Bindings) -> Options:
         """Return the options of a slot, given the bindings to its left."""
@@ -186,7 +175,7 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
     plot = PLOTS[plot_name]
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     # A pair that is drawn more often is there several times in a row.
-    for _, same_pairs in groupby(pairs_of(plot, language.population), key=id):
+    for _, same_pairs in groupby(language.pairs_of(plot), key=id):
         pair, *repeated = same_pairs
         for a, b in [pair] if plot.two_orders else [pair, pair[::-1]]:
             word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
@@ -201,7 +190,7 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
     @_depends_on("FIRST", "MEANT", "A", "B")
     def options(language: Language, first: str | None, meant: str | None, a: str, b: str) -> Options:
         # The probability of each mention to be the antecedent, in order of mention.
-        skew = language.population.skew
+        skew = language.skew
         prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
         slots = [(meant, 1.0)] if meant else prior
         words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
@@ -241,10 +230,11 @@ def _mention_again(form: str = "") -> Options:
 
 @_depends_on()
 def _plot(language: Language) -> Options:
-    # Plots without a share are no options: their stories are impossible.
-    shares = language.population.shares
-    total = sum(share for _, share in shares)
-    return Options(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares)
+    total = sum(language.shares.values())
+    options = []
+    for name, share in language.shares.items():
+        options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
+    return Options(options)
 
 
 @_depends_on("PLOT", "FRAME")
@@ -253,7 +243,7 @@ def _frame(language: Language, plot_name: str, known: str | None) -> Options:
     if known is not None:
         return _uniform(known)
     plot = PLOTS[plot_name]
-    texts = frames_of(plot, language.population)
+    texts = language.frames_of(plot)
     if not plot.two_orders:
         return _uniform(*(text for text, _ in texts))
     options = []
@@ -266,7 +256,7 @@ def _frame(language: Language, plot_name: str, known: str | None) -> Options:
 @_depends_on()
 def _fillers(language: Language) -> Options:
     """Draw the number of neutral sentences before the pronoun."""
-    numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
+    numbers = Counter((3, 4, 5) if language.holdout == "distance" else (0, 0, 0, 1, 2))
     return Options(Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items())
 
 

@@ -15,7 +15,7 @@ from data.stories import frames, generate_split, language, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.grammar import Symbols, is_slot
-from data.stories.language import START, Language, Population
+from data.stories.language import START, Language
 from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
 from data.tokenizer import END
@@ -81,8 +81,7 @@ def small_frames(plot_name: str, split: str) -> tuple[frames.Frame, ...]:
 
 
 def small_language(*plots: str, skew: float = SKEW) -> Language:
-    shares = tuple((name, 1.0 + i / 7) for i, name in enumerate(plots))
-    return Language(Population(skew=skew, shares=shares))
+    return Language("train", "iid", skew, {name: 1.0 + i / 7 for i, name in enumerate(plots)})
 
 
 def derivations(rules: Callable, symbols: Symbols, bindings: Mapping[str, str]) -> Iterator[tuple[list[str], float]]:
@@ -151,12 +150,11 @@ def test_the_filter_is_the_sum_over_all_derivations(names: tuple[str, ...]) -> N
 @pytest.mark.parametrize("name", PLOTS)
 def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> None:
     plot, small, rng = PLOTS[name], small_language(name, skew=0.5), Random(name)
-    plot_frames = language.frames_of(plot, small.population)
 
     def draw() -> str:
         if plot.family == "no_pronoun":
             return sample_plain_story(rng, small, plot).text
-        return rng.choice(sample_block(rng, small, plot, rng.choice(plot_frames), minimal_pairs=False)).text
+        return rng.choice(sample_block(rng, small, plot, rng.choice(small.frames_of(plot)), minimal_pairs=False)).text
 
     assert_sampled_from([draw() for _ in range(700)], all_texts(small.rules)[0])
 

@@ -6,7 +6,7 @@ about a head is tested on a `Pair`: a text and its counterpart, which differ onl
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
@@ -212,15 +212,15 @@ def check_blocks(items: Items) -> None:
         raise ValueError("the items are not whole blocks of two pairs")
 
 
-def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> list[Word]:
-    """Return the indices of the tokens of each word: the tokens that overlap it.
+def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> dict[Span, Word]:
+    """Return the positions of the tokens that overlap each word, counted with BOS in front.
 
-    A byte-level token may begin with the space before its word. The bytes of one character may be
-    several tokens. `offsets` are the characters [start, end) of each token, empty for special
-    tokens. Raise UserError if words overlap or a word has no tokens for itself.
+    A byte-level token may begin with the space before its word. The bytes of one character may be several tokens.
+    `offsets` are the characters [start, end) of each token but BOS, empty for special tokens. Raise UserError if words
+    overlap or a word has no tokens for itself.
     """
-    spans = list(spans)
-    for (start, end), (next_start, next_end) in pairwise(sorted(set(spans))):
+    ordered = sorted(set(spans))
+    for (start, end), (next_start, next_end) in pairwise(ordered):
         if end > next_start:
             raise UserError(f"the words {text[start:end]!r} and {text[next_start:next_end]!r} overlap")
 
@@ -228,8 +228,8 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
     tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
     starts = [offsets[i][0] for i in tokens]
     ends = [offsets[i][1] for i in tokens]
-    words = []
-    for start, end in spans:
+    positions: dict[Span, Word] = {}
+    for start, end in ordered:
         # The tokens that end after the start of the word and begin before its end.
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)
@@ -238,8 +238,8 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
         if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
             around = text[max(0, start - 20) : end + 20]
             raise UserError(f"{word!r} has no tokens for itself in {around!r}")
-        words.append(tuple(tokens[first:stop]))
-    return words
+        positions[start, end] = tuple(i + 1 for i in tokens[first:stop])
+    return positions
 
 
 def link_pairs(
@@ -255,7 +255,7 @@ def link_pairs(
     with_links = [linked_text for linked_text in texts if linked_text.links]
     for number, both in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
         encodings = [encode_text(tokenizer, linked_text.text) for linked_text in both]
-        words = [_word_positions(t.text, e, t.links) for t, e in zip(both, encodings, strict=True)]
+        words = [word_positions(t.text, e.offsets, _spans(t.links)) for t, e in zip(both, encodings, strict=True)]
         first, second = both
         first_word, *_, second_word = first.pair.split()
         for links in zip(first.links, second.links, strict=True):
@@ -312,15 +312,10 @@ def _cell(
     )
 
 
-def _word_positions(text: str, encoding: Encoding, links: Iterable[Link]) -> dict[Span, Word]:
-    """Return the positions of the words of all links, counted with BOS in front."""
-    spans = set[Span]()
+def _spans(links: Iterable[Link]) -> Iterator[Span]:
+    """Yield the words of all links."""
     for link in links:
-        words = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
-        spans.update(span for span in words if span)
-    ordered = sorted(spans)
-    indices = token_spans(text, encoding.offsets, ordered)
-    return {span: tuple(i + 1 for i in word) for span, word in zip(ordered, indices, strict=True)}
+        yield from filter(None, [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors])
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
@@ -350,9 +345,9 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
     for word in (*answers, *foils):
         text = _CONTEXT + word
         encoding = encode_text(tokenizer, text)
-        (indices,) = token_spans(text, encoding.offsets, [(len(_CONTEXT), len(text))])
-        positions = _with_space(text, encoding.offsets, tuple(i + 1 for i in indices))
-        tokens[word] = tuple(encoding.ids[position - 1] for position in positions)
+        (position,) = word_positions(text, encoding.offsets, [(len(_CONTEXT), len(text))]).values()
+        with_space = _with_space(text, encoding.offsets, position)
+        tokens[word] = tuple(encoding.ids[i - 1] for i in with_space)
 
     # A word that is the beginning of another must keep a token of its own.
     n_shared = 0

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
 from data.errors import UserError
-from data.pairs import Cell, Items, Pair, Span, token_spans
+from data.pairs import Cell, Items, Pair, Span, word_positions
 from data.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
 from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD
@@ -54,9 +54,6 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-_Groups = tuple[tuple[Span, ...], tuple[Span, ...]]  # the mentions of each class
-
-
 @dataclass(frozen=True, slots=True)
 class Passage:
     """The text up to a pronoun, from the start of a sentence; spans are characters of `text`."""
@@ -66,7 +63,7 @@ class Passage:
     text: str  # ends with the white space before the pronoun
     forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
     meant: int  # the class of the author's pronoun
-    mentions: _Groups
+    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # of each class
     entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
     pronouns: tuple[Span, ...]  # earlier pronouns of either class
     subject: Span  # the first mention in the last sentence that has one
@@ -82,12 +79,15 @@ class Twin:
     """A passage with counterparts in place of its entities."""
 
     text: str
-    changes: tuple[tuple[Span, int], ...] = ()  # characters of the passage, and how many stand there now
+    changes: Mapping[Span, str] = field(default_factory=dict)  # new words by their characters of the passage
 
     def moved(self, span: Span) -> Span:
         """Return the characters in the twin of a word of the passage."""
-        shifts = [(end, length - (end - start)) for (start, end), length in self.changes]
-        first, last = (place + sum(shift for end, shift in shifts if end <= place) for place in span)
+        first, last = span
+        for (start, end), word in self.changes.items():
+            shift = len(word) - (end - start)
+            first += shift if end <= span[0] else 0
+            last += shift if end <= span[1] else 0
         return first, last
 
 
@@ -121,17 +121,17 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
     is_pronoun = [word.lower() in _EARLIER[question] for word in parsed.words]
     last_sentence = -1  # index of the sentence with the last passage
     for sentence, i, forms in parsed.pronouns():
+        if sentence == last_sentence:
+            continue
         meant = forms.index(parsed.words[i])
-        category = CLASSES[question][meant]
-        window = None
-        if sentence != last_sentence:
-            window = _best_window(parsed, i, is_pronoun, category)
+        window = _best_window(parsed, i, is_pronoun, CLASSES[question][meant])
         if window is None:
             continue
         begin, mentions = window
 
-        # The number of the sentence of each mention.
-        sentences = [bisect_right(parsed.sentences, mention.first) for mention in mentions]
+        # The subject is the first mention in the sentence of the last one.
+        start = parsed.sentences[bisect_right(parsed.sentences, mentions[-1].first) - 1]
+        subject = next(mention for mention in mentions if mention.first >= start)
         first, second = parsed.by_class(mentions)
         yield Passage(
             doc=doc,
@@ -142,7 +142,7 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
             mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
             entities=(first[0].entity if first else "", second[0].entity if second else ""),
             pronouns=tuple(parsed.span(j, j, begin) for j in range(begin, i) if is_pronoun[j]),
-            subject=parsed.spans([mentions[sentences.index(max(sentences))]], begin)[0],
+            subject=parsed.span(subject.first, subject.last, begin),
         )
         last_sentence = sentence
 
@@ -199,16 +199,16 @@ class Counterparts:
             return _other_numbers(passage)
 
         # Two names with as many tokens change places.
-        first, second = (sorted({passage.text[slice(*span)] for span in group}) for group in passage.mentions)
-        if len(first) == len(second) == 1:
-            name, counterpart = first[0], second[0]
+        sides = [_surfaces(passage, side) for side in (0, 1)]
+        if [len(side) for side in sides] == [1, 1]:
+            (name,), (counterpart,) = sides
             are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
             if are_names and self._n_tokens(name) == self._n_tokens(counterpart):
                 return {name: counterpart, counterpart: name}
 
         # Otherwise each gets a counterpart of its own.
         replacements: dict[str, str] = {}
-        for side, surfaces in enumerate((first, second)):
+        for side, surfaces in enumerate(sides):
             for surface in surfaces:
                 is_name = surface in (FEMININE_NAMES, MASCULINE_NAMES)[side]
                 word = self._name(surface, 1 - side) if is_name else _counterpart(surface)
@@ -220,6 +220,11 @@ class Counterparts:
     def _name(self, name: str, side: int) -> str:
         pool = self._names.get((side, self._n_tokens(name))) or self._names[side, 0]
         return pool[int(self._rng.integers(len(pool)))]
+
+
+def _surfaces(passage: Passage, side: int) -> list[str]:
+    """Return the texts of the mentions of one class, each once."""
+    return sorted({passage.text[start:end] for start, end in passage.mentions[side]})
 
 
 def _counterpart(surface: str) -> str | None:
@@ -277,7 +282,7 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
     text = passage.text
     for start, end in sorted(changes, reverse=True):
         text = text[:start] + changes[start, end] + text[end:]
-    return Twin(text, tuple((span, len(word)) for span, word in changes.items()))
+    return Twin(text, changes)
 
 
 def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
@@ -346,7 +351,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
 
 
 class Reader(NamedTuple):
-    """What a model reads."""
+    """How a model reads a text."""
 
     tokenizer: Tokenizer
     bos_id: int  # the token before every text
@@ -412,12 +417,20 @@ def passage_items(
         except UserError as reason:
             left_out[str(reason)] += 1
             continue
-        texts, clusters = (passage.text, twin.text), (passage.doc, *passage.entities)
-        pairs.append(Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms))
+        pair = Pair(
+            question=name,
+            part="",
+            cells=cells,
+            texts=(passage.text, twin.text),
+            block=len(pairs),
+            clusters=(passage.doc, *passage.entities),
+            meant=passage.meant,
+            forms=passage.forms,
+        )
+        pairs.append(pair)
 
     # No entity may dominate.
-    entities = [[pair.clusters[side] for pair in pairs] for side in (1, 2)]
-    selected = cap_clusters(entities, MAX_SHARE, limit) if pairs else []
+    selected = cap_clusters([pair.clusters[1:] for pair in pairs], MAX_SHARE, limit)
     if len(pairs) > len(selected):
         rest = f"more than enough, or an entity in more than {MAX_SHARE:.0%} of the passages"
         left_out[rest] = len(pairs) - len(selected)
@@ -429,7 +442,7 @@ def passage_items(
 def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -> tuple[Cell, Cell]:
     """Return a passage and its twin in the tokens of a model; UserError with the reason why it is left out."""
     # The entity in the same place is meant in the twin, where the pronoun is of the other class.
-    forms = passage.forms[passage.meant], passage.forms[1 - passage.meant]
+    forms = (passage.forms[passage.meant], passage.forms[1 - passage.meant])
     first = _cell(passage, Twin(passage.text), forms, control, reader)
     second = _cell(passage, twin, forms[::-1], control, reader)
 
@@ -452,15 +465,15 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
         raise UserError("a pronoun is not one token")
 
     # The tokens of the mentions and of the content word.
-    spans = [*chain(*passage.mentions), *([control] if control else [])]
+    moved = {span: twin.moved(span) for span in (*chain(*passage.mentions), *([control] if control else []))}
     try:
-        words = token_spans(twin.text, answer.offsets[:-1], map(twin.moved, spans))
+        words = word_positions(twin.text, answer.offsets[:-1], moved.values())
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
-    places = {span: tuple(i + 1 for i in word) for span, word in zip(spans, words, strict=True)}
     tokens = (reader.bos_id, *before)
-    if unknown_id(reader.tokenizer) in {tokens[i] for word in places.values() for i in word}:
+    if unknown_id(reader.tokenizer) in [tokens[i] for i in chain(*words.values())]:
         raise UserError("a word is unknown")
+    places = {span: words[place] for span, place in moved.items()}
     return Cell(
         tokens=tokens,
         query=len(before),
@@ -474,26 +487,22 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     )
 
 
-def cap_clusters(clusterings: Sequence[Sequence[str]], max_share: float, limit: int) -> list[int]:
+def cap_clusters(labels: Sequence[tuple[str, ...]], max_share: float, limit: int) -> list[int]:
     """Return the indices of up to `limit` values of which no cluster has more than `max_share`, in their order.
 
-    `clusterings` are each [N]; values with the label "" belong to no cluster. A cluster may always have one value. The
-    cap is the largest number of values per cluster that is at most `max_share` of those that remain.
+    Each value has a label per clustering, "" for no cluster. A cluster may always have one value. The cap is the
+    largest number of values per cluster that is at most `max_share` of those that remain.
     """
-    # The clusters of each value, by number of the clustering and label.
-    places: list[list[tuple[int, str]]] = []
-    for labels in zip(*clusterings, strict=True):
-        places.append([(number, label) for number, label in enumerate(labels) if label])
-
-    most = max(1, int(max_share * min(len(places), limit)))
-    for cap in range(most, 0, -1):
+    cap = max(1, int(max_share * min(len(labels), limit)))
+    while True:
         # Keep every value whose clusters are not full yet.
-        counts: Counter[tuple[int, str]] = Counter()
+        counts = Counter[tuple[int, str]]()
         kept: list[int] = []
-        for i, of_value in enumerate(places):
-            if len(kept) < limit and all(counts[place] < cap for place in of_value):
+        for i, of_value in enumerate(labels):
+            clusters = [place for place in enumerate(of_value) if place[1]]
+            if len(kept) < limit and all(counts[place] < cap for place in clusters):
                 kept.append(i)
-                counts.update(of_value)
+                counts.update(clusters)
         if cap <= max_share * len(kept) or cap == 1:
             return kept
-    return []
+        cap -= 1

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.pairs import Cell, Items, Link, LinkedText, Span, check_blocks, link_pairs, token_spans
+from data.pairs import Cell, Items, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
 from data.stories import generate_split
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from data.words import word_spans
@@ -28,19 +28,21 @@ def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(kind: str, see
     offsets = MAKERS[kind]([TEXT, text]).encode(text).offsets
     spans = [span for _, span in word_spans(text)]
     draw.shuffle(spans)
-    words = token_spans(text, offsets, spans)
-    in_words = [index for word in words for index in word]
+    words = word_positions(text, offsets, spans)
+    assert words.keys() == set(spans)
+    in_words = [position - 1 for word in words.values() for position in word]
     assert len(in_words) == len(set(in_words))
-    for (start, end), word in zip(spans, words, strict=True):
+    for (start, end), word in words.items():
         assert list(word) == list(range(word[0], word[-1] + 1))
-        assert text[offsets[word[0]][0] : offsets[word[-1]][1]].strip() == text[start:end]
+        assert text[offsets[word[0] - 1][0] : offsets[word[-1] - 1][1]].strip() == text[start:end]
     outside = set(range(len(offsets))) - set(in_words)
     assert all(not text[slice(*offsets[index])].strip() for index in outside)
 
 
 def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
-    assert token_spans("a cat", [(0, 0), (0, 1), (1, 5)], [(0, 1), (2, 5), (0, 1)]) == [(1,), (2,), (1,)]
-    assert token_spans("a cat", [(0, 1), (1, 3), (3, 3), (3, 5)], [(2, 5)]) == [(1, 3)]  # (3, 3): a special token
+    assert word_positions("a cat", [(0, 0), (0, 1), (1, 5)], [(2, 5), (0, 1), (2, 5)]) == {(0, 1): (2,), (2, 5): (3,)}
+    offsets = [(0, 1), (1, 3), (3, 3), (3, 5)]  # (3, 3): a special token
+    assert word_positions("a cat", offsets, [(2, 5)]) == {(2, 5): (2, 4)}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
 )
 def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
     with pytest.raises(ValueError, match=f"'{word}'"):
-        token_spans("a cat", offsets, spans)
+        word_positions("a cat", offsets, spans)
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antecedent_lab.opened import load_data
-from data.corpus import Corpus, load_stories, load_training_texts, validation_documents
+from data.corpus import Corpus, load_stories, split_documents
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question
 from data.pairs import Items, LinkedText, link_pairs
@@ -61,14 +61,14 @@ def story_source(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> So
     if opened.is_external:
         warnings = check_items(opened, dev + test)
     else:
-        data |= leakage(load_training_texts(corpus), test_stories)
+        data |= leakage(split_documents(corpus, corpus.train), test_stories)
     return Source("", list(STORY_QUESTIONS), with_dev(dev, test), data, [], warnings)
 
 
 def text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig) -> Source:
     """Return the passages of English text: of `path`, of a run's validation text, or of the shipped one."""
     if path is None and corpus is not None:
-        texts = validation_documents(corpus)
+        texts = split_documents(corpus, corpus.validation)
     else:
         texts = read_documents(text_files(path or str(SHIPPED_TEXT), "path"))
     documents = sections(texts)

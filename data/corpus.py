@@ -1,7 +1,7 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
 A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
-each, the class and floor of each validation token, the training texts, and the used splits with their gold links.
+each, the class and floor of each validation token, and the used splits with their gold links.
 """
 
 import hashlib
@@ -36,7 +36,6 @@ _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
-_TRAINING_TEXTS = "train_stories.txt"  # one per line
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +116,12 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     return stories
 
 
-def load_training_texts(corpus: Corpus) -> list[str]:
-    """Return the texts of the training stories."""
-    path = corpus.folder / _TRAINING_TEXTS
-    texts = path.read_text().split("\n")
-    if len(texts) != len(np.load(corpus.folder / "train_starts.npy")) - 1:
-        raise UserError(f"{path}: damaged; delete it")
-    return texts
-
-
-def validation_documents(corpus: Corpus) -> list[str]:
-    """Return the documents of the validation text."""
-    tokens = np.asarray(corpus.validation.tokens)
-    texts = []
-    for document in np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer))):
-        text = corpus.tokenizer.decode(document.tolist(), skip_special_tokens=True)
-        if text.strip():
-            texts.append(text)
-    return texts
+def split_documents(corpus: Corpus, split: Split) -> list[str]:
+    """Return the documents of a split of the corpus, as far as its tokenizer decodes them."""
+    tokens = np.asarray(split.tokens)
+    by_document = np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer)))
+    texts = corpus.tokenizer.decode_batch([document.tolist() for document in by_document], skip_special_tokens=True)
+    return [text for text in texts if text.strip()]
 
 
 # Folders
@@ -186,7 +173,6 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     validation = generate_split(config, "validation", train)
     texts = {"train": [story.text for story in train], "validation": [story.text for story in validation]}
     folder.mkdir()
-    (folder / _TRAINING_TEXTS).write_text("\n".join(texts["train"]))
     tokenizer = word_tokenizer(texts["train"])
 
     # A flat stream with END before each story and after the last.
@@ -260,9 +246,12 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
     tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), validation_start))
 
     # Tokenize in batches of pieces, and write each piece to the file of its split.
-    end, unknown, dtype = end_id(tokenizer), unknown_id(tokenizer), _dtype(tokenizer)
+    end = end_id(tokenizer)
+    unknown = unknown_id(tokenizer)
     is_exact = True
-    n_bytes, n_tokens, n_unknown = (dict.fromkeys(SPLITS, 0) for _ in range(3))
+    n_bytes = dict.fromkeys(SPLITS, 0)
+    n_tokens = dict.fromkeys(SPLITS, 0)
+    n_unknown = dict.fromkeys(SPLITS, 0)
     pieces = _split_pieces(texts, validation_start)
     with (
         (folder / "train.bin").open("wb") as train_stream,
@@ -278,7 +267,7 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
             is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
             for (split, piece), ids in zip(batch, encodings, strict=True):
                 has_end = piece.starts_document or not n_tokens[split]
-                tokens = np.array([end, *ids] if has_end else ids, dtype)
+                tokens = np.array([end, *ids] if has_end else ids, _dtype(tokenizer))
                 tokens.tofile(train_stream if split == "train" else validation_stream)
                 n_bytes[split] += len(piece.text.encode())
                 n_tokens[split] += len(tokens)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_stories, validation_documents
+from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
 from data.passages import Reader, find_passages, passage_items, sections
@@ -122,7 +122,7 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     # The first MAX_CHARACTERS of the validation text; the last document may be cut.
     documents = []
     n_left = MAX_CHARACTERS
-    for document in validation_documents(corpus):
+    for document in split_documents(corpus, corpus.validation):
         documents.append(document[:n_left])
         n_left -= len(documents[-1])
 

@@ -131,7 +131,7 @@ class Language:
         if rule is None:
             name, _, form = slot.partition(".")
             rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
-        return rule if isinstance(rule, Options) else rule(self, bindings)
+        return rule if isinstance(rule, list) else rule(self, bindings)
 
     def once(self, make: Callable[..., _T], *arguments: Any) -> _T:
         """Return `make(self, *arguments)`, which is called once for the same arguments."""
@@ -167,7 +167,7 @@ def _first_mention(language: Language, plot_name: str, name: str, partner: str, 
         for inflected in language.once(_inflected, word, form):
             probability = n / total * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
-    return Options(options)
+    return options
 
 
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
@@ -194,7 +194,7 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
         prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
         slots = [(meant, 1.0)] if meant else prior
         words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
-        return Options(Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots)
+        return [Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots]
 
     return options
 
@@ -216,7 +216,7 @@ def _inflected(language: Language, word: str, form: str) -> Options:
 
 
 def _uniform(*texts: str) -> Options:
-    return Options(Option(1 / len(texts), tuple(text.split())) for text in texts)
+    return [Option(1 / len(texts), tuple(text.split())) for text in texts]
 
 
 def _if_meant(options_a: Options, options_b: Options) -> _Rule:
@@ -225,7 +225,7 @@ def _if_meant(options_a: Options, options_b: Options) -> _Rule:
 
 
 def _mention_again(form: str = "") -> Options:
-    return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
+    return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
 
 
 @_depends_on()
@@ -234,7 +234,7 @@ def _plot(language: Language) -> Options:
     options = []
     for name, share in language.shares.items():
         options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
-    return Options(options)
+    return options
 
 
 @_depends_on("PLOT", "FRAME")
@@ -250,14 +250,14 @@ def _frame(language: Language, plot_name: str, known: str | None) -> Options:
     for frame in texts:
         for text, first in zip(frame, "AB", strict=True):
             options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
-    return Options(options)
+    return options
 
 
 @_depends_on()
 def _fillers(language: Language) -> Options:
     """Draw the number of neutral sentences before the pronoun."""
     numbers = Counter((3, 4, 5) if language.holdout == "distance" else (0, 0, 0, 1, 2))
-    return Options(Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items())
+    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
 
 
 @_depends_on("USED")
@@ -269,7 +269,7 @@ def _filler(language: Language, used: str | None) -> Options:
     for i, text in unused.items():
         now_used = " ".join(sorted([*used_numbers, i]))
         options.append(Option(1 / len(unused), tuple(text.split()), (("USED", now_used),)))
-    return Options(options)
+    return options
 
 
 @_depends_on("MEANT", "A", "B")
@@ -295,7 +295,7 @@ def _introduction(language: Language, plot_name: str) -> Options:
             probability = _weight(referent) / total / len(pools)
             symbols = tuple(plot.introductions[referent.kind].split())
             options.append(Option(probability, symbols, (("A", referent.word), ("MEANT", "A"))))
-    return Options(options)
+    return options
 
 
 _WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late early cold noon windy dark".split()))

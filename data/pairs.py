@@ -6,14 +6,14 @@ about a head is tested on a `Pair`: a text and its counterpart, which differ onl
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from os.path import commonprefix
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from data.errors import UserError
 from data.tokenizer import encode_text
@@ -254,24 +254,20 @@ def link_pairs(
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]
     for number, both in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
-        encodings = [encode_text(tokenizer, linked_text.text) for linked_text in both]
-        words = [word_positions(t.text, e.offsets, _spans(t.links)) for t, e in zip(both, encodings, strict=True)]
         first, second = both
         first_word, *_, second_word = first.pair.split()
-        for links in zip(first.links, second.links, strict=True):
-            cells = []
-            for text, link, encoding, positions in zip(both, links, encodings, words, strict=True):
-                cells.append(_cell(text.text, link, encoding, positions, bos_id, choices_of(link.answers, link.foils)))
+        cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in both]
+        for link, cell, counterpart in zip(first.links, *cells, strict=True):
             pair = Pair(
                 question="",
                 part=first.holdout,
-                cells=(_with_rivals(cells[0], cells[1]), _with_rivals(cells[1], cells[0])),
+                cells=(_with_rivals(cell, counterpart), _with_rivals(counterpart, cell)),
                 texts=(first.text, second.text),
                 block=number // 2,
                 clusters=(first.frame, first_word, second_word),
                 order=first.order,
             )
-            pairs += [replace(pair, question=name) for name in names_of(first, links[0])]
+            pairs += [replace(pair, question=name) for name in names_of(first, link)]
     return Items(pairs)
 
 
@@ -281,41 +277,44 @@ def _with_rivals(cell: Cell, counterpart: Cell) -> Cell:
     return replace(cell, other=rivals, bystanders=tuple(word for word in cell.other if word not in rivals))
 
 
-def _cell(
-    text: str, link: Link, encoding: Encoding, words: Mapping[Span, Word], bos_id: int, choices: "_Choices"
-) -> Cell:
-    """Return a text with one link in tokens; `words` are the positions of the words that its links name."""
+def _cells(
+    linked_text: LinkedText, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]
+) -> Iterator[Cell]:
+    """Yield a text in tokens, once with each of its links."""
+    text = linked_text.text
+    encoding = encode_text(tokenizer, text)
     ids = encoding.ids
-    query = words[link.query][-1]
+    spans = set[Span]()
+    for link in linked_text.links:
+        named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
+        spans.update(span for span in named if span)
+    words = word_positions(text, encoding.offsets, spans)
 
-    # The payoff is read one token before the first token that differs between answers and foils.
-    payoff = None
-    surprisal: tuple[float, ...] = ()
-    if link.payoff and choices.answers and choices.foils:
-        word = _with_space(text, encoding.offsets, words[link.payoff])
-        payoff = word[0] - 1 + choices.n_shared
-        # The oracles predict words, so their surprisal is that of a one-token word only.
-        if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
-            surprisal = link.surprisal
-    return Cell(
-        tokens=(bos_id, *ids[: max(query, payoff or 0)]),
-        query=query,
-        meant=tuple(words[span] for span in link.antecedents),
-        other=tuple(words[span] for span in link.distractors),
-        answers=choices.answers,
-        foils=choices.foils,
-        payoff=payoff,
-        target=None if payoff is None else ids[payoff],
-        subject=words[link.subject] if link.subject else None,
-        surprisal=surprisal,
-        has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
-    )
-
-
-def _spans(links: Iterable[Link]) -> Iterator[Span]:
-    """Yield the words of all links."""
-    for link in links:
-        yield from filter(None, [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors])
+    for link in linked_text.links:
+        choices = choices_of(link.answers, link.foils)
+        query = words[link.query][-1]
+        # The payoff is read one token before the first token that differs between answers and foils.
+        payoff = None
+        surprisal: tuple[float, ...] = ()
+        if link.payoff and choices.answers and choices.foils:
+            word = _with_space(text, encoding.offsets, words[link.payoff])
+            payoff = word[0] - 1 + choices.n_shared
+            # The oracles predict words, so their surprisal is that of a one-token word only.
+            if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
+                surprisal = link.surprisal
+        yield Cell(
+            tokens=(bos_id, *ids[: max(query, payoff or 0)]),
+            query=query,
+            meant=tuple(words[span] for span in link.antecedents),
+            other=tuple(words[span] for span in link.distractors),
+            answers=choices.answers,
+            foils=choices.foils,
+            payoff=payoff,
+            target=None if payoff is None else ids[payoff],
+            subject=words[link.subject] if link.subject else None,
+            surprisal=surprisal,
+            has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
+        )
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:

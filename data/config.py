@@ -93,12 +93,14 @@ class _TokenizedConfig:
     def __post_init__(self) -> None:
         """Raise UserError for values out of range."""
         check_limits(self, "data.")
-        kind, vocab_size, path = self.tokenizer, self.vocab_size, self.tokenizer_path
-        if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= vocab_size <= _MAX_VOCAB_SIZE:
+        kind = self.tokenizer
+        if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= self.vocab_size <= _MAX_VOCAB_SIZE:
             limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
-            raise UserError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
-        if (kind is TokenizerKind.file) != bool(path):
-            raise UserError(f"data.tokenizer_path={path}: set it with data.tokenizer=file, and only then")
+            raise UserError(f"data.vocab_size={self.vocab_size}: must be {limits} with tokenizer={kind.value}")
+        if (kind is TokenizerKind.file) != bool(self.tokenizer_path):
+            raise UserError(
+                f"data.tokenizer_path={self.tokenizer_path}: set it with data.tokenizer=file, and only then"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,14 @@
 """A question of the user's own, in a .jsonl file: blocks of texts with the word to read at and two mentions.
 
-A block has four texts: both orders of two words times which of them is meant.
-
-The first line may describe the question; every other line is one text (docs/probe.md).
+A block has four texts: both orders of two words times which of them is meant. The first line may describe the question;
+every other line is one text (docs/probe.md).
 """
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +95,8 @@ def load_question(path: Path) -> OwnQuestion:
     texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
     for part, block in zip(parts, blocks, strict=True):
         texts[part] += [replace(row.text, holdout=_HOLDOUTS[part]) for row in block]
-    dev, test = texts["dev"], texts["test"]
+    dev = texts["dev"]
+    test = texts["test"]
     n_left_out = parts.count(None)
     _check_parts(path, dev, test, n_left_out)
     starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
@@ -162,7 +162,8 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
     payoff = _span(where, "payoff", text, line.payoff) if line.payoff else None
     antecedents = tuple(_span(where, "antecedents", text, value) for value in line.antecedents)
     distractors = tuple(_span(where, "distractors", text, value) for value in line.distractors)
-    answers, foils = tuple(line.answers), tuple(line.foils)
+    answers = tuple(line.answers)
+    foils = tuple(line.foils)
 
     outcome = payoff and text[slice(*payoff)]
     is_word = re.compile(r"\S+").fullmatch
@@ -210,7 +211,7 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
 
 def _part(rows: Sequence[_Row]) -> str | None:
     """Return the part of a block, None if its words and its frame are of both; UserError if it is no block."""
-    first, last = rows[0], rows[-1]
+    first = rows[0]
     for row in rows:
         if any(getattr(row.values, name) != getattr(first.values, name) for name in ("frame", "words", "split")):
             raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
@@ -218,7 +219,7 @@ def _part(rows: Sequence[_Row]) -> str | None:
     if cells != _CELLS:
         found = ", ".join(f"{order} {meant}" for order, meant in cells)
         problem = f"the block that ends here has the rows {found} (order and meant)"
-        raise UserError(f"{last.where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
+        raise UserError(f"{rows[-1].where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
     for one, other in zip(rows[::2], rows[1::2], strict=True):
         _check_antecedents(other.where, one.text, other.text)
 
@@ -227,10 +228,8 @@ def _part(rows: Sequence[_Row]) -> str | None:
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:
-    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give.
-
-    If a word could be an antecedent in both, a head that always attends to it would be right in both.
-    """
+    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give."""
+    # If a word could be an antecedent in both, a head that always attends to it would be right in both.
     pairs = ((first, second), (second, first))
     for text, other in pairs:
         if not _words(text, text.links[0].antecedents) <= _words(other, other.links[0].distractors):
@@ -273,12 +272,14 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
                 rest = f"{rest[:start]}_{rest[end:]}"
             known, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
             if known != text.frame:
-                problem = f"but for the two words this is the text of {place}; it has another frame there"
-                raise UserError(f"{where}: {problem}")
+                raise UserError(
+                    f"{where}: but for the two words this is the text of {place}; it has another frame there"
+                )
 
 
 def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], n_left_out: int) -> None:
     """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
+    names: dict[str, list[set[str]]] = {"frame": [], "word": []}
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // len(_CELLS)
         if n_blocks < _MIN_BLOCKS:
@@ -286,11 +287,9 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
             if n_left_out:
                 advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
             raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
-    shared = {
-        "frame": {text.frame for text in dev} & {text.frame for text in test},
-        "word": set(chain(*(text.pair.split() for text in dev))) & set(chain(*(text.pair.split() for text in test))),
-    }
-    for kind, names in shared.items():
-        if names:
-            problem = f"dev and test share the {kind} {min(names)!r}"
+        names["frame"].append({text.frame for text in texts})
+        names["word"].append({word for text in texts for word in text.pair.split()})
+    for kind, (of_dev, of_test) in names.items():
+        if of_dev & of_test:
+            problem = f"dev and test share the {kind} {min(of_dev & of_test)!r}"
             raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")

@@ -92,8 +92,12 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _builder(file)]
-    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    files = []
+    for file in sorted(folder.rglob("*")):
+        is_hidden = any(name.startswith(".") for name in file.relative_to(folder).parts)
+        if file.is_file() and _builder(file) and not is_hidden:
+            files.append(file)
+    return files
 
 
 def _builder(path: Path) -> str | None:

@@ -56,7 +56,8 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
     None as a float is nan. `where` is the place in the file, for messages. Raises UserError with one line for a value
     with another type, a missing field, and a field that the dataclass does not have.
     """
-    origin, of_items = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    of_items = get_args(kind)
     if kind is Any:
         return value
     if origin in (Union, UnionType):  # X | None
@@ -84,7 +85,8 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
 def _sequence_from_json(kind: Any, value: Any, where: str) -> Any:
     """Return a JSON list as list[X], tuple[X, ...], or as a tuple or NamedTuple of one type per place."""
     _check(value, list, where, "a list")
-    origin, kinds = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    kinds = get_args(kind)
     if origin is None:  # a NamedTuple
         kinds = tuple(_hints(kind).values())
     elif origin is list or kinds[-1] is Ellipsis:

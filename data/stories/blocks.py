@@ -81,7 +81,8 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
     """Return a story without a pronoun, with a pair and a frame that training may combine."""
     # A plot without a frame has one mention, which the grammar draws.
     bindings = {"PLOT": plot.name}
-    frame_text, mentions = plot.name, ""
+    frame_text = plot.name
+    mentions = ""
     if plot.frames:
         frame = rng.choice(language.frames_of(plot))
         pairs = language.pairs_of(plot)
@@ -89,7 +90,8 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
         while not _trained_together(frame, pair):
             pair = rng.choice(pairs)
         order = rng.randrange(2)
-        frame_text, mentions = frame[0], _pair_name(pair)
+        frame_text = frame[0]
+        mentions = _pair_name(pair)
         bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
@@ -109,9 +111,12 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
     query = places[spec.query][0]
 
     # Only mentions before the query can be attended to.
-    mentions = {slot: tuple(span for span in places.get(slot, []) if span[1] <= query[0]) for slot in "AB"}
+    mentions: dict[str, tuple[Span, ...]] = {}
+    for slot in "AB":
+        mentions[slot] = tuple(span for span in places.get(slot, []) if span[1] <= query[0])
     meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
-    antecedents, distractors = mentions[meant], mentions[other]
+    antecedents = mentions[meant]
+    distractors = mentions[other]
     if plot.family == "no_antecedent":
         distractors = antecedents + distractors
         antecedents = ()

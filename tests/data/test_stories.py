@@ -144,13 +144,15 @@ def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(st
 
 
 def test_dev_and_test_share_no_held_out_word_frame_or_cell(stories: dict) -> None:
-    held_out_words, held_out_frames, cells = [], [], []
+    seen: dict[str, tuple[set, set, set]] = {}
     for split in ("dev", "test"):
-        headline = [row for row in stories[split] if row.holdout == "headline"]
-        held_out_words.append({word for row in headline for word in row.pair.split()})
-        held_out_frames.append({base_frame(row.frame) for row in headline})
-        cells.append({(base_frame(row.frame), row.pair) for row in stories[split]})
-    for dev, test in (held_out_words, held_out_frames, cells):
+        words, frames, cells = seen[split] = (set(), set(), set())
+        for row in stories[split]:
+            cells.add((base_frame(row.frame), row.pair))
+            if row.holdout == "headline":
+                words.update(row.pair.split())
+                frames.add(base_frame(row.frame))
+    for dev, test in zip(seen["dev"], seen["test"], strict=True):
         assert dev and test and not dev & test
 
 

@@ -30,7 +30,7 @@ class Link:
     """A question to an attention head: at the word `query`, which mention gets the most attention?"""
 
     level: str  # what decides: number, gender, later_cue, ...
-    site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
+    site: str  # where the head is read: before_pronoun, pronoun, cue
     pronoun: Span
     query: Span  # the word of the site
     antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")

@@ -61,10 +61,7 @@ def _sample_cell(
     links: list[Link] = []
     if language.split != "train":
         places = derivation.slot_places()
-        # Where the deciding word stands right before the repeated mention, its site is "cue" already.
-        cues = places.get("ADJECTIVE", [])
-        specs = [spec for spec in plot.links if spec.site != "before_repeat" or places[spec.query][0] not in cues]
-        links = [_link(plot, spec, places, derivation.bindings) for spec in specs]
+        links = [_link(plot, spec, places, derivation.bindings) for spec in plot.links]
     return LinkedText(
         text=derivation.text,
         links=tuple(links),

@@ -19,8 +19,7 @@ ALL_HOLDOUTS = ("iid", "pairs", "nouns", "frames", "headline", "distance")
 class LinkSpec:
     """A position of a plot at which a head can link a pronoun to its antecedent."""
 
-    # before_pronoun, pronoun, cue (the word that decides) or before_repeat (the repeated mention)
-    site: str
+    site: str  # before_pronoun, pronoun or cue (the word that decides)
     query: str  # the slot at which attention is read; "<SLOT": the word before the slot
     payoff: str | None  # the slot whose word the antecedent determines
 
@@ -51,7 +50,6 @@ class Plot:
 _AGREEMENT = "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}"
 _BEFORE = LinkSpec("before_pronoun", "<PRONOUN", None)
 _VERB = LinkSpec("pronoun", "PRONOUN", "VERB")
-_REPEAT = LinkSpec("before_repeat", "<REPEAT", "REPEAT")
 
 _PLOTS = (
     Plot(
@@ -64,7 +62,7 @@ _PLOTS = (
     ),
     Plot(
         "later_cue", "later_cue", 1.0, "later_cue", "{FRAME} {REASON}", "rest", frames.REST_FRAMES,
-        (LinkSpec("pronoun", "PRONOUN.lower", "REPEAT"), LinkSpec("cue", "ADJECTIVE", "REPEAT"), _REPEAT),
+        (LinkSpec("pronoun", "PRONOUN.lower", "REPEAT"), LinkSpec("cue", "ADJECTIVE", "REPEAT")),
         ALL_HOLDOUTS[:5], two_orders=True,
     ),
     Plot(

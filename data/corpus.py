@@ -68,7 +68,8 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
 
     # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
-    train, validation = (_open_split(folder, split, meta["dtype"], meta["n_bytes"][split]) for split in SPLITS)
+    train = _open_split(folder, "train", meta)
+    validation = _open_split(folder, "validation", meta)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
@@ -142,15 +143,18 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
                 raise
 
 
-def _open_split(folder: Path, split: str, dtype: str, n_bytes: int) -> Split:
-    tokens = np.memmap(folder / f"{split}.bin", dtype=dtype, mode="r")
+def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
+    tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
+    n_bytes = meta["n_bytes"][split]
     starts = folder / f"{split}_starts.npy"
     if not starts.exists():
         return Split(tokens, n_bytes)
 
     # Stories; only those of validation have classes and a floor.
-    by_token = [folder / f"{split}_{name}.npy" for name in ("classes", "floor")]
-    classes, floor = (np.load(path) if path.exists() else None for path in by_token)
+    classes = floor = None
+    if split == "validation":
+        classes = np.load(folder / "validation_classes.npy")
+        floor = np.load(folder / "validation_floor.npy")
     return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
 
 
@@ -171,21 +175,21 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
-    texts = {"train": [story.text for story in train], "validation": [story.text for story in validation]}
     folder.mkdir()
-    tokenizer = word_tokenizer(texts["train"])
+    tokenizer = word_tokenizer(story.text for story in train)
 
     # A flat stream with END before each story and after the last.
     n_bytes = {}
-    for split in SPLITS:
-        tokens, starts = _encode_stories(texts[split], split, config, tokenizer)
+    for split, stories in zip(SPLITS, (train, validation), strict=True):
+        texts = [story.text for story in stories]
+        tokens, starts = _encode_stories(texts, split, config, tokenizer)
         tokens.tofile(folder / f"{split}.bin")
         np.save(folder / f"{split}_starts.npy", starts)
-        n_bytes[split] = sum(len(text.encode()) for text in texts[split])
+        n_bytes[split] = len("".join(texts).encode())
 
-    # Only the validation loss is split by class and compared with the floor.
+    # Only the validation loss, of the last split, is divided by class and compared with the floor.
     np.save(folder / "validation_classes.npy", _token_classes(validation, tokenizer, tokens, starts))
-    floor = np.concatenate([[np.nan], *floors(config, texts["validation"])])
+    floor = np.concatenate([[np.nan], *floors(config, texts)])
     assert len(floor) == len(tokens)  # one value per target; the first token is none
     np.save(folder / "validation_floor.npy", floor.astype(np.float32))
     _write_meta(folder, tokenizer, n_bytes, [])

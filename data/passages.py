@@ -155,9 +155,7 @@ def _best_window(
     for begin, mentions in parsed.windows(i):
         has_pronoun = any(is_pronoun[begin:i])
         entities = {(mention.category, mention.entity) for mention in mentions}
-        n_classes = len({category for category, _ in entities})
-        n_names = len({entity for _, entity in entities})
-        if len(entities) == n_classes == n_names == 2:
+        if len(entities) == 2 and not set.intersection(*map(set, entities)):  # of different classes and names
             ranked.append((2 if has_pronoun else 0, begin, mentions))
         elif len(entities) == 1 and not has_pronoun and mentions[0].category == category:
             ranked.append((1, begin, mentions))
@@ -200,7 +198,7 @@ class Counterparts:
 
         # Two names with as many tokens change places.
         sides = [_surfaces(passage, side) for side in (0, 1)]
-        if [len(side) for side in sides] == [1, 1]:
+        if len(sides[0]) == len(sides[1]) == 1:
             (name,), (counterpart,) = sides
             are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
             if are_names and self._n_tokens(name) == self._n_tokens(counterpart):
@@ -417,17 +415,9 @@ def passage_items(
         except UserError as reason:
             left_out[str(reason)] += 1
             continue
-        pair = Pair(
-            question=name,
-            part="",
-            cells=cells,
-            texts=(passage.text, twin.text),
-            block=len(pairs),
-            clusters=(passage.doc, *passage.entities),
-            meant=passage.meant,
-            forms=passage.forms,
-        )
-        pairs.append(pair)
+        texts = (passage.text, twin.text)
+        clusters = (passage.doc, *passage.entities)
+        pairs.append(Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms))
 
     # No entity may dominate.
     selected = cap_clusters([pair.clusters[1:] for pair in pairs], MAX_SHARE, limit)

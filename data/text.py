@@ -47,7 +47,7 @@ class Texts:
 def file_texts(config: TextConfig) -> Texts:
     """Return the texts of the files of `config`; raise UserError if a file is in both splits."""
     train, validation = config_files(config)
-    shared = {path.resolve() for path in train} & {path.resolve() for path in validation or ()}
+    shared = set(map(Path.resolve, train)) & set(map(Path.resolve, validation or ()))
     if shared:
         raise UserError(f"data.validation_path={config.validation_path}: {min(shared)} is in data.path too; remove it")
     return Texts(

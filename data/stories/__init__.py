@@ -123,14 +123,14 @@ def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
 
 def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> LinkedText:
     # The position of each payoff among the words of the story.
-    payoffs = {link.payoff for link in story.links if link.payoff}
-    positions = {payoff: len(words_of(story.text[: payoff[0]])) for payoff in payoffs}
+    positions = {link.payoff: len(words_of(story.text[: link.payoff[0]])) for link in story.links if link.payoff}
     if not positions:
         return story
 
     oracles = _floor(config, split, story.holdout).oracles(story.text, positions.values())
-    surprisals = [oracles[positions[link.payoff]] if link.payoff else link.surprisal for link in story.links]
-    links = [replace(link, surprisal=values) for link, values in zip(story.links, surprisals, strict=True)]
+    links = []
+    for link in story.links:
+        links.append(replace(link, surprisal=oracles[positions[link.payoff]]) if link.payoff else link)
     return replace(story, links=tuple(links))
 
 
@@ -200,12 +200,13 @@ def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> di
 
     Frames and pairs are separated by hash, so only the beginning of a story without a pronoun can coincide.
     """
-    sorted_texts = sorted(set(train_texts))
-    prefixes = [probe_text.text[: link.query[1]] for probe_text in probe_texts for link in probe_text.links]
-    n_leaked = 0
-    for prefix in prefixes:
-        # Spaces and marks sort before letters, so the first text with the prefix is enough.
-        position = bisect_left(sorted_texts, prefix)
-        text = sorted_texts[position] if position < len(sorted_texts) else ""
-        n_leaked += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
-    return {"links": len(prefixes), "leaked": n_leaked}
+    sorted_texts = [*sorted(set(train_texts)), ""]
+    counts = {"links": 0, "leaked": 0}
+    for probe_text in probe_texts:
+        for link in probe_text.links:
+            # Spaces and marks sort before letters, so the first text with the prefix is enough.
+            prefix = probe_text.text[: link.query[1]]
+            text = sorted_texts[bisect_left(sorted_texts, prefix, hi=len(sorted_texts) - 1)]
+            counts["links"] += 1
+            counts["leaked"] += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
+    return counts

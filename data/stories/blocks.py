@@ -5,6 +5,7 @@ gender, noun) points to the antecedent in exactly half of every block.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 from data.pairs import Link, LinkedText, Span
@@ -109,8 +110,11 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
 
     # Only mentions before the query can be attended to.
     mentions: dict[str, tuple[Span, ...]] = {}
+    fitting: dict[str, tuple[str, ...]] = {}  # the words that each mention allows at the payoff
     for slot in "AB":
         mentions[slot] = tuple(span for span in places.get(slot, []) if span[1] <= query[0])
+        referent = REFERENTS[bindings[slot]]
+        fitting[slot] = referent.verbs if spec.payoff == "VERB" else (referent.word,)
     meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
     antecedents = mentions[meant]
     distractors = mentions[other]
@@ -119,12 +123,7 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         antecedents = ()
 
     subjects = mentions.get(subject(bindings["FRAME"]), ())
-    # The words that the antecedent allows at the payoff, and those that only the other allows.
-    fitting: list[tuple[str, ...]] = [(), ()]
-    if spec.payoff:
-        referents = [REFERENTS[bindings[slot]] for slot in (meant, other)]
-        fitting = [referent.verbs if spec.payoff == "VERB" else (referent.word,) for referent in referents]
-    return Link(
+    link = Link(
         level=plot.level,
         site=spec.site,
         pronoun=next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN")),
@@ -132,7 +131,8 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         antecedents=antecedents,
         distractors=distractors,
         subject=subjects[0] if subjects else None,
-        payoff=places[spec.payoff][0] if spec.payoff else None,
-        answers=fitting[0],
-        foils=tuple(word for word in fitting[1] if word not in fitting[0]),
     )
+    if not spec.payoff:
+        return link
+    foils = tuple(word for word in fitting[other] if word not in fitting[meant])
+    return replace(link, payoff=places[spec.payoff][0], answers=fitting[meant], foils=foils)

@@ -60,7 +60,6 @@ class StoriesConfig:
     share_no_pronoun: float = _setting("share: no pronoun")
 
     def __post_init__(self) -> None:
-        """Raise UserError for values out of range."""
         check_limits(self, "data.")
         shares = self.shares().values()
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-9):
@@ -91,7 +90,6 @@ class _TokenizedConfig:
     tokenizer_path: str | None = _path("a tokenizer.json, with tokenizer=file only")
 
     def __post_init__(self) -> None:
-        """Raise UserError for values out of range."""
         check_limits(self, "data.")
         kind = self.tokenizer
         if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= self.vocab_size <= _MAX_VOCAB_SIZE:
@@ -124,7 +122,6 @@ class HubConfig(_TokenizedConfig):
     rows: RowsKind = _setting("concatenated: all rows together are one document")
 
     def __post_init__(self) -> None:
-        """Raise UserError for values out of range."""
         if self.files is not None and (self.validation_split, self.subset) != (None, None):
             raise UserError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
         super().__post_init__()

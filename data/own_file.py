@@ -26,7 +26,7 @@ _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be sm
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _Header:
     """The first line of a file, if it describes the question."""
 
     question: str | None = None
@@ -83,9 +83,9 @@ def load_question(path: Path) -> OwnQuestion:
     word with dev; blocks that would are left out.
     """
     lines = _load_lines(path)
-    about = _About()
+    header = _Header()
     if not lines[0][1].keys() & {"text", "query", "block"}:
-        about = _read_about(*lines.pop(0))
+        header = _read_header(*lines.pop(0))
     rows = [_read_row(where, values) for where, values in lines]
 
     # Blocks, each in the part to which it belongs
@@ -102,10 +102,10 @@ def load_question(path: Path) -> OwnQuestion:
     starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
     return OwnQuestion(
         file=str(path),
-        name=about.question or path.stem,
-        description=about.description or path.name,
-        link=about.link,
-        guards_off=about.guards_off,
+        name=header.question or path.stem,
+        description=header.description or path.name,
+        link=header.link,
+        guards_off=header.guards_off,
         dev=dev,
         test=test,
         n_left_out=n_left_out,
@@ -140,18 +140,18 @@ def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
 # Rows
 
 
-def _read_about(where: str, values: dict[str, Any]) -> _About:
+def _read_header(where: str, values: dict[str, Any]) -> _Header:
     """Return the description of a question; UserError if it could not be printed."""
-    about = from_json(_About, values, where)
+    header = from_json(_Header, values, where)
     for name in ("question", "description", "link"):
-        text = getattr(about, name)
+        text = getattr(header, name)
         if text is not None and not (text.strip() and text.isprintable()):
             raise UserError(f"{where}: {name} must be one line of text")
-    if len(about.question or "") > _MAX_NAME:
+    if len(header.question or "") > _MAX_NAME:
         raise UserError(f"{where}: question must have at most {_MAX_NAME} characters")
-    if not {*about.guards_off} <= {*GUARDS}:
+    if not {*header.guards_off} <= {*GUARDS}:
         raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
-    return about
+    return header
 
 
 def _read_row(where: str, values: dict[str, Any]) -> _Row:
@@ -197,13 +197,13 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
         raise UserError(f"{where}: {name} [{start}, {end}] is outside the text of {len(text)} characters")
     if not isinstance(value, str) or not value:
         raise UserError(f"{where}: {name} must be a word of the text, or [start, end]")
-    found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
-    if len(found) != 1:
+    matches = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
+    if len(matches) != 1:
         problem = f"{value!r} is not in the text"
-        if found:
-            problem = f"{value!r} is in the text {len(found)} times; give [start, end]"
+        if matches:
+            problem = f"{value!r} is in the text {len(matches)} times; give [start, end]"
         raise UserError(f"{where}: {name}: {problem}")
-    return found[0]
+    return matches[0]
 
 
 # Blocks
@@ -217,11 +217,11 @@ def _part(rows: Sequence[_Row]) -> str | None:
             raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
     cells = [(row.text.order, row.text.meant) for row in rows]
     if cells != _CELLS:
-        found = ", ".join(f"{order} {meant}" for order, meant in cells)
-        problem = f"the block that ends here has the rows {found} (order and meant)"
+        listing = ", ".join(f"{order} {meant}" for order, meant in cells)
+        problem = f"the block that ends here has the rows {listing} (order and meant)"
         raise UserError(f"{rows[-1].where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
-    for one, other in zip(rows[::2], rows[1::2], strict=True):
-        _check_antecedents(other.where, one.text, other.text)
+    for first_row, second_row in zip(rows[::2], rows[1::2], strict=True):
+        _check_antecedents(second_row.where, first_row.text, second_row.text)
 
     parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (first.text.frame, *first.text.pair.split())}
     return first.values.split or (parts.pop() if len(parts) == 1 else None)
@@ -231,13 +231,13 @@ def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> Non
     """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give."""
     # If a word could be an antecedent in both, a head that always attends to it would be right in both.
     pairs = ((first, second), (second, first))
-    for text, other in pairs:
-        if not _words(text, text.links[0].antecedents) <= _words(other, other.links[0].distractors):
+    for text, counterpart in pairs:
+        if not _words(text, text.links[0].antecedents) <= _words(counterpart, counterpart.links[0].distractors):
             raise UserError(f"{where}: the antecedents of each meaning must be distractors of the other one")
-    for text, other in pairs:
+    for text, counterpart in pairs:
         (link,) = text.links
-        counterparts = _words(other, other.links[0].antecedents)
-        rivals = [span for span in link.distractors if _words(text, [span]) <= counterparts]
+        rival_words = _words(counterpart, counterpart.links[0].antecedents)
+        rivals = [span for span in link.distractors if _words(text, [span]) <= rival_words]
         if (min(link.antecedents) < min(rivals)) != (text.order == text.meant):
             raise UserError(f"{where}: words[order] must stand first in the text, and words[meant] be the antecedent")
 
@@ -262,16 +262,16 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
             (link,) = text.links
             word = text.pair.split()[text.meant]
             for mention in sorted(_words(text, link.antecedents)):
-                known, place = words.setdefault(mention, (word, where))
-                if known != word:
-                    raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {place}")
+                label, place = words.setdefault(mention, (word, where))
+                if label != word:
+                    raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {label!r} at {place}")
 
             # Every text without its mentions belongs to one frame; a causal model reads it up to the query.
             rest = text.text[: link.query[1]]
             for start, end in sorted((*link.antecedents, *link.distractors), reverse=True):
                 rest = f"{rest[:start]}_{rest[end:]}"
-            known, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
-            if known != text.frame:
+            label, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
+            if label != text.frame:
                 raise UserError(
                     f"{where}: but for the two words this is the text of {place}; it has another frame there"
                 )

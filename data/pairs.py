@@ -164,7 +164,6 @@ class Items:
         return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
 
     def comparable(self) -> "Items":
-        """Return the pairs whose answers can be compared."""
         return Items([pair for pair in self.pairs if pair.is_comparable], self.left_out)
 
     def clusterings(self, n_values: int | None = None) -> list[np.ndarray]:
@@ -194,8 +193,8 @@ class Items:
         """
         first, *words = self.clusterings(n_values)
         if self.has_blocks:
-            both = np.array([f"{one} {other}" for one, other in zip(*words, strict=True)])
-            words = [both, *words]
+            word_pairs = np.array([f"{word} {second_word}" for word, second_word in zip(*words, strict=True)])
+            words = [word_pairs, *words]
         return [(first, labels) for labels in words]
 
     @property
@@ -253,10 +252,10 @@ def link_pairs(
     choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]
-    for number, both in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
-        first, second = both
+    for number, texts_of_pair in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
+        first, second = texts_of_pair
         first_word, *_, second_word = first.pair.split()
-        cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in both]
+        cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in texts_of_pair]
         for link, cell, counterpart in zip(first.links, *cells, strict=True):
             pair = Pair(
                 question="",

@@ -93,20 +93,20 @@ class Twin:
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
     """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences."""
-    parts = list[tuple[str, str]]()
+    named_sections = list[tuple[str, str]]()
     for number, text in enumerate(documents):
         if len(text) <= SECTION_CHARACTERS:
-            parts.append((f"d{number}", text))
+            named_sections.append((f"d{number}", text))
             continue
         section = ""
-        for part in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
-            section += part
+        for sentence in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
+            section += sentence
             if len(section) >= SECTION_CHARACTERS:
-                parts.append((f"d{number}s{len(parts)}", section))
+                named_sections.append((f"d{number}s{len(named_sections)}", section))
                 section = ""
         if section.strip():
-            parts.append((f"d{number}s{len(parts)}", section))
-    return parts
+            named_sections.append((f"d{number}s{len(named_sections)}", section))
+    return named_sections
 
 
 def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
@@ -185,9 +185,9 @@ class Counterparts:
 
         # The names of each side by number of tokens, and all of them as 0; all known names if none is frequent
         self._names: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for side, known in enumerate((FEMININE_NAMES, MASCULINE_NAMES)):
-            often = [name for name in sorted(known) if counts[name] >= MIN_NAME_COUNT]
-            for name in often or sorted(known):
+        for side, names in enumerate((FEMININE_NAMES, MASCULINE_NAMES)):
+            often = [name for name in sorted(names) if counts[name] >= MIN_NAME_COUNT]
+            for name in often or sorted(names):
                 self._names[side, n_tokens(name)].append(name)
                 self._names[side, 0].append(name)
 
@@ -242,9 +242,9 @@ def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
     replacements = {}
     for start, end in chain(*passage.mentions):
         # A verb, an article or a number next to the noun would contradict the twin.
-        before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
-        after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
-        if _AGREEING & {word.lower() for word in (*before, *after)}:
+        words_before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
+        words_after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
+        if _AGREEING & {word.lower() for word in (*words_before, *words_after)}:
             return None
         surface = passage.text[start:end]
         lower = surface.lower()
@@ -286,17 +286,17 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
 def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
     """Return the change of the noun's article for the other number ("a" to "some"), {} for "the"; None if unclear."""
     # Between a noun and its determiner there may be adjectives.
-    before = list(ENGLISH_WORD.finditer(text[: span[0]]))[-1 - _MAX_ADJECTIVES :]
-    for match in reversed(before):
+    words_before = list(ENGLISH_WORD.finditer(text[: span[0]]))[-1 - _MAX_ADJECTIVES :]
+    for match in reversed(words_before):
         word = match.group().lower()
         if word in _FIXED_DETERMINERS:
             return {}
         if word in ("a", "an", "some"):
             following = text[match.end() : span[0]].strip() or noun
-            other = "some"
+            new_article = "some"
             if word == "some":
-                other = "an" if following[0].lower() in "aeiou" else "a"
-            return {match.span(): other.capitalize() if match.group().istitle() else other}
+                new_article = "an" if following[0].lower() in "aeiou" else "a"
+            return {match.span(): new_article.capitalize() if match.group().istitle() else new_article}
         if not word.isalpha():
             return None
     return None
@@ -363,14 +363,14 @@ def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: 
     a part of their own. `limits` are the most passages with one entity, and with two.
     """
     make = partial(passage_items, passages, name, reader, seed)
-    both = make(limits[0], has_two=False) + make(limits[1], has_two=True)
+    items = make(limits[0], has_two=False) + make(limits[1], has_two=True)
 
     # A random half of the documents
-    names = np.unique(np.array([pair.clusters[0] for pair in both.pairs], dtype=str))
+    names = np.unique(np.array([pair.clusters[0] for pair in items.pairs], dtype=str))
     chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
-    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in both.pairs]
+    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in items.pairs]
     earlier = make(limits[1], has_two=True, has_earlier=True)
-    return Items([*pairs, *earlier.named("earlier").pairs], both.left_out)
+    return Items([*pairs, *earlier.named("earlier").pairs], items.left_out)
 
 
 def passage_items(
@@ -450,8 +450,8 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     """Return a passage or its twin in tokens; `forms` are the pronoun of who is meant and the other one."""
     # Both pronouns follow the same tokens and are one token each.
     answer, foil = (encode_text(reader.tokenizer, twin.text + form) for form in forms)
-    before = tuple(answer.ids[:-1])
-    if tuple(foil.ids[:-1]) != before or twin.text[answer.offsets[-1][0] :].strip():
+    prefix = tuple(answer.ids[:-1])
+    if tuple(foil.ids[:-1]) != prefix or twin.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
     # The tokens of the mentions and of the content word.
@@ -460,18 +460,18 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
         words = word_positions(twin.text, answer.offsets[:-1], moved.values())
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
-    tokens = (reader.bos_id, *before)
+    tokens = (reader.bos_id, *prefix)
     if unknown_id(reader.tokenizer) in [tokens[i] for i in chain(*words.values())]:
         raise UserError("a word is unknown")
     places = {span: words[place] for span, place in moved.items()}
     return Cell(
         tokens=tokens,
-        query=len(before),
+        query=len(prefix),
         meant=tuple(places[span] for span in passage.mentions[passage.meant]),
         other=tuple(places[span] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
-        payoff=len(before),
+        payoff=len(prefix),
         control=places[control] if control else (),
         subject=places[passage.subject],
     )
@@ -487,12 +487,12 @@ def cap_clusters(labels: Sequence[tuple[str, ...]], max_share: float, limit: int
     while True:
         # Keep every value whose clusters are not full yet.
         counts = Counter[tuple[int, str]]()
-        kept: list[int] = []
+        selected: list[int] = []
         for i, of_value in enumerate(labels):
             clusters = [place for place in enumerate(of_value) if place[1]]
-            if len(kept) < limit and all(counts[place] < cap for place in clusters):
-                kept.append(i)
+            if len(selected) < limit and all(counts[place] < cap for place in clusters):
+                selected.append(i)
                 counts.update(clusters)
-        if cap <= max_share * len(kept) or cap == 1:
-            return kept
+        if cap <= max_share * len(selected) or cap == 1:
+            return selected
         cap -= 1

@@ -98,7 +98,6 @@ def _sequence_from_json(kind: Any, value: Any, where: str) -> Any:
 
 
 def _object_from_json(kind: Any, value: Any, where: str) -> Any:
-    """Return a JSON object as the dataclass `kind`."""
     _check(value, dict, where, "an object")
     hints = _hints(kind)
     remaining = dict(value)

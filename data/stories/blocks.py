@@ -22,7 +22,13 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
     cells differ in everything but frame and pair, as training needs. Stories of the training split have no links.
     """
-    pair = _sample_pair(rng, language, plot, frame)
+    # The cell (frame, pair) must belong to the language's split and hold-out.
+    holdout = "iid" if language.holdout == "distance" else language.holdout
+    pairs = language.pairs_of(plot)
+    pair = rng.choice(pairs)
+    while placement(frame, pair) != (language.split, holdout):
+        pair = rng.choice(pairs)
+
     seed = rng.random()
     cells = []
     for order in (0, 1):
@@ -31,16 +37,6 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
             cell_rng = Random(seed) if minimal_pairs else rng
             cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant))
     return cells
-
-
-def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> MentionPair:
-    """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
-    holdout = "iid" if language.holdout == "distance" else language.holdout
-    pairs = language.pairs_of(plot)
-    while True:
-        pair = rng.choice(pairs)
-        if placement(frame, pair) == (language.split, holdout):
-            return pair
 
 
 def _sample_cell(
@@ -85,7 +81,8 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
         frame = rng.choice(language.frames_of(plot))
         pairs = language.pairs_of(plot)
         pair = rng.choice(pairs)
-        while not _trained_together(frame, pair):
+        # Training cells, and pairs with a held-out word, which only these stories contain.
+        while not pair[0].held_out and not pair[1].held_out and placement(frame, pair) != ("train", "iid"):
             pair = rng.choice(pairs)
         order = rng.randrange(2)
         frame_text = frame[0]
@@ -94,11 +91,6 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
     return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)
-
-
-def _trained_together(frame: Frame, pair: MentionPair) -> bool:
-    """Return True for training cells and for pairs with a held-out word, which only these stories contain."""
-    return bool(pair[0].held_out or pair[1].held_out) or placement(frame, pair) == ("train", "iid")
 
 
 def _pair_name(pair: MentionPair) -> str:
@@ -115,9 +107,9 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         mentions[slot] = tuple(span for span in places.get(slot, []) if span[1] <= query[0])
         referent = REFERENTS[bindings[slot]]
         fitting[slot] = referent.verbs if spec.payoff == "VERB" else (referent.word,)
-    meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
+    meant, rival = "AB" if bindings["MEANT"] == "A" else "BA"
     antecedents = mentions[meant]
-    distractors = mentions[other]
+    distractors = mentions[rival]
     if plot.family == "no_antecedent":
         distractors = antecedents + distractors
         antecedents = ()
@@ -134,5 +126,5 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
     )
     if not spec.payoff:
         return link
-    foils = tuple(word for word in fitting[other] if word not in fitting[meant])
+    foils = tuple(word for word in fitting[rival] if word not in fitting[meant])
     return replace(link, payoff=places[spec.payoff][0], answers=fitting[meant], foils=foils)

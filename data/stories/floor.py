@@ -76,9 +76,9 @@ class Floor:
                 continue
             if word not in state.successors:
                 state.successors[word] = []
-                for probability, rest, after in self._starts(state.symbols, state.bindings, word):
+                for probability, rest, next_bindings in self._starts(state.symbols, state.bindings, word):
                     if rest is not None:
-                        state.successors[word].append((probability, self._state(rest, after)))
+                        state.successors[word].append((probability, self._state(rest, next_bindings)))
             for probability, successor in state.successors[word]:
                 joint[successor] += weight * probability
         return joint
@@ -93,11 +93,11 @@ class Floor:
 
         # The rest follows the slot's own symbols, or it begins if the slot has no word.
         starts: list[_Start] = []
-        for probability, slot_rest, after in self._slot_starts(symbols[0], bindings, word):
+        for probability, slot_rest, next_bindings in self._slot_starts(symbols[0], bindings, word):
             if slot_rest is not None:
-                starts.append((probability, slot_rest + rest, after))
+                starts.append((probability, slot_rest + rest, next_bindings))
                 continue
-            for later_probability, later_rest, later in self._starts(rest, after, word):
+            for later_probability, later_rest, later in self._starts(rest, next_bindings, word):
                 starts.append((probability * later_probability, later_rest, later))
         return starts
 
@@ -109,8 +109,8 @@ class Floor:
             updated = bindings
             if option.binds:
                 updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))
-            for probability, rest, after in self._starts(option.symbols, updated, word):
-                starts.append((option.probability * probability, rest, after))
+            for probability, rest, next_bindings in self._starts(option.symbols, updated, word):
+                starts.append((option.probability * probability, rest, next_bindings))
         return starts
 
     def surprisal(self, text: str) -> list[float]:

@@ -53,7 +53,7 @@ def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple
     """Return a frame for each combination of choices; a choice takes the place of its name in the text."""
     frames = [(text, other_order or text)]
     for name, words in choices.items():
-        frames = [(first.replace(name, word), other.replace(name, word)) for first, other in frames for word in words]
+        frames = [(first.replace(name, word), second.replace(name, word)) for first, second in frames for word in words]
     return tuple(frames)
 
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import groupby, product
-from typing import Any, TypeVar
+from typing import Any
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
@@ -99,7 +99,6 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
 
-_T = TypeVar("_T")
 _Rule = Callable[["Language", Bindings], Options]
 
 
@@ -116,7 +115,6 @@ class Language:
         self._made: dict[tuple, Any] = {}
 
     def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
-        """Return the frames of a plot."""
         return _frames(plot.name, self.split if self.holdout in ("frames", "headline") else "")
 
     def pairs_of(self, plot: Plot) -> tuple[MentionPair, ...]:
@@ -133,7 +131,7 @@ class Language:
             rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
         return rule if isinstance(rule, list) else rule(self, bindings)
 
-    def once(self, make: Callable[..., _T], *arguments: Any) -> _T:
+    def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return `make(self, *arguments)`, which is called once for the same arguments."""
         key = (make, *arguments)
         if key not in self._made:
@@ -238,10 +236,10 @@ def _plot(language: Language) -> Options:
 
 
 @_depends_on("PLOT", "FRAME")
-def _frame(language: Language, plot_name: str, known: str | None) -> Options:
+def _frame(language: Language, plot_name: str, frame_text: str | None) -> Options:
     """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
-    if known is not None:
-        return _uniform(known)
+    if frame_text is not None:
+        return _uniform(frame_text)
     plot = PLOTS[plot_name]
     texts = language.frames_of(plot)
     if not plot.two_orders:

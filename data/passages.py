@@ -63,7 +63,7 @@ class Passage:
     text: str  # ends with the white space before the pronoun
     forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
     meant: int  # the class of the author's pronoun
-    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # of each class
+    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # by class
     entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
     pronouns: tuple[Span, ...]  # earlier pronouns of either class
     subject: Span  # the first mention in the last sentence that has one
@@ -155,7 +155,7 @@ def _best_window(
     for begin, mentions in parsed.windows(i):
         has_pronoun = any(is_pronoun[begin:i])
         entities = {(mention.category, mention.entity) for mention in mentions}
-        if len(entities) == 2 and not set.intersection(*map(set, entities)):  # of different classes and names
+        if len(entities) == 2 and not set.intersection(*map(set, entities)):  # two classes and two names
             ranked.append((2 if has_pronoun else 0, begin, mentions))
         elif len(entities) == 1 and not has_pronoun and mentions[0].category == category:
             ranked.append((1, begin, mentions))

@@ -122,6 +122,7 @@ def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
         raise UserError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     lines = []
     for number, line in enumerate(content.split("\n"), 1):
+        # Only these ends separate lines; str.splitlines would also cut a text at rare characters.
         if line.strip():
             where = f"{file} line {number}"
             try:
@@ -165,6 +166,7 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
     answers = tuple(line.answers)
     foils = tuple(line.foils)
 
+    # All that is wrong in the row itself; the first is reported.
     outcome = payoff and text[slice(*payoff)]
     is_word = re.compile(r"\S+").fullmatch
     problems = {

@@ -255,6 +255,7 @@ def link_pairs(
     for number, texts_of_pair in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
         first, second = texts_of_pair
         first_word, *_, second_word = first.pair.split()
+        # Each link is a pair of cells, once for each of its questions.
         cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in texts_of_pair]
         for link, cell, counterpart in zip(first.links, *cells, strict=True):
             pair = Pair(

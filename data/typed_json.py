@@ -37,6 +37,7 @@ def to_json(value: Any) -> Any:
             elif item is not None or not entry.metadata.get("absent"):
                 written[entry.name] = to_json(item)
         return written
+    # Other values are written as the JSON type that is nearest.
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -62,6 +63,7 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin in (Union, UnionType):  # X | None
         return None if value is None else from_json(of_items[0], value, where)
+    # Types with parts, which have places of their own.
     if origin in (list, tuple) or hasattr(kind, "_fields"):
         return _sequence_from_json(kind, value, where)
     if origin is dict:
@@ -69,6 +71,7 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
         return {key: from_json(of_items[1], item, f"{where}.{key}") for key, item in value.items()}
     if is_dataclass(kind):
         return _object_from_json(kind, value, where)
+    # Single values
     if issubclass(kind, Enum):
         if value not in [member.value for member in kind]:
             raise UserError(f"{where}: {value!r} is none of {', '.join(str(member.value) for member in kind)}")
@@ -103,6 +106,7 @@ def _object_from_json(kind: Any, value: Any, where: str) -> Any:
     remaining = dict(value)
     arguments: dict[str, Any] = {}
     for entry in fields(kind):
+        # The flattened field is the last one and takes what remains.
         if entry.metadata.get("flattened"):
             arguments[entry.name] = remaining
             remaining = {}

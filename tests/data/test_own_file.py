@@ -13,7 +13,8 @@ from data.own_file import load_question
 
 ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
 FRAMES = [f"{place} {{}} met {{}}. {{}} slept." for place in "Today Here Then Now Once Later Soon There".split()]
-WOMEN, MEN = ("Ann", "Lily", "Mia", "Sue", "Eva"), ("Tom", "Ben", "Max", "Sam", "Tim")
+WOMEN = ("Ann", "Lily", "Mia", "Sue", "Eva")
+MEN = ("Tom", "Ben", "Max", "Sam", "Tim")
 
 
 def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> list[dict[str, Any]]:
@@ -54,11 +55,12 @@ def write(path: Path, *lines: Any) -> Path:
 def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
     own = load_question(write(tmp_path / "a.jsonl", ABOUT, *rows_of()))
     assert (own.name, own.description, own.link, own.guards_off) == tuple(ABOUT.values())
-    for values in (
-        [{text.frame for text in part} for part in (own.dev, own.test)],
-        [{word for text in part for word in text.pair.split()} for part in (own.dev, own.test)],
-    ):
-        assert values[0] and values[1] and not values[0] & values[1]
+    assert not {text.frame for text in own.dev} & {text.frame for text in own.test}
+    words = [
+        set(" ".join(text.pair for text in own.dev).split()),
+        set(" ".join(text.pair for text in own.test).split()),
+    ]
+    assert own.dev and own.test and not words[0] & words[1]
     assert (len(own.dev) + len(own.test)) // 4 + own.n_left_out == len(FRAMES) * len(WOMEN) * len(MEN)
     assert {text.holdout for text in own.dev} == {"iid"} and {text.holdout for text in own.test} == {"headline"}
     for text in own.dev:

@@ -1,10 +1,13 @@
 """Passages before a pronoun, and their twins with an entity of the other class in every place."""
 
 import re
+from collections.abc import Iterable
+from itertools import chain
 
 import pytest
 
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.pairs import Cell, Span
 from data.parsing import MAX_WORDS
 from data.passages import (
     MIN_NAME_COUNT,
@@ -42,6 +45,10 @@ def twin_of(passage: Passage) -> Twin | None:
     return None if replacements is None else make_twin(passage, replacements)
 
 
+def words_at(text: str, spans: Iterable[Span]) -> str:
+    return " ".join(text[start:end] for start, end in spans)
+
+
 # Passages
 
 
@@ -73,7 +80,7 @@ def twin_of(passage: Passage) -> Twin | None:
 )
 def test_a_passage_is_the_best_run_of_sentences_before_a_pronoun(question: str, text: str, expected: tuple) -> None:
     passage = passages(text, question)[-1]
-    groups = [" ".join(passage.text[slice(*span)] for span in group) for group in (*passage.mentions, passage.pronouns)]
+    groups = [words_at(passage.text, group) for group in (*passage.mentions, passage.pronouns)]
     assert (passage.text, *groups, passage.meant) == expected
     assert passage.has_two == all(passage.entities) == all(groups[:2])
     assert passage.forms[passage.meant] == text[text.rindex(passage.text) + len(passage.text) :].split()[0]
@@ -160,7 +167,8 @@ def test_names_with_different_numbers_of_tokens_get_others_with_as_many() -> Non
     passage = only("Elizabeth met Tom in the park. She ran home.")
     replacements = Counterparts([passage], len, seed=0).of(passage)
     assert replacements is not None
-    man, woman = replacements["Elizabeth"], replacements["Tom"]
+    man = replacements["Elizabeth"]
+    woman = replacements["Tom"]
     assert man in MASCULINE_NAMES and len(man) == len("Elizabeth")
     assert woman in FEMININE_NAMES and len(woman) == len("Tom")
 
@@ -196,8 +204,7 @@ def test_content_words_are_neither_mentions_nor_pronouns_nor_function_words() ->
     *_, passage = passages(
         "Lily met Tom with apples, because he cried and then hugged 1234 trees under rain. She left."
     )
-    words = [passage.text[slice(*span)] for span in content_words(passage)]
-    assert words == ["apples", "cried", "hugged", "trees", "rain"]
+    assert words_at(passage.text, content_words(passage)) == "apples cried hugged trees rain"
 
 
 def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> None:
@@ -217,27 +224,31 @@ def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> No
 
 # Passages in the tokens of a model
 
-WOMEN, MEN = sorted(FEMININE_NAMES)[:20], sorted(MASCULINE_NAMES)[:20]
+WOMEN = sorted(FEMININE_NAMES)[:20]
+MEN = sorted(MASCULINE_NAMES)[:20]
 TEXTS = [f"{woman} met {man} near some trees. She ran home." for woman, man in zip(WOMEN, MEN, strict=True)]
 TEXTS += ["Lily sang here. She ran home.", "Tom sang here. Then he ran.", "Lily met Tom. He sat. Then she ran home."]
 READER = (word_tokenizer([*TEXTS, *FEMININE_NAMES, *MASCULINE_NAMES]), 0)
 PASSAGES = [passage for i, text in enumerate(TEXTS) for passage in find_passages(f"d{i}", text, "gender")]
 
 
+def words_of(cell: Cell, positions: Iterable[int]) -> list[str | None]:
+    return [READER[0].id_to_token(cell.tokens[i]) for i in positions]
+
+
 def test_both_texts_of_a_pair_end_before_the_pronoun_and_mean_different_people() -> None:
     items = passage_items(PASSAGES, "q", Reader(*READER, 64), 0, 99, has_two=True)
-    word = READER[0].id_to_token
     assert len(items) > 3 and {pair.question for pair in items.pairs} == {"q"}
     for pair in items.pairs:
         assert pair.has_two and pair.is_comparable
-        for text, cell in enumerate(pair.cells):
-            names = [{word(cell.tokens[i]) for mention in side for i in mention} for side in (cell.meant, cell.other)]
-            assert names[text ^ pair.meant] <= FEMININE_NAMES and names[1 - (text ^ pair.meant)] <= MASCULINE_NAMES
-            assert {cell.query, cell.payoff, len(cell.tokens) - 1} == {cell.query} and cell.tokens[0] == READER[1]
-        assert pair.cells[1].meant == pair.cells[0].meant and pair.cells[1].answers == pair.cells[0].foils
-        assert [pair.cells[0].tokens[i] for i in pair.cells[0].control] == [
-            pair.cells[1].tokens[i] for i in pair.cells[1].control
-        ]
+        first, second = pair.cells
+        for cell, meant in ((first, pair.meant), (second, 1 - pair.meant)):
+            sides = (FEMININE_NAMES, MASCULINE_NAMES)
+            assert sides[meant].issuperset(words_of(cell, chain(*cell.meant)))
+            assert sides[1 - meant].issuperset(words_of(cell, chain(*cell.other)))
+            assert cell.query == cell.payoff == len(cell.tokens) - 1 and cell.tokens[0] == READER[1]
+        assert second.meant == first.meant and second.answers == first.foils
+        assert words_of(first, first.control) == words_of(second, second.control)
 
 
 def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:

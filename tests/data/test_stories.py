@@ -42,7 +42,8 @@ def test_every_plot_has_its_sites_and_its_hold_outs(stories: dict) -> None:
 
 def test_links_point_at_the_words_they_name(stories: dict) -> None:
     for row, link in all_links(all_rows(stories)):
-        pronoun, query = word_at(row, link.pronoun), word_at(row, link.query)
+        pronoun = word_at(row, link.pronoun)
+        query = word_at(row, link.query)
         spans = link.antecedents + link.distractors
         mentions = [word_at(row, span) for span in spans]
         antecedents = mentions[: len(link.antecedents)]
@@ -131,12 +132,12 @@ def test_held_out_words_pairs_and_frames_are_never_in_linked_training_stories(st
     assert not any(held_out(frame) for frame in training_frames)
     assert not any(REFERENTS[word].held_out for word in antecedents)
     for row in stories["dev"] + stories["test"]:
-        frame, pair = base_frame(row.frame), row.pair
-        assert (frame, pair) not in cells
+        frame = base_frame(row.frame)
+        assert (frame, row.pair) not in cells
         if row.holdout == "pairs":
-            assert pair not in training_pairs
+            assert row.pair not in training_pairs
         if row.holdout in ("nouns", "headline"):
-            assert not set(pair.split()) & antecedents
+            assert not set(row.pair.split()) & antecedents
         if row.holdout in ("frames", "headline"):
             assert frame not in training_frames
 
@@ -204,13 +205,13 @@ def test_sentences_are_english(stories: dict) -> None:
 
 def test_skew_is_the_share_of_first_mentions_in_training_and_never_in_test() -> None:
     skewed = replace(CONFIG, skew=0.9, n_train_stories=3000, n_test_frames=1, n_test_pairs=1)
-    first = {
-        split: [row.order == row.meant for row in generate_split(skewed, split) if row.family != "no_pronoun"]
-        for split in ("train", "test")
-    }
-    n = len(first["train"])
-    assert abs(sum(first["train"]) / n - 0.9) < 4 * (0.09 / n) ** 0.5
-    assert 2 * sum(first["test"]) == len(first["test"]) > 0
+    is_first: dict[str, list[bool]] = {}
+    for split in ("train", "test"):
+        rows = [row for row in generate_split(skewed, split) if row.family != "no_pronoun"]
+        is_first[split] = [row.order == row.meant for row in rows]
+    n = len(is_first["train"])
+    assert abs(sum(is_first["train"]) / n - 0.9) < 4 * (0.09 / n) ** 0.5
+    assert 2 * sum(is_first["test"]) == len(is_first["test"]) > 0
 
 
 def test_no_probe_prefix_begins_a_training_story(stories: dict) -> None:

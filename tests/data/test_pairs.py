@@ -123,17 +123,6 @@ def word_items() -> tuple[Tokenizer, Items]:
     return tokenizer, link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), names_of)
 
 
-def test_cells_of_one_token_words_hold_the_ids_of_their_link() -> None:
-    tokenizer, items = word_items()
-    token = tokenizer.token_to_id
-    cells = with_links(full_stories()["test"], items)
-    assert len(cells) > 300
-    for text, link, cell in cells:
-        assert cell.answers == tuple(map(token, link.answers)) and cell.foils == tuple(map(token, link.foils))
-        assert cell.surprisal == tuple(link.surprisal)
-        assert cell.target == (token(text[slice(*link.payoff)]) if link.payoff else None)
-
-
 def test_a_pair_is_alike_but_for_who_is_meant_and_two_pairs_are_a_block() -> None:
     items = word_items()[1]
     linked = [pair for pair in items.pairs if pair.cells[0].meant]

@@ -22,14 +22,14 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from data.config import StoriesConfig
-from data.pairs import Link, LinkedText
+from data.pairs import LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language
 from data.stories.plots import ALL_HOLDOUTS, PLOTS
+from data.typed_json import from_json
 from data.words import words_of
 
 # To be raised whenever the same config gives other stories; caches depend on it.
@@ -82,16 +82,7 @@ def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
 def read_stories(path: Path) -> list[LinkedText]:
     """Return the stories of a file of `write_stories`."""
     with path.open() as stream:
-        return [json.loads(line, object_hook=_linked) for line in stream]
-
-
-def _linked(values: dict[str, Any]) -> LinkedText | Link:
-    kind = LinkedText if "links" in values else Link
-    return kind(**{name: _tuples(value) for name, value in values.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return [from_json(LinkedText, json.loads(line), f"line {i}") for i, line in enumerate(stream, 1)]
 
 
 @_without_collector()

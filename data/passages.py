@@ -463,17 +463,16 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     tokens = (reader.bos_id, *prefix)
     if unknown_id(reader.tokenizer) in [tokens[i] for i in chain(*words.values())]:
         raise UserError("a word is unknown")
-    places = {span: words[place] for span, place in moved.items()}
     return Cell(
         tokens=tokens,
         query=len(prefix),
-        meant=tuple(places[span] for span in passage.mentions[passage.meant]),
-        other=tuple(places[span] for span in passage.mentions[1 - passage.meant]),
+        meant=tuple(words[moved[span]] for span in passage.mentions[passage.meant]),
+        other=tuple(words[moved[span]] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
         payoff=len(prefix),
-        control=places[control] if control else (),
-        subject=places[passage.subject],
+        control=words[moved[control]] if control else (),
+        subject=words[moved[passage.subject]],
     )
 
 

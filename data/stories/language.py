@@ -296,7 +296,9 @@ def _introduction(language: Language, plot_name: str) -> Options:
     return options
 
 
-_WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late early cold noon windy dark".split()))
+_WEATHER = _uniform(
+    "was raining", "was snowing", "was late", "was early", "was cold", "was noon", "was windy", "was dark"
+)
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
 )

@@ -5,7 +5,6 @@ gender, noun) points to the antecedent in exactly half of every block.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
 
 from data.pairs import Link, LinkedText, Span
@@ -102,11 +101,12 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
 
     # Only mentions before the query can be attended to.
     mentions: dict[str, tuple[Span, ...]] = {}
-    fitting: dict[str, tuple[str, ...]] = {}  # the words that each mention allows at the payoff
+    fitting: dict[str, tuple[str, ...]] = {"A": (), "B": ()}  # the words that each mention allows at the payoff
     for slot in "AB":
         mentions[slot] = tuple(span for span in places.get(slot, []) if span[1] <= query[0])
-        referent = REFERENTS[bindings[slot]]
-        fitting[slot] = referent.verbs if spec.payoff == "VERB" else (referent.word,)
+        if spec.payoff:
+            referent = REFERENTS[bindings[slot]]
+            fitting[slot] = referent.verbs if spec.payoff == "VERB" else (referent.word,)
     meant, rival = "AB" if bindings["MEANT"] == "A" else "BA"
     antecedents = mentions[meant]
     distractors = mentions[rival]
@@ -115,7 +115,7 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         antecedents = ()
 
     subjects = mentions.get(subject(bindings["FRAME"]), ())
-    link = Link(
+    return Link(
         level=plot.level,
         site=spec.site,
         pronoun=next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN")),
@@ -123,8 +123,7 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         antecedents=antecedents,
         distractors=distractors,
         subject=subjects[0] if subjects else None,
+        payoff=places[spec.payoff][0] if spec.payoff else None,
+        answers=fitting[meant],
+        foils=fitting[rival],  # two mentions of a story share no verb
     )
-    if not spec.payoff:
-        return link
-    foils = tuple(word for word in fitting[rival] if word not in fitting[meant])
-    return replace(link, payoff=places[spec.payoff][0], answers=fitting[meant], foils=foils)

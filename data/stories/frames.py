@@ -97,10 +97,8 @@ def subject(text: str) -> str:
         return ""
     if text.startswith(("the {A}", "{A}", "there {A.was}")):
         return "A"
-    if text.startswith(("the {B}", "there {B.was}")):
-        return "B"
-    mentions = [word[1] for word in words if word in ("{A}", "{B}")]
-    return mentions[1] if len(mentions) > 1 else ""  # "near the {A} sat the {B}"
+    _, second = (word[1] for word in words if word in ("{A}", "{B}"))
+    return second  # "near the {A} sat the {B}"
 
 
 def base_frame(text: str) -> str:

@@ -81,8 +81,6 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     """
     word_split = pair[0].held_out
     frame_split = frames.held_out(frame[0])
-    if not _valid(pair):
-        return None
 
     # Held-out words, held-out pairs, held-out frames.
     if word_split and frame_split:

@@ -35,7 +35,7 @@ N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
-_EDITS = ("swap", "cut_meant", "cut_other", "counterpart", "zero")
+_EDITS = ("swap", "cut_meant", "cut_other", "zero", "restored")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
 
@@ -275,7 +275,7 @@ def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
-    for name in (*_EDITS, "specificity", "restored"):
+    for name in (*_EDITS, "specificity"):
         values[name] = estimate_ratio(margins.lost(name)[:, 0], margins.total, pairs, config)
 
     # The same swap of other heads of the layer

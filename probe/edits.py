@@ -5,8 +5,8 @@
 Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
 `cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
 2023); `interchange` replaces its output there by that of the counterpart (Geiger et al. 2021). Edits at all positions:
-`counterpart` replaces its output by that of the counterpart, `zero` removes it. Later layers may compensate for a head
-(self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
+`zero` removes its output, `restored` gives it the text's own output in the counterpart. Later layers may compensate for
+a head (self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
 
 Axes: N pairs, 2 texts, B texts of a batch (the counterpart is the next row), T tokens, C sets of heads, E edit lists,
 L layers, H heads per layer.
@@ -30,8 +30,8 @@ from probe.results import Estimate, Head
 from probe.statistics import estimate_ratio
 
 NO_TOKEN = -1  # pads rows of token ids
-PASS_ERROR = 1e-5  # nats; the margins of two float32 passes that should agree differ by up to this much
-MAX_ROWS = 512  # texts that are edited at once at the site; a large vocabulary needs 0.2 MB for each
+PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
+MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 
 # A set of heads grows one by one until its swap is MIN_SHARE of the answer (McGrath et al. 2023: heads share the work).
 MIN_SHARE = 0.8
@@ -64,10 +64,9 @@ class Margins:
         """
         if edit == "specificity":
             return self.lost("cut_meant") - self.lost("cut_other")
-        lost = self.clean[:, :, None] - self.edited[edit]
         if edit == "restored":
-            lost = self.edited[edit] - self.counter[:, :, None]
-        return np.asarray(lost.mean(axis=1))
+            return np.asarray((self.edited[edit] - self.counter[:, :, None]).mean(axis=1))
+        return np.asarray((self.clean[:, :, None] - self.edited[edit]).mean(axis=1))
 
     def swaps(self, *, signed_by_model: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
@@ -127,17 +126,18 @@ class _Batch:
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
     """Yield the pairs in batches of up to `tokens_per_batch` tokens or one pair."""
-    lengths = [max(len(cell.tokens) for cell in pair.cells) for pair in items.pairs]
-    for index in length_batches(lengths, tokens_per_batch, n_texts=2):
-        cells = [cell for i in index for cell in items.pairs[i].cells]
+    lengths = [len(cell.tokens) for cell in items.cells]
+    of_pairs = list(map(max, lengths[::2], lengths[1::2]))
+    for index in length_batches(of_pairs, tokens_per_batch, n_texts=2):
+        cells = items.take(index).cells
         tokens = pad_rows([cell.tokens for cell in cells])  # [B, T]
         masks = {name: torch.zeros_like(tokens, dtype=torch.bool) for name in ("meant", "other", "control")}
         for row, cell in enumerate(cells):
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, [i for word in words for i in word]] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
-        parts = [part.to(device) for part in (tokens, *positions.T, *answer_ids(cells))]
-        yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *parts)
+        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
+        yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *tensors)
 
 
 def measure_margins(
@@ -145,23 +145,21 @@ def measure_margins(
 ) -> Margins:
     """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
     shape = (len(items), 2)
-    found = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
-    if "counterpart" in edits:
-        found.edited["restored"] = np.empty((*shape, len(sets)))
+    margins = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
     with progress_bar(len(items) * len(sets) * len(edits), "edit") as bar:
         for batch in _batches(items, tokens_per_batch, model.device):
             # Unedited, from streams that the edited passes begin with.
             streams = model.residual_stream(batch.tokens)
             logits = model.logits(batch.tokens, batch.payoff, (), streams)
-            found.clean[batch.pairs] = batch.by_pair(logits)
-            found.counter[batch.pairs] = batch.by_pair(counterpart(logits))
+            margins.clean[batch.pairs] = batch.by_pair(logits)
+            margins.counter[batch.pairs] = batch.by_pair(counterpart(logits))
             for c, name in product(range(len(sets)), edits):
                 logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
-                found.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
-                if name == "counterpart":  # in the counterpart's row a head has this text's output
-                    found.edited["restored"][batch.pairs, :, c] = batch.by_pair(counterpart(logits))
+                if name == "restored":  # in the counterpart's row a head has this text's output
+                    logits = counterpart(logits)
+                margins.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
                 bar.update(len(batch.pairs))
-    return found
+    return margins
 
 
 class Sites:
@@ -179,17 +177,17 @@ class Sites:
 
     def margins(self, sets: Sequence[Sequence[Head]], edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
-        found = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
+        edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
         places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:
             for batch, site_pass in self._passes:
                 # All edits of the batch together, [E, pairs, 2]
                 margins = _site_margins(batch, site_pass, [batch.site_edits(name, sets[c]) for name, c in places])
                 for (name, c), of_batch in zip(places, margins, strict=True):
-                    found[name][batch.pairs, :, c] = of_batch
+                    edited[name][batch.pairs, :, c] = of_batch
                 bar.update(len(batch.pairs) * len(places))
         # The answer of one text is the foil of the other.
-        return Margins(self.clean, -self.clean[:, ::-1], found)
+        return Margins(self.clean, -self.clean[:, ::-1], edited)
 
     @torch.no_grad()
     def direct_effects(self) -> np.ndarray:
@@ -227,12 +225,12 @@ class Sites:
 
     def probabilities(self, heads: Sequence[Head]) -> np.ndarray:
         """Return the probabilities of answer and foil, unedited and with the weights exchanged, [N, 2 texts, 2, 2]."""
-        found = np.full((len(self.items), 2, 2, 2), np.nan)
+        probabilities = np.full((len(self.items), 2, 2, 2), np.nan)
         for batch, site_pass in self._passes:
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
             of_words = logits.softmax(-1).gather(2, batch.words.expand(2, -1, -1))  # [2, B, 2]
-            found[batch.pairs] = of_words.transpose(0, 1).cpu().numpy().reshape(-1, 2, 2, 2)
-        return found
+            probabilities[batch.pairs] = of_words.transpose(0, 1).cpu().numpy().reshape(-1, 2, 2, 2)
+        return probabilities
 
 
 @torch.no_grad()
@@ -240,12 +238,12 @@ def _site_margins(batch: _Batch, site_pass: SitePass, edit_lists: Sequence[Seque
     """Return the margins in nats with each of E lists of edits, [E, pairs, 2]."""
     n_texts = len(batch.query)
     n_at_once = max(1, MAX_ROWS // n_texts)
-    found = np.empty((len(edit_lists), n_texts))
+    margins = np.empty((len(edit_lists), n_texts))
     for start in range(0, len(edit_lists), n_at_once):
         chunk = edit_lists[start : start + n_at_once]
         of_words = site_pass.edited_logits(chunk, batch.words)  # [E, B, 2]
-        found[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
-    return found.reshape(len(edit_lists), -1, 2)
+        margins[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
+    return margins.reshape(len(edit_lists), -1, 2)
 
 
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
@@ -268,7 +266,7 @@ def counterpart(x: Tensor) -> Tensor:
 
 
 # The output of a head that is edited at all positions.
-_EVERYWHERE: dict[str, Callable[[Tensor], Tensor]] = {"counterpart": counterpart, "zero": torch.zeros_like}
+_EVERYWHERE: dict[str, Callable[[Tensor], Tensor]] = {"restored": counterpart, "zero": torch.zeros_like}
 
 # Which heads are edited
 

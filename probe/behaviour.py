@@ -1,12 +1,13 @@
 """How the model answers at the payoff, between two oracles: with and without knowledge of the antecedent."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data.pairs import ORACLES, Cell, Items
+from data.pairs import Cell, Items
 from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
@@ -21,23 +22,17 @@ def behaviour_study(model: ObservableModel, items: Items, config: ProbeConfig) -
     results = []
     undecided = {question.name for question in UNDECIDED}
     for question, part in dict.fromkeys((pair.question, pair.part) for pair in items.pairs):
-        group = items.of(question, part)
-        has_payoff = [all(cell.payoff is not None for cell in pair.cells) for pair in group.pairs]
-        group = group.take(np.flatnonzero(has_payoff))
+        pairs = items.of(question, part).pairs
+        group = Items([pair for pair in pairs if None not in (pair.cells[0].payoff, pair.cells[1].payoff)])
         if question in undecided or not group.pairs:
             continue
 
         # A tie counts half; both texts of a pair are in the same clusters.
         margins, losses = measure_payoffs(model, group.cells, config.tokens_per_batch)
         right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
-        loss = float(losses.mean())
-        oracles = oracle_losses(group.cells)
-        accuracy, share = sample_of(group, right).mean(config), resolved_share(loss, oracles)
-        known = {f"{name}_loss": oracles.get(name) for name in ORACLES}
-        n = len(group.cells)
-        results.append(
-            Answers(question=question, part=part, n=n, accuracy=accuracy, resolved_share=share, loss=loss, **known)
-        )
+        accuracy = sample_of(group, right).mean(config)
+        known = mean_losses(losses, group.cells)
+        results.append(Answers(question=question, part=part, n=len(group.cells), accuracy=accuracy, **known))
     return results
 
 
@@ -69,20 +64,16 @@ def measure_payoffs(
     return margins, losses
 
 
-def oracle_losses(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return the mean loss of each oracle in nats; empty if it is not known for every text."""
-    if not cells or not all(cell.surprisal for cell in cells):
-        return {}
-    means = np.array([cell.surprisal for cell in cells]).mean(axis=0)
-    return dict(zip(ORACLES, means.tolist(), strict=True))
+def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the mean `loss` of the texts [N] in nats, and if known of each oracle, `blind_loss` and `bayes_loss`.
 
-
-def resolved_share(loss: float, oracles: dict[str, float]) -> float | None:
-    """Return (blind loss - loss) / (blind loss - Bayes loss).
-
-    1: as good as the Bayes-optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse.
-    None if a loss is not known or the antecedent makes no difference to it.
+    `resolved_share` is (blind loss - loss) / (blind loss - Bayes loss). 1: as good as the Bayes-optimal predictor; 0:
+    as good as if the model ignored the antecedent; below 0: worse. Without the three losses, or if the antecedent makes
+    no difference to them, it is None.
     """
-    if not oracles or np.isnan(loss) or oracles["blind"] == oracles["bayes"]:
-        return None
-    return (oracles["blind"] - loss) / (oracles["blind"] - oracles["bayes"])
+    loss = float(losses.mean())
+    blind = bayes = share = None
+    if all(cell.surprisal for cell in cells):
+        blind, bayes = np.array([cell.surprisal for cell in cells]).mean(axis=0).tolist()  # as in ORACLES
+        share = None if np.isnan(loss) or blind == bayes else (blind - loss) / (blind - bayes)
+    return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}

@@ -16,9 +16,10 @@ from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
-TESTED, EARLIER = "tested", "earlier"  # passages of the documents that are not in dev; those with an earlier pronoun
+TESTED = "tested"  # passages of the documents that are not in dev
+EARLIER = "earlier"  # passages with an earlier pronoun
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
-MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its own target, on random tokens
+MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Bar:
     end: Literal["value", "low", "high"]  # which number of the estimate
     needed: Literal["above", "at least", "below"]
     limit: float
-    reason: str = ""  # at the first bar of a criterion: why it is not met, with measures, ends and bars in braces
+    reason: str = ""  # at the first bar of a criterion: why it is not met, with values in braces
 
     @property
     def key(self) -> str:
@@ -50,8 +51,8 @@ class Question:
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs
     least_criteria: int  # that "suggestive" needs in all
-    source: tuple[str, ...] = ()  # family, site and levels of the stories
-    words: tuple[str, str, str] = ("", "", "")  # passages: the two pronouns, one entity, one of each class
+    source: tuple[str, ...] = ()  # family, site and levels of stories; class of passages
+    words: tuple[str, str, str] = ("", "", "")  # passages: pronouns, one entity, one of each class
     noun: str = "noun"
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
     is_watched: bool = True  # also asked during training, and of sets of heads
@@ -153,6 +154,7 @@ def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_
         bars=_EDGE_BARS,
         suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
         least_criteria=0,
+        source=(name,),
         words=words,
         noun=noun,
         is_watched=is_watched,

@@ -16,8 +16,8 @@ from data.corpus import Corpus, load_corpus
 from data.pairs import Items, Pair
 from model.config import Mask
 from model.transformer import Transformer
-from probe.attention import HeadScores, best_head
-from probe.behaviour import measure_payoffs, oracle_losses
+from probe.attention import best_head, measure_heads
+from probe.behaviour import mean_losses, measure_payoffs
 from probe.edits import measure_margins
 from probe.emergence import choose_items, half_rise, measure_attention, measure_edges, training_probe
 from probe.results import Head
@@ -56,17 +56,16 @@ def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() ->
     state = torch.get_rng_state()
     point = measure_attention(view, items, tokens_per_batch=4096)
     assert torch.equal(state, torch.get_rng_state())
-    scores = HeadScores.of_model(view, items, 4096).scores()
+    scores = measure_heads(view, items, 4096).scores()
     assert (point.layer, point.head) == best_head(scores)
     for name in ("accuracy", "contrast"):
         assert np.array(point.grids[name]) == pytest.approx(getattr(scores, name).mean(axis=0), abs=1e-4)
         assert point.values[name] == pytest.approx(point.grids[name][point.layer][point.head], abs=1e-4)
     margins, losses = measure_payoffs(view, items.cells, 99)
-    oracles = oracle_losses(items.cells)
-    assert point.values["answer_loss"] == pytest.approx(losses.mean(), rel=1e-4)
-    assert point.values["answer_accuracy"] == pytest.approx(np.heaviside(margins, 0.5).mean())
-    share = (oracles["blind"] - losses.mean()) / (oracles["blind"] - oracles["bayes"])
-    assert point.values["resolved_share"] == pytest.approx(share, rel=1e-3)
+    known = mean_losses(losses, items.cells)
+    expected = {"answer_loss": known["loss"], "answer_accuracy": np.heaviside(margins, 0.5).mean()}
+    expected |= {name: known[name] for name in ("blind_loss", "bayes_loss", "resolved_share")}
+    assert {name: point.values[name] for name in expected} == pytest.approx(expected, rel=1e-3)
 
     # Without a payoff nothing is known of the answers
     pairs = []

@@ -40,11 +40,6 @@ class HeadRows:
     attention_margin: np.ndarray  # score of the best antecedent minus score of the best distractor
     mass: np.ndarray  # weight on all mentions together
 
-    def of_pairs(self, index: np.ndarray) -> "HeadRows":
-        """Return the rows of both texts of the pairs at `index`."""
-        texts = (2 * index[:, None] + np.arange(2)).ravel()
-        return HeadRows(**{field.name: getattr(self, field.name)[texts] for field in fields(self)})
-
     def weight_difference(self) -> np.ndarray:
         """Return how far the weights on antecedents and distractors are apart, the mean over the items, [L, H].
 
@@ -178,7 +173,9 @@ class HeadScores:
         return self.take(self.items.index(question, part))
 
     def take(self, index: np.ndarray) -> "HeadScores":
-        return HeadScores(self.items.take(index), self.rows.of_pairs(index))
+        texts = (2 * index[:, None] + np.arange(2)).ravel()
+        rows = (getattr(self.rows, field.name)[texts] for field in fields(HeadRows))
+        return HeadScores(self.items.take(index), HeadRows(*rows))
 
     def with_set(self, heads: Sequence[Head]) -> "HeadScores":
         """Return all heads as one layer with the summed weights of `heads` as one more: at SET, [N, 1, L H + 1].

@@ -284,7 +284,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tupl
     if not dev_pairs.pairs or not pairs.pairs:
         return [], 0.0
     differences = dev.rows.weight_difference()
-    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED, by_place=True)
+    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
     n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
     dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
 

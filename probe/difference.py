@@ -104,7 +104,7 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
     for model in models if pairs.pairs else ():
         # The heads with the largest difference of weights
         differences = measure_heads(model, dev, config.tokens_per_batch).rows.weight_difference()
-        heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED, by_place=True)
+        heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED)
         margins = measure_margins(model, pairs, [[head] for head in heads], ["swap"], config.tokens_per_batch)
         order = np.argsort(-np.abs(margins.lost("swap").mean(axis=0)), kind="stable")[:MAX_CANDIDATES]
         chosen |= dict.fromkeys(heads[i] for i in order)

@@ -276,16 +276,13 @@ def all_heads(model: ObservableModel) -> list[Head]:
     return list(starmap(Head, np.ndindex(model.n_layer, model.n_head)))
 
 
-def screened(scores: np.ndarray, *, above: int, most: int, by_place: bool = False) -> list[Head]:
-    """Return all heads, or of more than `above` those with the `most` largest scores [L, H].
-
-    Edits of all heads of a large model take too long. The largest score is first; with `by_place` they go by layer.
-    """
+def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
+    """Return all heads by layer, or of more than `above`, whose edits take too long, the `most` of largest score."""
     heads = list(starmap(Head, np.ndindex(*scores.shape)))
     if len(heads) <= above:
         return heads
-    order = np.argsort(-scores.ravel(), kind="stable")[:most]
-    return [heads[i] for i in (np.sort(order) if by_place else order)]
+    largest = np.argsort(-scores.ravel(), kind="stable")[:most]
+    return [heads[i] for i in np.sort(largest)]
 
 
 # Returns numerators [N, C] and denominator [N] of the shares that C sets of heads swap.

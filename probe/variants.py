@@ -19,8 +19,8 @@ from probe.statistics import t_interval
 from probe.verdict import SUPPORTED
 
 STANDARD = "standard"
-FIRST_STEPS = 20  # gradient norms are averaged over these steps, where all variants are still close to their start
-_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows")}  # by outcome of the question
+FIRST_STEPS = 20  # whose gradient norms are averaged: all variants are close to their start
+_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows")}
 COLUMNS = {
     "gap": Measure("gap to the entropy lower bound", "loss minus the bound, nats/token", ".4f"),
     "loss": Measure("validation loss", "nats/token", ".4f"),
@@ -84,9 +84,11 @@ class Comparison:
 def compared_question(runs: Sequence[SweepRun]) -> str:
     """Return the first question by attention that all tested runs have, else the first by edges, "" without one."""
     probes = [run.probe for run in runs if run.probe]
-    findings = probes[0].findings if probes else []
-    shared = [each for each in findings if all(probe.finding(each.question) for probe in probes)]
-    return next((each.question for each in sorted(shared, key=lambda each: each.outcome != "attention")), "")
+    for outcome in _OF_HEAD if probes else ():
+        for finding in probes[0].findings:
+            if finding.outcome == outcome and all(probe.finding(finding.question) for probe in probes):
+                return finding.question
+    return ""
 
 
 def measured(run: SweepRun, question: str) -> dict[str, float]:
@@ -100,13 +102,12 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
 
     # From the model's answers, its head, and all heads.
     if run.probe:
-        answers = {each.part: each.resolved_share for each in run.probe.behaviour if each.question == question}
+        answers = {group.part: group.resolved_share for group in run.probe.behaviour if group.question == question}
         values |= {"resolved_share": answers.get(SAME_WORDS), "resolved_share_headline": answers.get(HEADLINE)}
         if finding := run.probe.finding(question):
             values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
         values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
-    known = {name: value for name, value in values.items() if value is not None and np.isfinite(value)}
-    return {name: known[name] for name in COLUMNS if name in known}
+    return {name: value for name in COLUMNS if (value := values.get(name)) is not None and np.isfinite(value)}
 
 
 def variant_name(changes: Mapping[str, Any]) -> str:
@@ -143,14 +144,16 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
         findings = [finding for run in of_variant if run.probe and (finding := run.probe.finding(question))]
 
         # Every measure, with the differences from the standard's runs of the same seeds
-        summaries, differences = {}, {}
+        summaries = {}
+        differences = {}
         for column in COLUMNS:
-            by_run = {run.seed: values[run.name].get(column) for run in of_variant}
-            if not any(value is not None for value in by_run.values()):
+            by_run = [values[run.name].get(column) for run in of_variant]
+            if by_run.count(None) == len(by_run):
                 continue
-            summaries[column] = mean_over_runs(list(by_run.values()), is_share=COLUMNS[column].is_share)
+            summaries[column] = mean_over_runs(by_run, is_share=COLUMNS[column].is_share)
             if name != STANDARD:
-                pairs = [(value, reference.get(seed, {}).get(column)) for seed, value in by_run.items()]
+                of_standard = [reference.get(seed, {}).get(column) for seed in seeds]
+                pairs = zip(by_run, of_standard, strict=True)
                 differences[column] = mean_difference([a - b for a, b in pairs if a is not None and b is not None])
         variants.append(
             Variant(
@@ -189,6 +192,7 @@ def mean_difference(differences: Sequence[float]) -> Difference:
         (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )
     low, high = t_interval(values)
-    p, smallest_p = float(test.pvalue), 2.0 ** (1 - n)
+    p = float(test.pvalue)
+    smallest_p = 2.0 ** (1 - n)
     is_significant = (low > 0 or high < 0) and p <= max(0.05, smallest_p)
     return Difference(n, mean, (low, high), p, smallest_p, is_significant)

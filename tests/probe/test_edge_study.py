@@ -135,7 +135,7 @@ def test_the_edited_heads_are_chosen_on_dev_alone() -> None:
     model = copying_model(gains)
     items = passage_items()
     candidates = candidates_of(model, Half(model, items.of(QUESTION.name, DEV), 4096))
-    assert candidates == [Head(0, len(gains) - 1 - i) for i in range(edge_study.MAX_EDITED)]
+    assert candidates == [Head(0, i) for i in range(len(gains) - edge_study.MAX_EDITED, len(gains))]
     # A tested half of other passages is no reason for other heads.
     tested = items.of(QUESTION.name, TESTED)
     changed = items.of(QUESTION.name, DEV) + tested.take(range(len(tested) - 1))

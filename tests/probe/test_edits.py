@@ -176,8 +176,7 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out(changes: dict[str, 
 def test_of_many_heads_only_those_with_the_largest_scores_are_edited() -> None:
     scores = np.array([[0.1, 0.4, 0.2], [0.3, 0.0, 0.5]])
     assert screened(scores, above=6, most=3) == [Head(*place) for place in product((0, 1), (0, 1, 2))]
-    assert screened(scores, above=5, most=3) == [(1, 2), (0, 1), (1, 0)]
-    assert screened(scores, above=5, most=3, by_place=True) == [(0, 1), (1, 0), (1, 2)]
+    assert screened(scores, above=5, most=3) == [(0, 1), (1, 0), (1, 2)]
 
 
 def grown_of(view: TransformerView, items: Items) -> list[tuple[Head, float]]:

@@ -169,7 +169,6 @@ class HeadScores:
     rows: HeadRows
 
     def of(self, question: str, part: str) -> "HeadScores":
-        """Return the pairs of a question and part, with their rows."""
         return self.take(self.items.index(question, part))
 
     def take(self, index: np.ndarray) -> "HeadScores":

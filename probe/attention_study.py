@@ -4,7 +4,7 @@ For each question a head is chosen on dev, tested once on every part of the test
 heads of all models are measured once for all questions. Axes: N_b blocks, L layers, H heads per layer.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -35,6 +35,7 @@ N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
+N_TEXTS = 256  # for the entropies
 _EDITS = ("swap", "cut_meant", "cut_other", "zero", "restored")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
@@ -50,7 +51,6 @@ class _Context:
     config: ProbeConfig
 
     def types_of(self, head: Head) -> dict[str, float]:
-        """Return the mean weights of a head on random tokens, by type."""
         return {name: float(grid[head]) for name, grid in self.head_types.items()}
 
 
@@ -203,7 +203,7 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     values = _scored(tested, head, of_rules, config)
     values["value_contrast"] = Estimate(float(tested.rows.value_log_ratio[:, *head].mean()))
     accuracies = sample_of(tested.items, tested.scores().accuracy)
-    values["bar"] = Estimate(accuracies.chance_level(0.5, config.n_bootstrap, config.seed))
+    values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
     accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
     n_texts = len(tested.items.cells)
     return Part(n=n_texts, clusters=tested.items.n_clusters(), values=values, rules=accuracy_of_rules)
@@ -327,20 +327,17 @@ def _check_undecided(scores: HeadScores) -> dict[str, float]:
     """Return the largest distance from accuracy 1/2 of any head at each undecided site; UserError if it is not 0."""
     distances = {}
     for question in UNDECIDED:
-        for name in scores.items.parts(question.name):
-            accuracy = scores.of(question.name, name).scores().accuracy.mean(axis=0)  # [L, H]
-            distances[question.name] = float(np.abs(accuracy - 0.5).max())
-            if distances[question.name] > 0:  # the row has read later tokens
-                raise UserError(f"no report for this model: {question.name} is decided before its cue is read")
+        for name in scores.items.parts(question):
+            accuracy = scores.of(question, name).scores().accuracy.mean(axis=0)  # [L, H]
+            distances[question] = float(np.abs(accuracy - 0.5).max())
+            if distances[question] > 0:  # the row has read later tokens
+                raise UserError(f"no report for this model: {question} is decided before its cue is read")
     return distances
 
 
-def _texts_of_one_length(cells: Sequence[Cell], n_texts: int = 256) -> Tensor:
-    """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
-    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
-    for cell in cells:
-        by_length[len(cell.tokens)][cell.tokens] = None
-    most_common = max(by_length, key=lambda length: len(by_length[length]))
-    texts = list(by_length[most_common])
-    step = max(1, len(texts) // n_texts)
-    return torch.tensor(texts[::step][:n_texts])
+def _texts_of_one_length(cells: Sequence[Cell]) -> Tensor:
+    """Return up to N_TEXTS different, evenly spaced texts [B, T] of the most common length."""
+    texts = list(dict.fromkeys(cell.tokens for cell in cells))
+    [(length, _)] = Counter(map(len, texts)).most_common(1)
+    texts = [text for text in texts if len(text) == length]
+    return torch.tensor(texts[:: max(1, len(texts) // N_TEXTS)][:N_TEXTS])

@@ -48,9 +48,12 @@ def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Ite
     with progress_bar(len(lengths), "text") as bar:
         for chosen in length_batches(lengths, tokens_per_batch):
             batch = [different[i] for i in chosen]
-            rows = [row for row, text in enumerate(batch) for _ in members[text]]
-            indices = [i for text in batch for i in members[text]]
-            yield _TextBatch(indices, rows, pad_rows(batch), torch.tensor([len(text) - 1 for text in batch]))
+            indices = list[int]()
+            rows = list[int]()
+            for row, text in enumerate(batch):
+                indices += members[text]
+                rows += [row] * len(members[text])
+            yield _TextBatch(indices, rows, pad_rows(batch), torch.tensor([lengths[i] - 1 for i in chosen]))
             bar.update(len(chosen))
 
 

@@ -20,11 +20,10 @@ from probe.statistics import sample_of
 def behaviour_study(model: ObservableModel, items: Items, config: ProbeConfig) -> list[Answers]:
     """Return accuracy and loss at the payoffs, by question and part, without sites where nothing is decided yet."""
     results = []
-    undecided = {question.name for question in UNDECIDED}
     for question, part in dict.fromkeys((pair.question, pair.part) for pair in items.pairs):
         pairs = items.of(question, part).pairs
         group = Items([pair for pair in pairs if None not in (pair.cells[0].payoff, pair.cells[1].payoff)])
-        if question in undecided or not group.pairs:
+        if question in UNDECIDED or not group.pairs:
             continue
 
         # A tie counts half; both texts of a pair are in the same clusters.

@@ -1,13 +1,9 @@
 """What differs between two models of one shape on the same items, for example before and after fine-tuning.
 
-    answer      half of the change of the answer margin between the two texts of a pair, in nats
-    effect      how much of the margin a head moves, in nats: by attention: its weights on both mentions change places;
-                by edges: its edges to the entities are cut
-    attention   by attention only: pronoun contrast of a head, in nats
-
-Each is measured in both models, and the differences are tested by the two-sided max-T sign-flip test of
-`probe.statistics`, corrected for the search over all heads of the measure. A head whose output is removed keeps its
-attention: only its effect changes.
+answer      half of the change of the answer margin between the two texts of a pair, in nats
+effect      how much of the margin a head moves, in nats: by attention its weights on both mentions change places,
+            by edges its edges to the entities are cut
+attention   by attention only: pronoun contrast of a head, in nats. A head without output keeps it
 """
 
 from collections.abc import Sequence
@@ -83,10 +79,13 @@ def _by_edges(
     else:
         candidates = [candidates_of(model, Half(model, dev, config.tokens_per_batch)) for model in models]
         heads = sorted(set().union(*candidates))
-    halves = [Half(model, tested, config.tokens_per_batch) for model in models]
-    answers = [np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None] for half in halves]
-    effects = [half.edge_effects([[head] for head in heads]) for half in halves]
-    return [("answer", [None], halves[0].items, answers), ("effect", heads, halves[0].items, effects)]
+    answers = []
+    effects = []
+    for model in models:
+        half = Half(model, tested, config.tokens_per_batch)
+        answers.append(np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None])
+        effects.append(half.edge_effects([[head] for head in heads]).values)
+    return [("answer", [None], half.items, answers), ("effect", heads, half.items, effects)]
 
 
 def spread_blocks(items: Items, most: int) -> Items:
@@ -106,7 +105,8 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
         differences = measure_heads(model, dev, config.tokens_per_batch).rows.weight_difference()
         heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED)
         margins = measure_margins(model, pairs, [[head] for head in heads], ["swap"], config.tokens_per_batch)
-        order = np.argsort(-np.abs(margins.lost("swap").mean(axis=0)), kind="stable")[:MAX_CANDIDATES]
+        effects = np.abs(margins.lost("swap").mean(axis=0))
+        order = np.argsort(-effects, kind="stable")[:MAX_CANDIDATES]
         chosen |= dict.fromkeys(heads[i] for i in order)
     return sorted(chosen)
 

@@ -20,7 +20,7 @@ from probe.edits import MIN_SHARE, Sites, Swapped, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
 from probe.rules import FIXED_RULES
-from probe.statistics import estimate_ratio, mean_and_range, sample_of
+from probe.statistics import Sample, estimate_ratio, mean_and_range, sample_of
 from probe.verdict import judged, unit_of
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -38,14 +38,14 @@ class Half:
         self.two = Sites(model, Items([pair for pair in items.pairs if pair.has_two]), tokens_per_batch)
         self.items = self.one.items + self.two.items
 
-    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> np.ndarray:
+    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> Sample:
         """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
 
         In the order of `items`. It does not use the author's pronoun.
         """
         of_one = self.one.margins(sets, ["cut_meant"]).lost("cut_meant")
         of_two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
-        return np.concatenate([of_one, of_two])
+        return sample_of(self.items, np.concatenate([of_one, of_two]))
 
     def direct_effects(self) -> np.ndarray:
         """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
@@ -100,18 +100,18 @@ def study_edges(
     choosing = Half(model, items.of(question.name, DEV), config.tokens_per_batch)
     candidates = candidates_of(model, choosing)
     singles = [[head] for head in candidates]
-    best = int(choosing.edge_effects(singles).mean(axis=0).argmax())
+    best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
 
     # The tested half: every candidate's edges cut, also in untrained models.
     progress("testing", 0.2)
     tested = Half(model, items.of(question.name, TESTED), config.tokens_per_batch)
     effects = tested.edge_effects(singles)
-    test = sample_of(tested.items, effects).test(config)
+    test = effects.test(config)
     progress("untrained models", 0.3)
     untrained_t = []
     for untrained_model in untrained:
         half = Half(untrained_model, items.of(question.name, TESTED), config.tokens_per_batch)
-        untrained_t.append(float(sample_of(half.items, half.edge_effects(singles)).test(config).t.max()))
+        untrained_t.append(float(half.edge_effects(singles).test(config).t.max()))
 
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
@@ -137,7 +137,7 @@ def study_edges(
         smallest_p=test.smallest_p,
         untrained={"t": mean_and_range(untrained_t)},
         rules=_rules(question, tested.two.items, documents),
-        grids=_grids(model, candidates, {"edge_effect": effects.mean(axis=0), "t": test.t, "p": test.p}),
+        grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
         parts=_parts(model, items.of(question.name, EARLIER), [choosing.two, tested.two], config),
         examples=_typical(tested, head, heads if unit == "set" else [head]),
         notes=[few] if len(candidates) < n_heads else [],
@@ -161,7 +161,8 @@ def confirm(
 
     UserError with the counts if there are too few.
     """
-    sites = Half(model, Items([pair for pair in items.pairs if pair.has_two]), config.tokens_per_batch)
+    with_two = Items([pair for pair in items.pairs if pair.has_two])
+    sites = Half(model, with_two, config.tokens_per_batch)
     n = len(sites.items)
     counts = sites.items.n_clusters()
     if n < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
@@ -234,14 +235,14 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
 def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tuple[dict[str, Estimate], float]:
     """Return what the edges of heads carry, with t and p of one test, and the smallest p that is possible."""
     # All passages
-    effects = sample_of(tested.items, tested.edge_effects([heads]))
+    effects = tested.edge_effects([heads])
     test = effects.test(config)
 
     # Passages with two entities; the edge to a content word is compared where there is one.
     items = tested.two.items
     margins = tested.two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
     lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
-    has_control = np.array([all(cell.control for cell in pair.cells) for pair in items.pairs])
+    has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
     lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
 
     # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
@@ -304,8 +305,7 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]
 
     # Among them, those with the highest probability of a pronoun: elsewhere another word comes next.
-    weights = sites.weights(head)[:, 0].tolist()  # [N, 2]
-    probabilities = sites.probabilities(heads)[:, 0]  # [N, 2 (unedited, exchanged), 2 words]
+    weights, probabilities = sites.shown(head, heads)
     of_pronouns = probabilities[nearest, 0].sum(-1)
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
@@ -319,9 +319,9 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
             text=text.rstrip(" "),  # the pronoun's token has the space
             query=cell.query,
             word="",
-            meant=[list(word) for word in cell.meant],
-            other=[list(word) for word in cell.other],
-            weights=dict(zip(names, weights[i], strict=True)),
+            meant=list(map(list, cell.meant)),
+            other=list(map(list, cell.other)),
+            weights=dict(zip(names, weights[i].tolist(), strict=True)),
             next=list(zip(pair.forms, of_forms[0], strict=True)),
             exchanged=list(zip(pair.forms, of_forms[1], strict=True)),
         )

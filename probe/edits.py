@@ -15,7 +15,7 @@ L layers, H heads per layer.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product, starmap
+from itertools import chain, product, starmap
 
 import numpy as np
 import torch
@@ -104,7 +104,6 @@ class _Batch:
         return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        """Return the edits of some heads at the query."""
         if name == "interchange":
             return [SiteEdit(*head, output=counterpart) for head in heads]
         change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
@@ -113,7 +112,6 @@ class _Batch:
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
-        """Return the edits of some heads in whole passes."""
         if name in _EVERYWHERE:
             return [HeadEdit(*head, output=_EVERYWHERE[name]) for head in heads]
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
@@ -134,7 +132,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
         masks = {name: torch.zeros_like(tokens, dtype=torch.bool) for name in ("meant", "other", "control")}
         for row, cell in enumerate(cells):
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
-                masks[name][row, [i for word in words for i in word]] = True
+                masks[name][row, list(chain(*words))] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
         tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
         yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *tensors)
@@ -214,23 +212,21 @@ class Sites:
         return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
 
     @torch.no_grad()
-    def weights(self, head: Head) -> np.ndarray:
-        """Return a head's weight on the mentions of the antecedent and of the other one, [N, 2 texts, 2]."""
-        weights = np.full((len(self.items), 2, 2), np.nan)
-        for batch, site_pass in self._passes:
-            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
-            for side, name in enumerate(("meant", "other")):
-                weights[batch.pairs, :, side] = (row * batch.masks[name]).sum(-1).cpu().numpy().reshape(-1, 2)
-        return weights
+    def shown(self, head: Head, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
+        """Return a head's weights on antecedent and other mention in the first text of each pair, [N, 2].
 
-    def probabilities(self, heads: Sequence[Head]) -> np.ndarray:
-        """Return the probabilities of answer and foil, unedited and with the weights exchanged, [N, 2 texts, 2, 2]."""
-        probabilities = np.full((len(self.items), 2, 2, 2), np.nan)
+        And the probabilities of answer and foil there, unedited and with the weights of `heads` exchanged, [N, 2, 2].
+        """
+        weights = np.empty((len(self.items), 2))
+        probabilities = np.empty((len(self.items), 2, 2))
         for batch, site_pass in self._passes:
+            row = site_pass.records()[head.layer].weights[::2, head.head]  # [pairs, T]
+            for side, name in enumerate(("meant", "other")):
+                weights[batch.pairs, side] = (row * batch.masks[name][::2]).sum(-1).cpu().numpy()
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
             of_words = logits.softmax(-1).gather(2, batch.words.expand(2, -1, -1))  # [2, B, 2]
-            probabilities[batch.pairs] = of_words.transpose(0, 1).cpu().numpy().reshape(-1, 2, 2, 2)
-        return probabilities
+            probabilities[batch.pairs] = of_words[:, ::2].transpose(0, 1).cpu().numpy()
+        return weights, probabilities
 
 
 @torch.no_grad()

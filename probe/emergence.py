@@ -9,7 +9,7 @@ import numpy as np
 from data.corpus import Corpus, load_stories, validation_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import Reader, find_passages, passage_items, sections
+from data.passages import Passage, Reader, find_passages, passage_items, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
@@ -123,17 +123,20 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
-        passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
-        of_kinds = [passage_items(passages, question.name, reader, 0, limit, has_two=two) for two in (False, True)]
-        if min(map(len, of_kinds)) >= MIN_PASSAGES:
-            watched[question.name] = of_kinds[0] + of_kinds[1]
+        passages = list[Passage]()
+        for name, text in sections(documents):
+            passages += find_passages(name, text, kind)
+        with_one = passage_items(passages, question.name, reader, 0, limit, has_two=False)
+        with_two = passage_items(passages, question.name, reader, 0, limit, has_two=True)
+        if min(len(with_one), len(with_two)) >= MIN_PASSAGES:
+            watched[question.name] = with_one + with_two
     return watched
 
 
 def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
-    """Return `n_sequences` texts in whole blocks, evenly spread over each watched question, by its name."""
+    """Return `n_sequences` texts in whole blocks, evenly spread over each question, by its name."""
     # Every question gets as many blocks.
-    names = [name for name in QUESTIONS if QUESTIONS[name].is_watched and SAME_WORDS in items.parts(name)]
+    names = [name for name in QUESTIONS if SAME_WORDS in items.parts(name)]
     n_blocks = max(1, n_sequences // 4 // max(1, len(names)))
     watched = {}
     for name in names:
@@ -161,7 +164,7 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
         "accuracy": float(scores.accuracy.mean(axis=0)[best]),
         "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
         "contrast": float(contrast[best]),
-        "bar": sample_of(items, scores.accuracy).chance_level(centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+        "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
     }
 
     # The model's answers; without a payoff the means are nan.

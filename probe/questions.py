@@ -49,7 +49,7 @@ class Question:
     link: str  # what a head links, by attention, or copies, by edges
     outcome: Literal["attention", "edge"]  # chooses the head, and is tested
     bars: tuple[Bar, ...]
-    suggestive: tuple[str, ...]  # criteria that "suggestive" needs
+    suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
     source: tuple[str, ...] = ()  # family, site and levels of stories; class of passages
     words: tuple[str, str, str] = ("", "", "")  # passages: pronouns, one entity, one of each class
@@ -69,10 +69,6 @@ class Question:
         """What every finding about this question says of it."""
         names = ("description", "link", "outcome", "file")
         return {"question": self.name} | {name: getattr(self, name) for name in names}
-
-    def matches(self, text: LinkedText, link: Link) -> bool:
-        """Return whether a link of a story belongs to this question."""
-        return (text.family, link.site) == self.source[:2] and link.level in self.source[2:]
 
 
 _LINK_BARS = (
@@ -145,7 +141,6 @@ def _link(name: str, description: str, link: str, *source: str, examples: tuple[
 
 
 def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_watched: bool) -> Question:
-    """Return a question by edges."""
     return Question(
         name=f"next_pronoun_{name}",
         description=f"{words[0]}: {name}",
@@ -180,12 +175,13 @@ PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
 QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values())}
 
 # At these sites the text so far is the same for both answers, so accuracy must be exactly 1/2: instrument checks.
-UNDECIDED = (
+_INSTRUMENT = (
     _link(
         "agreement_before_pronoun", "before the pronoun", _PRONOUN, "agreement", "before_pronoun", "number", "gender"
     ),
     _link("later_cue_at_pronoun", "at the pronoun, before the cue", _PRONOUN, "later_cue", "pronoun", "later_cue"),
 )
+UNDECIDED = tuple(question.name for question in _INSTRUMENT)
 
 # A pronoun without an antecedent ("Outside, it was raining"): a link head must not attend to nouns there.
 EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_antecedent", "pronoun", "no_antecedent")
@@ -193,7 +189,12 @@ EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_
 
 def names_of(text: LinkedText, link: Link) -> list[str]:
     """Return the questions that a link of a story belongs to."""
-    return [each.name for each in (*STORY_QUESTIONS, *UNDECIDED, EMPTY) if each.matches(text, link)]
+    names = []
+    for question in (*STORY_QUESTIONS, *_INSTRUMENT, EMPTY):
+        family, site, *levels = question.source
+        if (text.family, link.site) == (family, site) and link.level in levels:
+            names.append(question.name)
+    return names
 
 
 def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:

@@ -39,8 +39,8 @@ def most_frequent(dev: Sequence[Cell]) -> Rule:
     """Return the rule that prefers the word that was an antecedent more often in `dev`."""
     counts: Counter[tuple[int, ...]] = Counter()
     for cell in dev:
-        counts.update(_word_ids(cell, word) for word in cell.meant)
-    return _prefer(lambda cell, word: counts[_word_ids(cell, word)])
+        counts.update(word_ids(cell, word) for word in cell.meant)
+    return _prefer(lambda cell, word: counts[word_ids(cell, word)])
 
 
 def fixed_offset(dev: Sequence[Cell]) -> Rule:
@@ -90,12 +90,12 @@ def selectivity(dev: HeadScores, test: HeadScores, n_controls: int, seed: int, t
     words, places = np.unique(both_words, return_inverse=True)
     first, second = places.reshape(-1, 2).repeat(2, axis=0).T
     meant = np.tile([0, 1], len(both_words))  # 0: the first word is gold, 1: the second
-    margins = np.concatenate([dev.rows.attention_margin, test.rows.attention_margin])  # [texts, L, H]
+    margins = np.concatenate([dev.rows.attention_margin, test.rows.attention_margin])
     n_dev = len(dev.items.cells)
 
     def accuracy(labels: np.ndarray, place: Head | None = None) -> float:
         """Return the test accuracy of a head, or of the best on dev, with other gold words: 0 or 1, [texts]."""
-        signed = np.where(labels == meant, 1.0, -1.0)[:, None, None] * margins
+        signed = np.where(labels == meant, 1.0, -1.0)[:, None, None] * margins  # [texts, L, H]
         on_dev = score(signed[:n_dev], signed[:n_dev])
         on_test = score(signed[n_dev:], signed[n_dev:])
         return float(on_test.accuracy[:, *(place or best_head(on_dev))].mean())
@@ -108,5 +108,6 @@ def selectivity(dev: HeadScores, test: HeadScores, n_controls: int, seed: int, t
     return accuracy(meant, tested) - float(np.mean(controls))
 
 
-def _word_ids(cell: Cell, word: Word) -> tuple[int, ...]:
+def word_ids(cell: Cell, word: Word) -> tuple[int, ...]:
+    """Return the token ids of a word."""
     return tuple(cell.tokens[position] for position in word)

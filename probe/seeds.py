@@ -20,7 +20,7 @@ from training.metrics import Metrics
 
 _Value = TypeVar("_Value")
 _AT_START = {"accuracy": 0.5}  # value at the start of a curve; the others rise from 0
-_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, and where they rise from
+_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # of the model, and where they rise from
 SHOWN = {
     "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
     "edge": ("swap", "flips", "author", "nearest"),
@@ -36,6 +36,9 @@ class SweepRun:
     metrics: Metrics
     probe: ProbeResults | None  # None for a non-causal model, whose heads are not tested
     changes: Mapping[str, Any] = field(default_factory=dict)  # from the standard settings
+
+    def finding(self, question: str) -> Finding | None:
+        return self.probe.finding(question) if self.probe else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +126,29 @@ def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, tuple
     Both are None if nothing has emerged: a head that ends below the bar of its question, or a resolved share that ends
     at or below 0. If the question was not probed during training, the result is empty.
     """
-    points = [(float(point.step), point.questions[question]) for point in metrics.probe if question in point.questions]
-    if not points:
+    probed = [point for point in metrics.probe if question in point.questions]
+    if not probed:
         return {}
-    steps, of_steps = zip(*points, strict=True)
-    last = of_steps[-1]
-    times: dict[str, tuple[float | None, float | None]] = {}
+    steps = [float(point.step) for point in probed]
+    points = [point.questions[question] for point in probed]
+    last = points[-1]
+
+    def timed(values: Sequence[float], start: float | None, has_emerged: bool) -> tuple[float | None, float | None]:
+        return (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
 
     # What the head does; the first measure of a question is the one that its bar is for.
+    times = {}
     layer, head = place
     has_emerged = next(iter(last.grids.values()))[layer][head] > last.values.get("bar", 0.0)
     for name in last.grids:
-        values = [point.grids[name][layer][head] for point in of_steps]
-        times[name] = (half_rise(steps, values, _AT_START.get(name, 0.0)), values[-1]) if has_emerged else (None, None)
+        values = [point.grids[name][layer][head] for point in points]
+        times[name] = timed(values, _AT_START.get(name, 0.0), has_emerged)
 
     # What the model answers: its loss falls from the first value, and some questions have no answers.
     for name, start in _OF_MODEL.items():
-        values = [point.values[name] for point in of_steps if name in point.values]
-        if len(values) == len(of_steps):
-            has_emerged = start is None or values[-1] > start
-            times[name] = (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
+        values = [point.values[name] for point in points if name in point.values]
+        if len(values) == len(points):
+            times[name] = timed(values, start, start is None or values[-1] > start)
     return times
 
 
@@ -156,7 +162,6 @@ def _in_all_runs(by_run: Sequence[Mapping[str, _Value]]) -> dict[str, list[_Valu
 
 
 def _question(findings: Sequence[Finding], runs: Sequence[SweepRun]) -> QuestionOverSeeds:
-    """Return the findings of all runs about one question."""
     # Level E4 needs other seeds with such a head; links need one head alone.
     name = findings[0].question
     outcome = findings[0].outcome

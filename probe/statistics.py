@@ -147,21 +147,21 @@ class Sample:
         """Return the max-T test that the means are above `centre`, or with `two_sided` differ from it."""
         return max_t_test(self.values, self.clusterings, centre, config.n_bootstrap, config.seed, two_sided=two_sided)
 
-    def chance_level(self, centre: float, n_flips: int, seed: int) -> float:
-        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above centre.
+    def chance_level(self, n_flips: int, seed: int) -> float:
+        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above 1/2.
 
-        Then a cluster's mean lies above or below `centre` with equal probability. So the signs of whole clusters are
+        Then a cluster's mean lies above or below 1/2 with equal probability. So the signs of whole clusters are
         flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
         clusterings are added, so that their variances add as in `max_t_test`; this is conservative.
         """
-        centred = self.values.reshape(len(self.values), -1) - centre  # [N_b, heads]
+        centred = self.values.reshape(len(self.values), -1) - 0.5  # [N_b, heads]
         rng = np.random.default_rng(seed)
         totals = np.zeros((n_flips, centred.shape[1]))  # sums of all flips, [B, heads]
         for clusters in self.clusterings:
             sums, sizes = _cluster_sums(centred, clusters)
             totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
         best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
-        return centre + float(np.percentile(best, 95))
+        return 0.5 + float(np.percentile(best, 95))
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""

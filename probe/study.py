@@ -98,9 +98,8 @@ def with_dev(dev: Items, test: Items) -> Items:
 
     At undecided sites, which check the instrument, only those with the words of dev.
     """
-    undecided = {question.name for question in UNDECIDED}
-    of_dev = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in undecided]
-    tested = [pair for pair in test.pairs if pair.question not in undecided or pair.part == SAME_WORDS]
+    of_dev = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in UNDECIDED]
+    tested = [pair for pair in test.pairs if pair.part == SAME_WORDS or pair.question not in UNDECIDED]
     return Items(of_dev).named(DEV) + Items(tested)
 
 

@@ -26,7 +26,7 @@ COLUMNS = {
     "loss": Measure("validation loss", "nats/token", ".4f"),
     "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
     "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
-    **{name: MEASURES[name] for names in _OF_HEAD.values() for name in names},
+    **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"])},
     "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
     "gradient_norm": Measure("first gradient norms", f"before clipping, recorded up to step {FIRST_STEPS}"),
     "asymmetry": Measure("asymmetry of the scores", "0: a for b equals b for a, .71: random weights", is_share=True),
@@ -104,10 +104,15 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
     if run.probe:
         answers = {group.part: group.resolved_share for group in run.probe.behaviour if group.question == question}
         values |= {"resolved_share": answers.get(SAME_WORDS), "resolved_share_headline": answers.get(HEADLINE)}
-        if finding := run.probe.finding(question):
+        if finding := run.finding(question):
             values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
         values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
-    return {name: value for name in COLUMNS if (value := values.get(name)) is not None and np.isfinite(value)}
+    known = {}
+    for name in COLUMNS:
+        value = values.get(name)
+        if value is not None and np.isfinite(value):
+            known[name] = value
+    return known
 
 
 def variant_name(changes: Mapping[str, Any]) -> str:
@@ -141,7 +146,8 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     for name, by_seed in names.items():
         seeds = sorted(by_seed)
         of_variant = [by_name[by_seed[seed]] for seed in seeds]
-        findings = [finding for run in of_variant if run.probe and (finding := run.probe.finding(question))]
+        findings = filter(None, [run.finding(question) for run in of_variant])
+        verdicts = [finding.verdict for finding in findings]
 
         # Every measure, with the differences from the standard's runs of the same seeds
         summaries = {}
@@ -153,16 +159,16 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
             summaries[column] = mean_over_runs(by_run, is_share=COLUMNS[column].is_share)
             if name != STANDARD:
                 of_standard = [reference.get(seed, {}).get(column) for seed in seeds]
-                pairs = zip(by_run, of_standard, strict=True)
-                differences[column] = mean_difference([a - b for a, b in pairs if a is not None and b is not None])
+                paired = np.array(by_run, dtype=float) - np.array(of_standard, dtype=float)  # None is nan
+                differences[column] = mean_difference(paired[np.isfinite(paired)])
         variants.append(
             Variant(
                 name=name,
                 seeds=seeds,
                 unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
                 runs=[run.name for run in of_variant],
-                verdicts=[finding.verdict for finding in findings],
-                n_supported=sum(finding.verdict == SUPPORTED for finding in findings),
+                verdicts=verdicts,
+                n_supported=verdicts.count(SUPPORTED),
                 values=summaries,
                 differences=differences,
             )
@@ -170,7 +176,7 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     return Comparison(question=question, standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
-def mean_difference(differences: Sequence[float]) -> Difference:
+def mean_difference(differences: Sequence[float] | np.ndarray) -> Difference:
     """Return the mean of paired differences with its interval and test.
 
     The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is

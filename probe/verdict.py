@@ -1,9 +1,4 @@
-"""What may be claimed of heads: the bars of a question (`probe.questions`) against what was measured.
-
-outcome      supported               suggestive
-attention    all criteria            the first, which random weights cannot meet, and at least one other
-edge         all of E1, E2 and E3    all of E1 and E2
-"""
+"""What may be claimed of heads: the bars of a question (`probe.questions`) against what was measured."""
 
 import math
 import operator

@@ -11,12 +11,12 @@ from data.pairs import Cell
 from model.observe import ObservableModel
 from probe.batches import pad_rows
 from probe.results import NOT_KNOWN, Estimate, Head
+from probe.rules import word_ids
 from probe.statistics import ratio_interval
 
 N_BOOTSTRAP = 1000
 _N_ROWS = 16  # of random tokens, for the types of heads
 _N_DISTINCT = 24  # tokens before the repetition
-WordIds = tuple[int, ...]  # token ids of a word
 
 
 def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: int) -> Estimate:
@@ -27,10 +27,10 @@ def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: i
     words. nan if the model's weights or the answers do not allow it.
     """
     # The answers of the texts in which a word is the antecedent
-    answers: dict[WordIds, set[int]] = defaultdict(set)
+    answers: dict[tuple[int, ...], set[int]] = defaultdict(set)
     for cell in cells:
         for word in cell.meant:
-            answers[tuple(cell.tokens[position] for position in word)].update(cell.answers)
+            answers[word_ids(cell, word)].update(cell.answers)
     targets = sorted(set().union(*answers.values()))
     words = [word for word in answers if 0 < len(answers[word]) < len(targets)]
     logits = ov_logits(model, words, targets, head, cells[0].tokens[0]) if words else None
@@ -48,7 +48,7 @@ def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: i
 
 
 def ov_logits(
-    model: ObservableModel, words: Sequence[WordIds], targets: Sequence[int], place: Head, start_token: int
+    model: ObservableModel, words: Sequence[tuple[int, ...]], targets: Sequence[int], place: Head, start_token: int
 ) -> Tensor | None:
     """Return what the head adds to the logits of `targets` if it attends to each word alone, [W, targets].
 

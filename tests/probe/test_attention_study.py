@@ -17,7 +17,7 @@ from probe.attention import HeadScores, best_head, measure_heads
 from probe.contract import LIMITS
 from probe.questions import DEV, HEADLINE, QUESTIONS, STORY_QUESTIONS, UNDECIDED, Question
 from probe.results import Finding, Head
-from probe.study import Study, study
+from probe.study import Study, askable, study
 from tests.probe.factories import (
     SETTINGS,
     chosen,
@@ -104,6 +104,13 @@ def test_the_head_is_chosen_on_dev_and_tested_on_the_headline() -> None:
     assert finding.n == len(story_pairs("study").of("number", HEADLINE).cells)
 
 
+@pytest.mark.parametrize("part", [DEV, HEADLINE])
+def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str) -> None:
+    pairs = [pair for pair in story_pairs("study").pairs if (pair.question, pair.part) != ("gender", part)]
+    questions, missing = askable(STORY_QUESTIONS, Items(pairs))
+    assert [question.name for question in questions] == ["number", "later_cue"] and missing == []
+
+
 def test_every_untrained_model_chooses_its_own_head() -> None:
     accuracy = [choose_and_test(untrained_view(seed))[1] for seed in (0, 1)]
     result = finding_of(of_random_weights(), "number").untrained["accuracy"]
@@ -123,15 +130,14 @@ def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
 
 def test_undecided_sites_have_a_distance_of_exactly_zero() -> None:
     contract = of_random_weights().contract
-    names = {question.name for question in UNDECIDED}
-    assert {contract[name] for name in names} == {0} and contract.keys() == LIMITS.keys() | names
+    assert {contract[name] for name in UNDECIDED} == {0} and contract.keys() == {*LIMITS, *UNDECIDED}
 
 
 def test_a_model_that_breaks_the_contract_and_an_undecided_site_that_is_decided_are_refused() -> None:
     items = story_pairs("study")
     with pytest.raises(UserError, match="does not end in the model's logits"):
         study(ScaledLogits(story_model()), untrained_view, items, STORY_QUESTIONS, SETTINGS)
-    decided = [replace(pair, question=UNDECIDED[0].name) for pair in items.of("number", "iid").pairs]
+    decided = [replace(pair, question=UNDECIDED[0]) for pair in items.of("number", "iid").pairs]
     with pytest.raises(UserError, match="agreement_before_pronoun is decided"):
         studied(planted("coreference"), chosen(items, "number") + Items(decided))
 

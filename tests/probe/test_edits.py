@@ -1,6 +1,5 @@
 """Edits of heads give the margins that the texts alone give with the edit by hand, and shares by their definitions."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -103,13 +102,13 @@ def test_a_pass_at_the_site_equals_whole_passes(edit: str) -> None:
 def test_weights_and_probabilities_at_the_site_are_those_of_the_texts() -> None:
     items = passage_items().of("next_pronoun_gender", "dev")
     model, pair = copying_model([0.5, 2.0]), items.pairs[1]
-    sites = Sites(model, items, 100)
-    for text, own in enumerate(pair.cells):
-        row = model.record(torch.tensor([own.tokens]))[0].scores[0, 1, -1].softmax(-1)
-        expected = [float(row[[i for word in words for i in word]].sum()) for words in (own.meant, own.other)]
-        assert sites.weights(Head(0, 1))[1, text] == pytest.approx(expected, abs=1e-5)
-        of_words = model.logits(torch.tensor([own.tokens]))[0, -1].softmax(-1)[[own.answers[0], own.foils[0]]]
-        assert sites.probabilities([Head(0, 1)])[1, text, 0] == pytest.approx(of_words.tolist(), abs=1e-5)
+    weights, probabilities = Sites(model, items, 100).shown(Head(0, 1), [Head(0, 1)])
+    cell = pair.cells[0]
+    row = model.record(torch.tensor([cell.tokens]))[0].scores[0, 1, -1].softmax(-1)
+    expected = [float(row[[*sum(words, ())]].sum()) for words in (cell.meant, cell.other)]
+    assert weights[1] == pytest.approx(expected, abs=1e-5)
+    of_words = model.logits(torch.tensor([cell.tokens]))[0, -1].softmax(-1)[[cell.answers[0], cell.foils[0]]]
+    assert probabilities[1, 0] == pytest.approx(of_words.tolist(), abs=1e-5)
 
 
 def test_the_direct_effects_of_heads_add_up_to_the_decision() -> None:
@@ -227,18 +226,12 @@ def test_a_removed_head_and_a_cut_link_are_the_edits_of_a_pass() -> None:
 
 @pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0])])
 def test_a_link_that_no_text_has_is_refused(token: int, targets: list[int]) -> None:
-    makers: list[Callable[[], HeadEdit]] = [
-        lambda: cut_link(0, 0, token, targets), lambda: exchange_links(0, 0, token, [0], targets),
-    ]  # fmt: skip
-    for make in makers:
-        with pytest.raises(UserError, match=f"^no link from token {token} to "):
-            make()
-
-
-def test_links_outside_the_text_and_sets_that_overlap_are_refused() -> None:
-    tokens = torch.ones(1, 5, dtype=torch.long)
-    for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
-        with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
-            pair_view().logits(tokens, edits=[edit])
+    with pytest.raises(UserError, match=f"^no link from token {token} to "):
+        cut_link(0, 0, token, targets)
+    with pytest.raises(UserError, match=f"^no link from token {token} to "):
+        exchange_links(0, 0, token, [0], targets)
     with pytest.raises(UserError, match="must not share a token$"):
         exchange_links(0, 0, 4, [1, 2], [2])
+    for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
+        with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
+            pair_view().logits(torch.ones(1, 5, dtype=torch.long), edits=[edit])

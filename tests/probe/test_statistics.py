@@ -87,7 +87,7 @@ def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases
     passed = 0
     for trial in range(300):
         values = rng.integers(0, 5, size=(60, 6, 6)) / 4  # accuracy of a block: 0, 1/4 .. 1
-        passed += values.mean(axis=0).max() > Sample(values, [np.arange(60)], []).chance_level(0.5, 400, trial)
+        passed += values.mean(axis=0).max() > Sample(values, [np.arange(60)], []).chance_level(400, trial)
     assert 0.01 <= passed / 300 <= 0.10
 
 
@@ -96,11 +96,11 @@ def test_with_effects_of_words_and_frames_the_chance_level_is_conservative_and_t
     passed = {"all": 0, "frames": 0}
     for trial in range(200):
         blocks = draw_blocks(37, 11, 211, rng)
-        values = null_scores(blocks, 8, rng)
+        values = null_scores(blocks, 8, rng) + 0.5
         best = values.mean(axis=0).max()
         clusterings = [blocks.frame, blocks.first, blocks.second]
-        passed["all"] += best > Sample(values, clusterings, []).chance_level(0.0, 200, trial)
-        passed["frames"] += best > Sample(values, clusterings[:1], []).chance_level(0.0, 200, trial)
+        passed["all"] += best > Sample(values, clusterings, []).chance_level(200, trial)
+        passed["frames"] += best > Sample(values, clusterings[:1], []).chance_level(200, trial)
     assert passed["all"] <= 0.05 * 200
     assert passed["frames"] > 0.2 * 200
 

@@ -86,6 +86,7 @@ def test_another_head_type_or_contradicting_values_exclude_any_claim(
 
 def test_guards_that_a_question_of_the_users_own_switches_off_are_not_asked() -> None:
     own = question_of_file("mine", "", "a to b", ["selective", "previous"], "file.jsonl")
+    assert (own.outcome, own.file, own.exclusions) == ("attention", "file.jsonl", ("induction", "value_contrast"))
     assert exclusions_of(own, {"previous": 0.9}, {}) == []
     found = judge(STRONG | {"selectivity": Estimate(0.0)}, own)
     assert found.verdict == "supported" and "selective" not in {criterion.name for criterion in found.criteria}
@@ -151,12 +152,9 @@ COMPLETE = {
     ("outcome", "change", "seeds", "level"),
     [
         ("attention", {}, (4, 5), "E4"),
-        ("attention", {}, (3, 5), "E3"),
-        ("attention", {}, (4, 4), "E3"),
         ("attention", {"restored": Estimate(0.5)}, (5, 5), "E3"),
         ("attention", {"restored": NAN}, (5, 5), "E3"),
         ("attention", {"ov_auc": Estimate(0.8, 0.5, 0.9)}, (5, 5), "E3"),
-        ("attention", {"swap": Estimate(0.1)}, (5, 5), "E2"),
         ("edge", {}, (4, 5), "E4"),
         ("edge", {"author_where_nearest_wrong": Estimate(0.7, 0.5, 0.8)}, (5, 5), "E3"),
     ],
@@ -168,5 +166,3 @@ def test_the_last_level_needs_its_own_bars_and_other_seeds(
     head = judge(COMPLETE[outcome] | change, question)
     finding = blank(Finding, outcome=outcome, unit="head", head=head)
     assert level_over_seeds(finding, question, *seeds) == level
-    as_set = replace(finding, unit="set", set=head)
-    assert level_over_seeds(as_set, question, *seeds) == (head.level if outcome == "attention" else level)

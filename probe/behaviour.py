@@ -40,26 +40,19 @@ def measure_payoffs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the margin log p(answers) - log p(foils) and the loss -log p(target), [N] each, in nats at the payoff.
 
-    Both are nan for texts without a payoff.
+    Every text must have a payoff.
     """
     # The texts up to the payoff, whose next token is the answer.
-    margins, losses = np.full((2, len(cells)), np.nan)
-    with_payoff: list[int] = []
-    texts: list[tuple[int, ...]] = []
-    for i, cell in enumerate(cells):
-        if cell.payoff is not None:
-            with_payoff.append(i)
-            texts.append(cell.tokens[: cell.payoff + 1])
-
+    texts = [cell.tokens[: (cell.payoff or 0) + 1] for cell in cells]
+    margins, losses = np.empty((2, len(cells)))
     for members, rows, tokens, payoffs in text_batches(texts, tokens_per_batch):
-        index = [with_payoff[i] for i in members]
-        batch = [cells[i] for i in index]
+        batch = [cells[i] for i in members]
         logits = model.logits(tokens.to(model.device), payoffs.to(model.device))[rows]  # [N, V]
         answers, foils = answer_ids(batch)
         targets = torch.tensor([cell.target for cell in batch], device=logits.device)
         of_batch = answer_margins(logits, answers.to(logits.device), foils.to(logits.device))
-        margins[index] = of_batch.cpu().numpy()
-        losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
+        margins[members] = of_batch.cpu().numpy()
+        losses[members] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
 
 
@@ -74,5 +67,5 @@ def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
     blind = bayes = share = None
     if all(cell.surprisal for cell in cells):
         blind, bayes = np.array([cell.surprisal for cell in cells]).mean(axis=0).tolist()  # as in ORACLES
-        share = None if np.isnan(loss) or blind == bayes else (blind - loss) / (blind - bayes)
+        share = None if blind == bayes else (blind - loss) / (blind - bayes)
     return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}

@@ -118,8 +118,8 @@ class _Batch:
 
     def by_pair(self, logits: Tensor) -> np.ndarray:
         """Return the margins [pairs, 2] of the logits [B, V] at the payoff."""
-        margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
-        return margins.reshape(-1, 2)
+        margin: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
+        return margin.reshape(-1, 2)
 
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:

@@ -167,9 +167,9 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
         "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
     }
 
-    # The model's answers; without a payoff the means are nan.
-    margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
-    if not np.isnan(losses).any():
+    # The model's answers, if every text has a payoff.
+    if all(cell.payoff is not None for cell in items.cells):
+        margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
         known = mean_losses(losses, items.cells)
         values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": known.pop("loss")}
         values |= {name: value for name, value in known.items() if value is not None}

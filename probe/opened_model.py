@@ -28,7 +28,7 @@ class OpenedModel:
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
     bos_id: int  # the token before every text
-    data: DataConfig | None  # of a run; of an external model the stories, or None: English text
+    data: DataConfig | None  # corpus of a run; external model: the stories, or None: English text
     data_fingerprint: str
     shape: Mapping[str, Any]  # for probe.json: model settings, or the facts about an external model
     n_parameters: int

@@ -20,7 +20,7 @@ from training.metrics import Metrics
 
 _Value = TypeVar("_Value")
 _AT_START = {"accuracy": 0.5}  # value at the start of a curve; the others rise from 0
-_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # of the model, and where they rise from
+_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, and their start
 SHOWN = {
     "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
     "edge": ("swap", "flips", "author", "nearest"),

@@ -41,7 +41,7 @@ class Study:
     behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
-    scores: HeadScores | None = None  # of every head at every pair, by attention
+    scores: HeadScores | None = None  # every head at every pair, by attention
 
 
 def study(

@@ -15,7 +15,7 @@ from probe.rules import word_ids
 from probe.statistics import ratio_interval
 
 N_BOOTSTRAP = 1000
-_N_ROWS = 16  # of random tokens, for the types of heads
+_N_ROWS = 16  # rows of random tokens, for the types of heads
 _N_DISTINCT = 24  # tokens before the repetition
 
 

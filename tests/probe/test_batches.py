@@ -14,7 +14,7 @@ def test_items_of_similar_length_come_together_the_longest_first() -> None:
 
 def test_equal_texts_share_a_row_and_texts_are_padded_on_the_right() -> None:
     texts = [(4, 5), (7,), (4, 5), (1, 2, 3)]
-    [batch] = text_batches(texts, 100)
-    assert batch.tokens.tolist() == [[7, 0, 0], [4, 5, 0], [1, 2, 3]]
-    assert dict(zip(batch.members, batch.rows, strict=True)) == {1: 0, 0: 1, 2: 1, 3: 2}
-    assert batch.last.tolist() == [0, 1, 2]
+    [(members, rows, tokens, last)] = text_batches(texts, 100)
+    assert tokens.tolist() == [[7, 0, 0], [4, 5, 0], [1, 2, 3]]
+    assert dict(zip(members, rows, strict=True)) == {1: 0, 0: 1, 2: 1, 3: 2}
+    assert last.tolist() == [0, 1, 2]

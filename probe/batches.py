@@ -49,7 +49,7 @@ def text_batches(
             for row, text in enumerate(batch):
                 indices += members[text]
                 rows += [row] * len(members[text])
-            yield indices, rows, pad_rows(batch), torch.tensor([lengths[i] - 1 for i in chosen])
+            yield indices, rows, pad_rows(batch), torch.tensor(list(map(len, batch))) - 1
             bar.update(len(chosen))
 
 

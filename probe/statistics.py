@@ -40,7 +40,7 @@ def ratio_interval(
 def _design_interval(
     numerator: np.ndarray, denominator: np.ndarray, design: Design, n_bootstrap: int, seed: int
 ) -> np.ndarray:
-    n_clusters = min(len(np.unique(clusters)) for clusters in design)
+    n_clusters = min(map(len, map(np.unique, design)))
     if n_clusters < 2:
         return np.full((2, numerator.shape[1]), np.nan)
 

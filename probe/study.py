@@ -62,6 +62,8 @@ def study(
     chosen, missing = askable(questions, items)
     by_attention = [question for question in chosen if question.outcome == "attention"]
     result = Study(missing=missing)
+
+    # By attention every head is measured once for all questions; by edges each question has passages of its own.
     if by_attention:
         models = map(untrained, seeds)
         findings, scores, contract, grids = study_attention(model, models, items, by_attention, config, progress)

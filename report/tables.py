@@ -23,13 +23,13 @@ from probe.sentences import TokenizedText
 _LEGENDS = {  # by outcome
     "attention": """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
-block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of
+block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
 the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
     "edge": """\
 Read at the word before the pronoun. swap: how much of the decision changes sides when the head's attention to
 the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how
 often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all
-heads. E1: the pronoun follows the entities. E2: cutting the head's edges moves it. E3: the head decides it.""",
+heads, doubled for a set. E1: the pronoun follows the entities. E2: cutting edges moves it. E3: the head decides it.""",
 }
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.

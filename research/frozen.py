@@ -27,7 +27,7 @@ _SCORES = _names("""accuracy block_accuracy pair_accuracy pronoun_contrast=contr
     value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
     p_corrected=p best_baseline.difference=lead lead selectivity unlinked_share""")
 _EDITS = _names("""attention_swap=swap edge_ablation=cut_meant distractor_edge_ablation=cut_other
-    edge_specificity=specificity head_effect=counterpart zero_ablation=zero denoising_patch=restored
+    edge_specificity=specificity zero_ablation=zero denoising_patch=restored
     answer_difference=answer""")
 _EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other content_cut=beyond_control share=swap
     flips""")

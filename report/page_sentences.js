@@ -95,7 +95,7 @@ function drawSentence() {
   const sentence = sentences.get(state.sentence);
   if (!sentence) return show("sentence");
   const hadFocus = document.getElementById("words")?.contains(document.activeElement);
-  show("sentence", aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence), saveButtons(sentence));
+  show("sentence", aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence));
   if (hadFocus) document.querySelector("#words [tabindex='0']").focus();
 }
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,19 +227,6 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
 
 
 # The page
-
-
-def test_pictures_are_saved_as_svg_and_png(show: Show, tmp_path: Path) -> None:
-    with show() as view:
-        for name, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
-            with view.page.expect_download() as download:
-                view.page.get_by_role("button", name=f"Save lines as {name}").click()
-            download.value.save_as(tmp_path / name)
-            content = (tmp_path / name).read_bytes()
-            assert content.startswith(start) and len(content) > 2000
-        svg = (tmp_path / "SVG").read_text()
-        assert "cat" in svg and "rgb(" in svg and "class=" not in svg and "<title>Attention of L" in svg
-        assert view.complaints == []
 
 
 def test_hostile_texts_stay_text(show: Show) -> None:

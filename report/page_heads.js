@@ -18,10 +18,8 @@ function drawHeads() {
     element("thead", {}, element("tr", {}, element("td"), ...numbers)),
     element("tbody", {}, ...rows),
   );
-  const hadFocus = document.getElementById("heads-grid").contains(document.activeElement);
   show("heads-grid", table);
   arrowKeys([...table.querySelectorAll("button")], nHead);
-  if (hadFocus) table.querySelector("[aria-pressed=true]").focus();
   show("heads-legend", meaning(scores), element("span", { class: "keys" }, ...keysOf(scores)));
 }
 
@@ -38,7 +36,7 @@ function headButton(layer, head, scores) {
     "aria-pressed": String(isSelected),
     tabindex: isSelected ? "0" : "-1",
     "aria-label": facts.join(", "),
-    "data-head": headName(layer, head),
+    "data-name": headName(layer, head),
     class: isChosen(layer, head) ? "chosen" : null,
   });
 

@@ -6,11 +6,9 @@ const PRONOUNS = Object.keys(OTHER_PRONOUN);
 const DETERMINERS = "the a an some his her my your our their this that".split(" ");
 const NO_NOUNS = [...PRONOUNS, ...DETERMINERS, ..."one once you we i and or but so because when then there not on in at to of with near by for from was were is are did had".split(" ")];
 const LONGEST_TEXT = 5000; // characters
-const SLOW = 60; // milliseconds of a pass from which on the page waits for a pause in typing
 const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] }; // the words of an edit
 
 let typingTimer = null;
-let slowest = 0;
 
 function liveSentence() {
   return sentences.get("live-1");
@@ -38,7 +36,6 @@ function fitted(text) {
 
 // Show what is typed, with the live sentence selected. Changes of links stay as long as their words do.
 function typed(text) {
-  const start = performance.now();
   const { text: shown, note } = fitted(text);
   const before = liveSentence().words;
   setLive(shown);
@@ -53,17 +50,16 @@ function typed(text) {
   ]);
   const place = state.sentence !== "live-1" && live.head ? { layer: live.head[0], head: live.head[1] } : {};
   update({ sentence: "live-1", query: null, target: null, other: null, edits, revision: state.revision + 1, ...place });
-  slowest = Math.max(slowest, performance.now() - start);
 }
 
 function showLiveNotes(notes) {
   show("live-notes", ...notes.filter(Boolean).map((line) => element("p", { class: "note" }, element("bdi", {}, line))));
 }
 
+// Keys that were pressed during a slow pass are read together.
 function onTyped({ target: { value } }) {
   clearTimeout(typingTimer);
-  if (slowest < SLOW) typed(value);
-  else typingTimer = setTimeout(() => typed(value), 150);
+  typingTimer = setTimeout(typed, 0, value);
 }
 
 // Links change the text through its field.
@@ -94,7 +90,7 @@ function drawLive() {
   setLive(live.text);
   redrawOn("edits revision time", drawAnswers);
   redrawOn("edits revision time pair", drawCompare);
-  redrawOn("sentence edits revision layer head query target other", () => keepFocus("live-edit", showEdit, "[data-name=remove]"));
+  redrawOn("sentence edits revision layer head query target other", drawEdit);
   redrawOn("sentence edits revision layer head query target other time pair", drawShare);
 }
 
@@ -175,7 +171,7 @@ function likelyNouns({ words }, query) {
   return [...words.keys()].slice(0, query).filter(isNoun).concat(0, 1).slice(0, 2);
 }
 
-function showEdit() {
+function drawEdit() {
   // A row of controls for the head, and one for its link
   const sentence = liveSentence();
   const words = sentence.words.map((text, position) => [position, `${position} ${label(text, 16)}`]);

@@ -35,17 +35,14 @@ function drawGroups() {
 // Small cards
 
 function drawCards() {
-  const members = groupsNow().get(groupNow()) ?? [];
-  const strip = document.getElementById("cards");
-  const focused = [...strip.children].indexOf(document.activeElement);
-  show("cards", ...members.map(card));
-  strip.children[focused]?.focus();
+  show("cards", ...(groupsNow().get(groupNow()) ?? []).map(card));
 }
 
 function card(sentence) {
   const characters = Array.from(sentence.text.slice(-400));
   const text = characters.length > 110 ? `…${characters.slice(-108).join("")}` : characters.join("");
-  const select = button("", () => selectSentence(sentence), { class: "card", "aria-pressed": String(sentence.id === state.sentence) });
+  const attributes = { class: "card", "aria-pressed": String(sentence.id === state.sentence), "data-name": sentence.id };
+  const select = button("", () => selectSentence(sentence), attributes);
   select.append(element("span", { class: "card-text" }, text), linesPicture(sentence));
   for (const [role, weight] of mainWeights(sentence)) select.append(element("b", { class: role }, weight));
   return select;
@@ -93,10 +90,7 @@ function linesPicture(sentence) {
 
 function drawSentence() {
   const sentence = sentences.get(state.sentence);
-  if (!sentence) return show("sentence");
-  const hadFocus = document.getElementById("words")?.contains(document.activeElement);
-  show("sentence", aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence));
-  if (hadFocus) document.querySelector("#words [tabindex='0']").focus();
+  show("sentence", ...(sentence ? [aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence)] : []));
 }
 
 function aboutSentence(sentence) {
@@ -119,8 +113,12 @@ function wordButtons(sentence) {
   const weights = attentionRow(sentence, query);
   const buttons = sentence.words.map((text, position) => {
     const isQuery = position === query;
-    const attributes = { class: roleOf(sentence, position), "aria-pressed": String(isQuery), tabindex: isQuery ? "0" : "-1" };
-    const word = button("", () => update({ query: position, target: null }), attributes);
+    const word = button("", () => update({ query: position, target: null }), {
+      class: roleOf(sentence, position),
+      "aria-pressed": String(isQuery),
+      tabindex: isQuery ? "0" : "-1",
+      "data-name": position,
+    });
     const weight = weights[position] >= 0.005 ? ` ${number(weights[position])}` : "";
     word.append(element("bdi", {}, label(text)), element("small", {}, weight));
     word.style.setProperty("--share", `${Math.round(70 * weights[position])}%`);

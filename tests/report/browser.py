@@ -40,6 +40,11 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
 
+    def type(self, text: str) -> None:
+        """Type a sentence into the live section; the page reads it in the next task."""
+        self.page.locator("#live-text").fill(text)
+        self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
+
     def check(self) -> None:
         assert self.complaints == []
         assert self.requests == [self.url], "it asked for more than itself"

@@ -50,10 +50,6 @@ def press(view: Opened, name: str, times: int = 1) -> None:
         view.page.locator("#live").get_by_role("button", name=name, exact=True).click()
 
 
-def type_in(view: Opened, text: str) -> None:
-    view.page.locator("#live-text").fill(text)
-
-
 def check_weights(view: Opened, model: TransformerView, text: str, layer: int, head: int, word: str) -> None:
     """Compare the row of words with the attention of torch."""
     shown = [float(each) if each.strip() else 0.0 for each in view.page.locator("#words small").all_inner_texts()]
@@ -78,10 +74,10 @@ def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(sh
     text = "One sunny day, the buses sat near the cat. They"
     with show() as view:
         assert next_words(view) == expected_words(TEXT)
-        type_in(view, text)
+        view.type(text)
         assert next_words(view) == expected_words(text)
         for layer, head in ((0, 1), (1, 2)):
-            view.page.locator(f"[data-head=L{layer}H{head}]").click()
+            view.page.locator(f"[data-name=L{layer}H{head}]").click()
             check_weights(view, VIEW, text, layer, head, "They")
         view.check()
 
@@ -124,7 +120,7 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
     places = [(*head, target) for head in heads for target in range(1, last + 1)]
     layer, head, target = max(places, key=lambda place: abs(change(cut_link(*place[:2], last, [place[2]]))))
     with show() as view:
-        type_in(view, TEXT)
+        view.type(TEXT)
         for label, word in (("Compare", "cat"), ("and", "buses")):
             field(view, label).fill(word)
             field(view, label).press("Tab")
@@ -160,12 +156,12 @@ def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Sho
 
 def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) -> None:
     with show() as view:
-        type_in(view, "The zebra sat")
+        view.type("The zebra sat")
         assert "zebra" in view.page.locator("#live-notes").inner_text()
-        type_in(view, "the cat " * 20)
+        view.type("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
         assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
-        type_in(view, "")
+        view.type("")
         assert next_words(view) == expected_words("")
         view.check()
 
@@ -178,7 +174,7 @@ def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough
     with show() as view:
         open_at(view, state)
         assert view.page.locator("#live-text").input_value() == "The cat slept. It"
-        assert view.page.locator("[aria-pressed=true][data-head]").get_attribute("data-head") == "L1H3"
+        assert view.page.locator("#heads-grid [aria-pressed=true]").get_attribute("data-name") == "L1H3"
         assert n_changes(view) == 2 and "step 16" in view.page.locator("#step-name").inner_text()
         words = next_words(view)
         view.page.locator("summary").click()
@@ -249,7 +245,7 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     with show(color_scheme=scheme, viewport={"width": width, "height": 800}) as view:
         view.page.locator("summary").click()
-        type_in(view, f"{TEXT} zebra")
+        view.type(f"{TEXT} zebra")
         press(view, "Remove this head")
         violations = axe.Axe().run(view.page).response["violations"]
         assert [violation["id"] for violation in violations] == []
@@ -288,8 +284,8 @@ def test_changes_stay_with_their_words_and_are_named_where_they_act(show: Show) 
         press(view, "Remove this head", 2)  # the second changes nothing
         assert n_changes(view) == 4
         assert "L1H3 is removed" in view.page.locator("#sentence").inner_text()
-        view.page.locator("[data-head=L1H0]").click()
+        view.page.locator("[data-name=L1H0]").click()
         assert "is removed" not in view.page.locator("#sentence").inner_text()
-        type_in(view, "The dog slept. It")
+        view.type("The dog slept. It")
         assert "3 of your changes" in view.page.locator("#live-notes").inner_text()
         assert next_words(view) == expected_words("The dog slept. It", [remove_head(1, 3)])

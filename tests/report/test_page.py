@@ -96,7 +96,7 @@ def test_heads_cards_and_words_show_the_numbers_of_the_content(show: Show) -> No
         view.page.locator("#words button").nth(6).click()
         shown = [float(text or 0) for text in view.page.locator("#words button small").all_inner_texts()]
         assert shown == pytest.approx([w if w >= 0.005 else 0 for w in weights[0, 1, 6]], abs=0.0051)
-        view.page.locator("[data-head=L1H2]").click()
+        view.page.locator("[data-name=L1H2]").click()
         words = CONTENT.sentences[2].words
         row = weights_of("number-2")[1, 2, words.index("They")]
         expected = [f"{noun} {row[words.index(noun)]:.2f}" for noun in ("buses", "cat")]
@@ -139,7 +139,7 @@ def test_choosing_a_question_shows_its_claim_its_measures_and_its_sentences(show
 
 def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
     with show() as view:
-        view.page.locator("[data-head=L0H1]").focus()
+        view.page.locator("[data-name=L0H1]").focus()
         for key in ("ArrowDown", "ArrowRight", "Enter"):
             view.page.keyboard.press(key)
-        assert view.page.locator("[data-head=L1H2]").get_attribute("aria-pressed") == "true"
+        assert view.page.locator("[data-name=L1H2]").get_attribute("aria-pressed") == "true"

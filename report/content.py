@@ -93,7 +93,7 @@ def page_content(
         sentences=chosen,
         training=training,
         tables=model_tables(results) if results else [],
-        resumed=opened.resumed,
+        resumed=list(opened.resumed),
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
@@ -130,7 +130,7 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
         facts=" · ".join(facts),
         n_layer=model.n_layer,
         n_head=model.n_head,
-        environment=opened.environment,
+        environment=dict(opened.environment),
         commands=reproducing_commands(opened, results.settings if results else None, own[0] if own else None),
     )
 

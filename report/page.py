@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ class PageModel:
     facts: str
     n_layer: int
     n_head: int
-    environment: Mapping[str, Any]
+    environment: dict[str, Any]
     commands: list[str]  # that make the page again
 
 
@@ -107,7 +106,7 @@ class PageContent:
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     tables: list[Table] = field(default_factory=list)
-    resumed: Sequence[str]
+    resumed: list[str]
     omissions: list[str]  # parts that are left out for their size
     live: Live = Live(None, "")
 
@@ -125,30 +124,26 @@ def page(content: PageContent) -> str:
         loader=FileSystemLoader(FOLDER), autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True
     )
     templates.filters["first_sentence"] = _first_sentence
-    script, style = script_text(), style_text()
+    script = _script_text()
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return templates.get_template("page.html").render(
         content=content,
         badges=BADGES,
         longest_unbroken=LONGEST_UNBROKEN,
-        policy=Markup(policy(script, style)),
+        policy=Markup(_policy(script, style)),
         style=Markup(style),
         script=Markup(script),
         embedded=Markup(_embedded_json(content)),
     )
 
 
-def script_text() -> str:
+def _script_text() -> str:
     """Return the script of the page; its files share one scope."""
     script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     return f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
 
 
-def style_text() -> str:
-    """Return the style of the page."""
-    return (FOLDER / "page.css").read_text(encoding="utf-8")
-
-
-def policy(script: str, style: str) -> str:
+def _policy(script: str, style: str) -> str:
     """Return the Content-Security-Policy that allows exactly this script and this style."""
     hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in (script, style)]
     sources = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)

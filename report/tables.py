@@ -54,8 +54,8 @@ class Table:
     """A table of the evidence."""
 
     title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    header: list[str]
+    rows: list[list[str]]
     note: str = ""
 
     def lines(self) -> list[str]:

@@ -48,8 +48,7 @@ function typed(text) {
     unknown.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
   ]);
-  const place = state.sentence !== "live-1" && live.head ? { layer: live.head[0], head: live.head[1] } : {};
-  update({ sentence: "live-1", query: null, target: null, other: null, edits, revision: state.revision + 1, ...place });
+  update({ sentence: "live-1", query: null, target: null, other: null, edits, revision: state.revision + 1 });
 }
 
 function showLiveNotes(notes) {
@@ -74,8 +73,7 @@ function drawLive() {
   field.value = live.text;
   field.addEventListener("input", onTyped);
   // Drawn only while it is open, which halves the work of a key
-  const title = live.rounding ? "Link, Python and rounding" : "Link and Python";
-  const share = element("details", {}, element("summary", {}, title), element("div", { id: "live-share" }));
+  const share = element("details", {}, element("summary", {}, "Link and Python"), element("div", { id: "live-share" }));
   share.addEventListener("toggle", drawShare);
   show(
     "live-body",
@@ -235,7 +233,7 @@ function findLink() {
   showLiveNotes([`Of all links from the last word, cutting ${link} changes log p(${left}) − log p(${right}) most: by ${number(change)}.`]);
 }
 
-// Link, Python, rounding
+// Link and Python
 
 function drawShare() {
   if (!document.querySelector("#live details").open) return;
@@ -247,7 +245,6 @@ function drawShare() {
     element("p", { class: "actions" }, address),
     element("p", { class: "rule" }, "From # on, the link works behind the name of any copy of this file. The same in Python, in the folder of the program:"),
     element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode(liveSentence().text))),
-    live.rounding ? element("p", { class: "rule" }, live.rounding) : null,
   );
 }
 

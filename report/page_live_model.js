@@ -9,27 +9,27 @@ const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
 function hasHistory() {
-  return Boolean(live && live.earlier_steps.length);
+  return Boolean(live && live.earlier.steps.length);
 }
 
 // The step whose weights compute what the slider shows: the last recorded one at or before it.
 function liveStep() {
   if (!hasHistory() || state.time === END) return live.step;
-  const recorded = [...live.earlier_steps, live.step].sort((a, b) => a - b);
+  const recorded = [...live.earlier.steps, live.step].sort((a, b) => a - b);
   return recorded.findLast((step) => step <= steps[state.time]) ?? recorded[0];
 }
 
 function liveModel(step) {
   if (!liveModels.has(step)) {
-    const index = live.earlier_steps.indexOf(step);
-    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier[index], "float16"];
+    const index = live.earlier.steps.indexOf(step);
+    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
     liveModels.set(step, openModel(live.shape, live.parameters, data, type));
   }
   return liveModels.get(step);
 }
 
 function reading(text) {
-  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text, live.start_name));
+  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text));
   return readings.get(text);
 }
 

@@ -1,7 +1,7 @@
 """Page contents without a run: the worked examples in a random model, and the findings of an example head."""
 
 from base64 import b64decode
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from itertools import cycle
 from pathlib import Path
@@ -22,7 +22,7 @@ from probe.questions import HEADLINE, QUESTIONS
 from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
 from probe.sentences import TokenizedText, tokenize_text
 from report.content import page_content
-from report.live import Live, plain_shape
+from report.live import Live
 from report.page import PageContent
 from tests.tiny_models import random_model
 from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
@@ -129,7 +129,7 @@ def opened_run() -> tuple[OpenedRun, WeightHistory]:
     run = OpenedRun(
         folder=Path("runs/default"), name="default", source="runs/default", model=TransformerView(model),
         untrained=lambda seed: TransformerView(model), tokenizer=tokenizer, bos_id=end_id(tokenizer),
-        data=settings.data, data_fingerprint="", shape=plain_shape(model.config), n_parameters=n_parameters(model),
+        data=settings.data, data_fingerprint="", shape=asdict(model.config), n_parameters=n_parameters(model),
         departures=(), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1], seed=1,
         resumed=("Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02).",),
         settings=settings, transformer=model,

@@ -71,7 +71,7 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
 def test_the_live_model_begins_with_what_was_tested() -> None:
     found = sample.finding("next_pronoun_gender")
     model = live_content(RUN, sample.results(found), None, None, []).model
-    assert model is not None and (model.text, model.head) == (found.examples[0].text, found.place)
+    assert model is not None and model.text == found.examples[0].text
     assert model.pair == ["she", "he"]
     median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
     own = replace(sample.finding("number"), file="own.jsonl", examples=[median])
@@ -119,16 +119,16 @@ def test_a_model_that_the_page_cannot_run_has_a_reason(change: Callable[[OpenedR
 def test_a_small_model_is_exact_and_a_larger_one_is_asked_for_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
     model = live_content(RUN, None, history, None, []).model
-    assert model is not None and (model.type, model.rounding) == ("float32", "")
-    assert model.earlier_steps == HISTORY.steps
+    assert model is not None and model.type == "float32"
+    assert model.earlier == HISTORY
     assert sum(size for _, size in model.parameters) == RUN.n_parameters
 
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")
     monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
     monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)
     assert "live=true writes it" in live_content(RUN, None, None, None, []).reason
-    model = live_content(RUN, None, history, True, []).model
-    assert model is not None and (model.type, model.earlier_steps) == ("float16", []) and "float16" in model.rounding
+    model = live_content(RUN, None, None, True, []).model
+    assert model is not None and (model.type, model.earlier.steps) == ("float16", [])
 
 
 @pytest.mark.parametrize("n_steps", [5, 60])
@@ -136,6 +136,8 @@ def test_earlier_steps_beyond_the_limit_are_thinned_evenly(n_steps: int) -> None
     size = live.MAX_HISTORY_CHARACTERS // 8
     history = WeightHistory(list(range(n_steps + 1)), ["x" * size] * (n_steps + 1))
     omissions: list[str] = []
-    steps, data = live._thinned(history, n_steps, omissions)
-    assert len(steps) == len(data) == min(8, n_steps) and (steps[0], steps[-1]) == (0, n_steps - 1)
+    model = live_content(replace(RUN, step=n_steps), None, history, None, omissions).model
+    assert model is not None
+    steps = model.earlier.steps
+    assert len(steps) == len(model.earlier.data) == min(8, n_steps) and (steps[0], steps[-1]) == (0, n_steps - 1)
     assert bool(omissions) == (n_steps > 8) and np.ptp(np.diff(steps)) <= 1

@@ -34,7 +34,7 @@ def test_a_report_is_what_the_program_writes_now_and_is_small_enough(name: str) 
     text = text_of(name)
     assert page(from_json(PageContent, content, name)) == text, "make reports"
     assert not re.search("/tmp|/home|/root", text)  # no folder of its maker
-    history = sum(map(len, content["live"]["model"]["earlier"]))
+    history = sum(map(len, content["live"]["model"]["earlier"]["data"]))
     assert len(text) <= 5_000_000 and (name == "english" or len(text) - history <= 1_300_000)
 
 
@@ -114,12 +114,12 @@ def test_the_answers_of_the_worksheet_are_those_of_the_page(show: Show) -> None:
 def test_at_an_earlier_step_the_page_computes_with_the_weights_of_that_step(step: int, show: Show) -> None:
     content = content_of("stories")
     live = content["live"]["model"]
-    model = model_of(live, live["earlier"][step], "<f2")
+    model = model_of(live, live["earlier"]["data"][step], "<f2")
     sentence = content["sentences"][0]
     text = read(live, sentence["text"])
     layer, head = content["findings"][0]["place"]
     with show(text_of("stories")) as view:
-        position = content["training"]["steps"].index(live["earlier_steps"][step])
+        position = content["training"]["steps"].index(live["earlier"]["steps"][step])
         view.page.locator("#step").fill(str(position))
         texts = view.page.locator("#words button small").all_inner_texts()
         row = word_attention(model, [text])[0][layer, head, sentence["query"][0]]

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
 from data.tokenizer import bpe_tokenizer, character_tokenizer, encode_with_bos, end_id, word_tokenizer
+from data.typed_json import to_json
 from model.config import Scale, Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
 from probe.sentences import tokenize_text, word_attention
-from report.live import live_tokenizer, plain_shape
+from report.live import live_tokenizer
 from report.page import FOLDER
 from tests.tiny_models import VARIANTS, random_model
 from training.weight_history import pack_parameters
@@ -47,12 +48,12 @@ RUN = """(task) => {
 READ = """({ tokenizer, texts }) => {
   const opened = openTokenizer(tokenizer);
   return texts.map((text) => {
-    const { tokens, words, members } = readText(opened, text, "(start)");
+    const { tokens, words, members } = readText(opened, text);
     return { tokens, spans: tokensOf(opened, text).map(({ start, end }) => [start, end]), words, members };
   });
 }"""
 ROWS = """(task) => {
-  const reading = readText(openTokenizer(task.tokenizer), task.text, "(start)");
+  const reading = readText(openTokenizer(task.tokenizer), task.text);
   const run = runModel(openModel(task.shape, task.parameters, task.data, task.type), reading.tokens);
   const rowOf = (row, layer, head) => Array.from(wordRow({ reading, run }, row, layer, head));
   const ofHead = (layer, head) => reading.words.map((_, row) => rowOf(row, layer, head));
@@ -94,7 +95,7 @@ def head_edit(edit: Edit) -> HeadEdit:
 def task_of(model: Transformer) -> dict[str, Any]:
     parameters = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
     data = pack_parameters(model, torch.float32)
-    return {"shape": plain_shape(model.config), "parameters": parameters, "data": data, "type": "float32"}
+    return {"shape": to_json(model.config), "parameters": parameters, "data": data, "type": "float32"}
 
 
 def rounded_again(model: Transformer) -> Transformer:

@@ -106,7 +106,6 @@ class PageContent:
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     tables: list[Table] = field(default_factory=list)
-    resumed: list[str]
     omissions: list[str]  # parts that are left out for their size
     live: Live = Live(None, "")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Finding, TestedModel
+from probe.results import Finding, ProbeResults, TestedModel
 from training.command_line import program_command
 from training.settings import compose_settings, flatten
 
@@ -26,15 +26,14 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     return program_command("eval", *model, *arguments)
 
 
-def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None, items: str | None = None) -> list[str]:
-    """Return the commands that train a run and test it again with the same settings; `probe` is None if untested.
-
-    `items` is the file of a question of the user's own.
-    """
-    used = {} if probe is None else {f"probe.{name}": value for name, value in asdict(probe).items()}
-    defaults = {f"probe.{name}": value for name, value in asdict(ProbeConfig()).items()}
-    own = [] if items is None else [f"items={items}"]
-    commands = [eval_command(opened, *own, *_changed(used, defaults))]
+def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
+    """Return the commands that train a run and test it again with the same settings; `results` None: untested."""
+    arguments = []
+    if results and results.findings and results.findings[0].file:
+        arguments.append(f"items={results.findings[0].file}")
+    if results:
+        arguments += _changed(asdict(results.settings), asdict(ProbeConfig()), "probe.")
+    commands = [eval_command(opened, *arguments)]
     if isinstance(opened, OpenedRun):
         # Every setting of a text is given. The folder of the run and the like are no settings of it.
         source = opened.settings.data.source
@@ -47,10 +46,13 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None, items: 
     return commands
 
 
-def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return NAME=VALUE, as Hydra reads them, of the settings that differ from the defaults."""
-    changed = [(name, value) for name, value in used.items() if name not in defaults or value != defaults[name]]
-    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changed]
+    changed = []
+    for name, value in used.items():
+        if name not in defaults or value != defaults[name]:
+            changed.append(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
+    return changed
 
 
 def ablation_code(finding: Finding, model: TestedModel) -> str:

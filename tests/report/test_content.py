@@ -54,7 +54,7 @@ def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
 def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     text = "One sunny day, the cat sat near the buses. It"
     shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
-    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning.", *RUN.resumed])
+    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
     content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
     assert content.heading == "Which attention head links a pronoun to its antecedent?"
     assert content.notes == ["A note.", "A warning."]
@@ -82,7 +82,8 @@ def test_the_live_model_begins_with_what_was_tested() -> None:
 @pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
 def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
     run = replace(RUN, settings=replace(RUN.settings, data=data))
-    train, probe = reproducing_commands(run, ProbeConfig(n_untrained=2), "own.jsonl")
+    own = replace(sample.finding("number"), file="own.jsonl")
+    train, probe = reproducing_commands(run, sample.results(own, settings=ProbeConfig(n_untrained=2)))
     python, program, *arguments = shlex.split(train)
     assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
     assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]

@@ -175,10 +175,9 @@ def content() -> PageContent:
 
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
-    page = content()
-    yours = [shown for shown in page.sentences if shown.group == "yours"]
+    yours = [shown for shown in content().sentences if shown.group == "yours"]
     nothing: dict[str, Any] = {"findings": [], "training": None, "tables": []}
-    return replace(page, sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
+    return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 
 def hostile() -> PageContent:

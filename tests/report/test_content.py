@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Shown
 from report import live
 from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
-from report.live import check_live, live_content
+from report.live import LiveModel, check_live, live_content
 from report.page import page
 from report.reproduce import reproducing_commands
 from tests.report import sample
@@ -30,6 +31,12 @@ TEXT_DATA = TextConfig(
 )  # fmt: skip
 
 
+def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
+    model = live_content(run, *arguments).model
+    assert model is not None
+    return model
+
+
 def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
     shown = sample.content().sentences[0]
     big, small = [replace(shown, weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2, [replace(shown, weights="x")]
@@ -41,6 +48,8 @@ def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
     metrics = sample.metrics()
     content = training_content(metrics)
     assert content["steps"] == sample.STEPS and content["loss"]["floor"] == [1.06] * 3
+    titles = [chart["title"] for chart in content["charts"]["later_cue"]]
+    assert titles == ["Accuracy", "Pronoun contrast", "The model's answers"]
     accuracy, contrast, resolved = content["charts"]["number"]
     assert accuracy["heads"] == [point.questions["number"].grids["accuracy"] for point in metrics.probe]
     assert (accuracy["low"], accuracy["high"], contrast["low"]) == (0, 1, None)
@@ -56,7 +65,6 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
     results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
     content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
-    assert content.heading == "Which attention head links a pronoun to its antecedent?"
     assert content.notes == ["A note.", "A warning."]
     (median,) = [sentence for sentence in content.sentences if sentence.group == "median-number"]
     words = [median.words[place] for place in (*median.query, *median.antecedents, *median.distractors)]
@@ -65,18 +73,17 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     assert content.sentences[0].id == "yours-1" and set(content.measures) >= {"accuracy", "contrast"}
     assert "remove_head(0, 1)" in page(content)
     untested = page_content(RUN, None, Metrics([], [], []), None)
-    assert untested.heading == "What each head attends to" and untested.training is None
+    assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
-    found = sample.finding("next_pronoun_gender")
-    model = live_content(RUN, sample.results(found), None, None, []).model
-    assert model is not None and model.text == found.examples[0].text
-    assert model.pair == ["she", "he"]
+    passage = sample.finding("next_pronoun_gender")
+    model = live_model(RUN, sample.results(passage), None, None, [])
+    assert (model.text, model.pair) == (passage.examples[0].text, ["she", "he"])
     median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
     own = replace(sample.finding("number"), file="own.jsonl", examples=[median])
-    model = live_content(RUN, sample.results(own), None, None, []).model
-    assert model is not None and (model.text, model.pair) == ("The cat sat. It", [])
+    model = live_model(RUN, sample.results(own), None, None, [])
+    assert (model.text, model.pair) == ("The cat sat. It", [])
 
 
 @pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
@@ -119,17 +126,14 @@ def test_a_model_that_the_page_cannot_run_has_a_reason(change: Callable[[OpenedR
 
 def test_a_small_model_is_exact_and_a_larger_one_is_asked_for_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
-    model = live_content(RUN, None, history, None, []).model
-    assert model is not None and model.type == "float32"
-    assert model.earlier == HISTORY
-    assert sum(size for _, size in model.parameters) == RUN.n_parameters
+    model = live_model(RUN, None, history, None, [])
+    assert model.type == "float32" and model.earlier == HISTORY
 
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")
     monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
     monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)
     assert "live=true writes it" in live_content(RUN, None, None, None, []).reason
-    model = live_content(RUN, None, None, True, []).model
-    assert model is not None and (model.type, model.earlier.steps) == ("float16", [])
+    assert live_model(RUN, None, None, True, []).type == "float16"
 
 
 @pytest.mark.parametrize("n_steps", [5, 60])
@@ -137,8 +141,7 @@ def test_earlier_steps_beyond_the_limit_are_thinned_evenly(n_steps: int) -> None
     size = live.MAX_HISTORY_CHARACTERS // 8
     history = WeightHistory(list(range(n_steps + 1)), ["x" * size] * (n_steps + 1))
     omissions: list[str] = []
-    model = live_content(replace(RUN, step=n_steps), None, history, None, omissions).model
-    assert model is not None
-    steps = model.earlier.steps
-    assert len(steps) == len(model.earlier.data) == min(8, n_steps) and (steps[0], steps[-1]) == (0, n_steps - 1)
+    earlier = live_model(replace(RUN, step=n_steps), None, history, None, omissions).earlier
+    steps = earlier.steps
+    assert len(steps) == len(earlier.data) == min(8, n_steps) and (steps[0], steps[-1]) == (0, n_steps - 1)
     assert bool(omissions) == (n_steps > 8) and np.ptp(np.diff(steps)) <= 1

@@ -108,20 +108,3 @@ def test_the_answers_of_the_worksheet_are_those_of_the_page(show: Show) -> None:
             view.page.goto(f"{view.url}{address}")
             first = view.page.locator("#live-next li").first.inner_text()
             assert " ".join(first.split()) == expected, address
-
-
-@pytest.mark.parametrize("step", [0, 3])
-def test_at_an_earlier_step_the_page_computes_with_the_weights_of_that_step(step: int, show: Show) -> None:
-    content = content_of("stories")
-    live = content["live"]["model"]
-    model = model_of(live, live["earlier"]["data"][step], "<f2")
-    sentence = content["sentences"][0]
-    text = read(live, sentence["text"])
-    layer, head = content["findings"][0]["place"]
-    with show(text_of("stories")) as view:
-        position = content["training"]["steps"].index(live["earlier"]["steps"][step])
-        view.page.locator("#step").fill(str(position))
-        texts = view.page.locator("#words button small").all_inner_texts()
-        row = word_attention(model, [text])[0][layer, head, sentence["query"][0]]
-        shown = [float(text) if text.strip() else 0.0 for text in texts]
-        assert shown == pytest.approx([weight if weight >= 0.005 else 0 for weight in row], abs=0.0051)

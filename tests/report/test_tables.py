@@ -25,19 +25,16 @@ def change(i: int, p: float = 0.5) -> Change:
                   difference=Estimate(-0.00001, -0.1, 0.2), t=-i, p=p, n=20, smallest_p=0.02)  # fmt: skip
 
 
-def test_numbers_and_heads_as_text() -> None:
+def test_numbers_as_text() -> None:
     assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
-    assert tables.head_names([Head(0, 1), Head(10, 12)]) == "L0H1 + L10H12"
 
 
 def test_the_summary_has_a_table_for_each_outcome_and_one_passage() -> None:
     header, number_line, *lines = summary_lines(results(NUMBER, EDGE, EDGE))
     assert header.split("  ")[0] == "question" and "accuracy [95 %]" in header
-    assert number_line.startswith(
-        'number: "it" or "they": number agreement, at the pronoun  L0H1  0.999 [0.969, 0.999]'
-    )
+    assert number_line.startswith('number: "it" or "they": number agreement, at the pronoun  L0H1  0.999 [0.969, ')
     assert [line.split("  ")[-1] for line in lines if line.startswith('"she"')] == ["supported (E3)"] * 2
     passage = lines.index("  Anna does not listen to Ben. ___")
     attends = "    L0H1 → Anna 0.79, Ben 0.16    next: She 0.91, He 0.02    weights exchanged: She 0.23, He 0.55"
@@ -63,8 +60,7 @@ def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
 
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     titles = [table.title for table in finding_tables(EDGE)]
-    assert titles[:3] == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts"]
-    assert titles[3:] == ["Heads together"]
+    assert titles == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts", "Heads together"]
     assert len(finding_tables(replace(NUMBER, curve=[], parts={}))) == 2
     both = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
     measures = finding_tables(both)[1]
@@ -86,9 +82,8 @@ def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
 
 def test_the_files_have_every_head_and_every_tested_text() -> None:
     rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER, grids={"entropy": [[0.5, 0.25]]})))))
-    assert len(rows) == 4 * 8 + 2 and rows[-1] == dict(
-        question="", measure="entropy", layer="0", head="1", value="0.25"
-    )
+    last = {"question": "", "measure": "entropy", "layer": "0", "head": "1", "value": "0.25"}
+    assert len(rows) == 4 * 8 + 2 and rows[-1] == last
     cells = (Cell((9, 1, 2, 3), 3, ((1,),), ((2,),)), Cell((9, 1, 2, 4), 3, ((2,),), ((1,),)))
     pairs = [Pair("number", part, cells, ("a b it", "a b they"), 0, ("f", "a", "b"), order)
              for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
@@ -109,6 +104,5 @@ def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effec
     every = [f"L{i // 4}H{i % 4}" for i in range(12)]
     assert names == (every if effects is None else [*every[:1:-1], "L0H0"])
     line = next(line for line in lines if "L0H0" in line)
-    assert [
-        word for word in line.split() if word != "0.00"
-    ] == "L0H0 fox 0.75 | fox 0.50 fox 0.25 saw 0.12 ← chosen for number".split()
+    chosen = " ".join(line.replace("L0H0  0.00", "L0H0").split())
+    assert chosen == "L0H0 fox 0.75 | fox 0.50 fox 0.25 saw 0.12 ← chosen for number"

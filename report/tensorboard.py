@@ -65,22 +65,6 @@ def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float =
     return _draw_boxes(rows, caption)
 
 
-def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]], caption: str) -> np.ndarray:
-    """Draw a sentence in each row, every word by its weight: antecedent blue, distractor orange, other words grey.
-
-    `sentences` are the example, its words and the attention [W] of a head from the query to each word.
-    """
-    rows = []
-    for example, words, weights in sentences:
-        colours = {example.antecedent: BLUE, example.distractor: ORANGE}
-        row = []
-        for word, weight in zip(words, weights, strict=True):
-            text = f"{word} {weight:.2f}" if word in colours else word
-            row.append((text, mixed(colours.get(word, GREY), float(weight))))
-        rows.append(row)
-    return _draw_boxes(rows, caption)
-
-
 def draw_snapshot(
     points: Mapping[str, HeadPoint], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
@@ -94,13 +78,24 @@ def draw_snapshot(
             label = MEASURES[measure].label
             images[f"{name}/{label} of heads"] = head_map(np.array(grid), label, *SCALES[measure])
 
-    # The row of the query in the best head, for each sentence of the block
+    # The words of each sentence of the block, as the best head attends to them from the query
     question, best = next(iter(points.items()))
-    block = []
+    rows = []
     for example, words, weights in examples:
         if example in EXAMPLE_BLOCK:
-            block.append((example, words, weights[best.layer, best.head, list(words).index(example.query)]))
-    if block:
+            of_query = weights[best.layer, best.head, list(words).index(example.query)]
+            rows.append(_word_boxes(example, words, of_query))
+    if rows:
         caption = f"{question}: attention of L{best.layer}H{best.head} from the last word"
-        images |= {"example block/best head": example_block(block, caption)}
+        images["example block/best head"] = _draw_boxes(rows, caption)
     return images
+
+
+def _word_boxes(example: Example, words: Sequence[str], weights: np.ndarray) -> list[tuple[str, Colour]]:
+    """Return every word, coloured by its weight [W]: antecedent blue, distractor orange, other words grey."""
+    colours = {example.antecedent: BLUE, example.distractor: ORANGE}
+    row = []
+    for word, weight in zip(words, weights.tolist(), strict=True):
+        text = f"{word} {weight:.2f}" if word in colours else word
+        row.append((text, mixed(colours.get(word, GREY), weight)))
+    return row

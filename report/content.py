@@ -167,10 +167,16 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     notes = lint(text)
 
     # The first word is selected on the page: one that decides comes before its pronoun. Word 0 is the start token.
-    spans = [span for note in notes for span in (note.clue, note.span) if span]
-    query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
-    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [query, [], []], True)
-    return replace(content, notes=[*unknown_note(opened, tokenized), *(note.note for note in notes)])
+    query: dict[int, None] = {}
+    comments = unknown_note(opened, tokenized)
+    for note in notes:
+        comments.append(note.note)
+        for span in (note.clue, note.span):
+            if span:
+                query[1 + tokenized.word_spans.index(span)] = None
+    roles = [list(query), [], []]
+    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", roles, True)
+    return replace(content, notes=comments)
 
 
 def _example_group(examples: Sequence[Example]) -> PageGroup:

@@ -146,15 +146,14 @@ def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
     is_known = {
         "words": True,
         "characters": (before.get("pattern"), before.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
-        "bpe": not (before.get("add_prefix_space") or any(model.get(name) for name in variants))
-        and before.get("use_regex", True),
+        "bpe": not (before.get("add_prefix_space") or any(map(model.get, variants))) and before.get("use_regex", True),
     }
     ids = tokenizer.get_vocab()
     vocabulary = sorted(ids, key=lambda token: ids[token])
-    has_gaps = [ids[token] for token in vocabulary] != list(range(len(vocabulary)))
+    has_gaps = sorted(ids.values()) != list(range(len(ids)))
     if kind is None or not is_known[kind] or has_gaps or content["normalizer"] is not None:
         return None
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.get("merges", ())]
+    merges = list(map(" ".join, model.get("merges", ())))
     return LiveTokenizer(kind, vocabulary, merges, start, ids.get(model.get("unk_token")))
 
 

@@ -192,8 +192,10 @@ def _passage_lines(finding: Finding) -> list[str]:
         facts = f"{finding.place} → {attends}    next: {_chances(shown.next)}"
         lines += [f"  {text} ___", f"    {facts}    weights exchanged: {_chances(shown.exchanged)}"]
     unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
-    lowest = [criterion for criterion in unmet if criterion.level == unmet[0].level]
-    return [*lines, *(f"  not met: {criterion.name} ({criterion.reason})" for criterion in lowest)]
+    for criterion in unmet:
+        if criterion.level == unmet[0].level:
+            lines.append(f"  not met: {criterion.name} ({criterion.reason})")
+    return lines
 
 
 def _chances(chances: Iterable[tuple[str, float]]) -> str:
@@ -264,16 +266,18 @@ def _measure_table(finding: Finding) -> Table:
         columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
     if finding.untrained:
         columns["untrained models [range]"] = (finding.untrained, {})
-    counts = [*finding.clusters.items(), *((f"left out: {reason}", n) for reason, n in finding.left_out.items())]
-    texts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts)
-    note = f"{finding.n:,} tested texts: {texts}."
+    counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]
+    counts += [f"{n:,} left out: {reason.replace('_', ' ')}" for reason, n in finding.left_out.items()]
+    note = f"{finding.n:,} tested texts: {', '.join(counts)}."
     return Table("Measures", ["measure", *columns, "meaning"], _measure_rows(list(columns.values())), note)
 
 
 def _part_table(finding: Finding) -> Table:
     """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
     parts = finding.parts.values()
-    rows = [row[:-1] for row in _measure_rows([(part.values, part.rules) for part in parts])]
+    rows = []
+    for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):  # without the meanings
+        rows.append(cells)
     if rows:
         rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
     note = _PARTS_NOTE if finding.outcome == "attention" and finding.file is None else ""
@@ -314,7 +318,7 @@ def claims_markdown(results: ProbeResults) -> str:
         limits = limits_of(finding, results.model)
         for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
             if texts:
-                lines += ["", f"{title}:", "", *(f"- {text}" for text in texts)]
+                lines += ["", f"{title}:", "", *map("- {}".format, texts)]
         lines.append("")
     return "\n".join(lines)
 
@@ -324,14 +328,20 @@ def claims_markdown(results: ProbeResults) -> str:
 
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     """Return a table for each question; without `all_rows`, of the heads that changed and that decide most."""
+    # The changes of each question by their measure
+    grouped: dict[str, dict[str, list[Change]]] = {}
+    for change in results.changes:
+        by_measure = grouped.setdefault(change.question, {"answer": [], "effect": [], "attention": []})
+        by_measure[change.measure].append(change)
+
+    # A table for each question, with the number of changed heads below it
     lines = []
-    for question in dict.fromkeys(change.question for change in results.changes):
+    for question, by_measure in grouped.items():
         rows = [["", "before", "after", "difference [95 %]", "p", ""]]
         description = QUESTIONS[question].description if question in QUESTIONS else question
         notes = []
-        for measure in ("answer", "effect", "attention"):
-            changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
-            rows += [_change_row(change) for change in (changes if all_rows else _most_changed(changes))]
+        for measure, changes in by_measure.items():
+            rows += map(_change_row, changes if all_rows else _most_changed(changes))
             if changes and measure != "answer":
                 n_changed = sum(change.p < MAX_P for change in changes)
                 few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
@@ -341,7 +351,9 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
         lines.append("note: both models give exactly the same numbers")
-    return lines + [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]
+    for sentence in [*results.missing, *results.warnings]:
+        lines.append(printable(f"note: {sentence}"))
+    return lines
 
 
 def _most_changed(changes: list[Change]) -> list[Change]:
@@ -395,10 +407,10 @@ def sentence_lines(
             line = [f"  {head}"] + ([] if effects is None else [f"{effects[row][head]:.2f}"])
             for noun in nouns:
                 mentions = [i for i, word in enumerate(text.words[:row]) if word == noun]
-                line.append(f"{noun} {sum(of_words[i] for i in mentions):.2f}")
-            top = [i for i in np.argsort(-of_words, kind="stable")[:3] if of_words[i] > 0]
+                line.append(f"{noun} {of_words[mentions].sum():.2f}")
             line += ["|"] if nouns else []
-            line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in top))
+            largest = np.argsort(-of_words, kind="stable")[:3]
+            line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in largest if of_words[i] > 0))
             cells.append([*line, f"← chosen for {', '.join(chosen[head])}" if head in chosen else ""])
         lines += aligned(cells)
     return lines

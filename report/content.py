@@ -39,7 +39,7 @@ _CUE_NOTE = (
 )
 _ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
     "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
-    "answer_accuracy": ("The model's answers", "share of answers that are right (0.5 by chance)", 0, 1),
+    "answer_accuracy": ("The model's answers", "share of right answers (0.5 by chance)", 0, 1),
     "follows": ("The model's choice", "follows the entity (0.5 by chance)", 0, 1),
     "margin": ("Margin", "half the difference between a passage and its twin, nats", None, None),
 }

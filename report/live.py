@@ -15,7 +15,7 @@ from probe.sentences import EXAMPLE_BLOCK
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
-MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # the page has a model of this size unless the user says live=false
+MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
 _PRONOUN_PAIR = ["she", "he"]  # whose probabilities the page compares after a text in English

@@ -72,7 +72,7 @@ class PageGroup:
 
     title: str
     note: str
-    question: str | None = None  # the only one that they belong to; None: they are shown with every question
+    question: str | None = None  # the only one that shows them; None: every question does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,8 @@ def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str =
     changed = []
     for name, value in used.items():
         if name not in defaults or value != defaults[name]:
-            changed.append(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
+            text = value if isinstance(value, str) else json.dumps(value)
+            changed.append(f"{prefix}{name}={text}")
     return changed
 
 

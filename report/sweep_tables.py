@@ -52,8 +52,8 @@ def seeds_markdown(results: SeedsResult) -> str:
     for name, answers in results.behaviour.items():
         share = answers["resolved_share"]
         if share.n:
-            shares = [_mean(share, ".3f"), f"{share.minimum:.3f}", _mean(answers["accuracy"], ".3f")]
-            rows.append([name, f"{answers['n'].minimum:.0f}", *shares])
+            shares = [_mean(share, ".3f"), f"{share.minimum:.3f}"]
+            rows.append([name, f"{answers['n'].minimum:.0f}", *shares, _mean(answers["accuracy"], ".3f")])
     lines += _table(["answers", "n", "resolved share", "minimum", "accuracy"], rows, _ANSWERS_NOTE)
     return "\n".join([*lines, *_notes(results), ""])
 

@@ -154,8 +154,8 @@ def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
     header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
     rows = []
     for finding in confirmed:
-        cells = [_cell(finding, name) for name in names]
-        rows.append([finding.description, head_names(finding.judged.heads), f"{finding.n:,}", *cells])
+        cells = [finding.description, head_names(finding.judged.heads), f"{finding.n:,}"]
+        rows.append([*cells, *(_cell(finding, name) for name in names)])
     return [*aligned([header, *rows]), ""] if rows else []
 
 
@@ -188,7 +188,7 @@ def _passage_lines(finding: Finding) -> list[str]:
         text = text if len(text) <= _LONGEST_PASSAGE else f"… {text[-_LONGEST_PASSAGE:]}"
         written = {word.lower(): word for word in re.findall(r"\w+", text)}
         weights = [(written.get(name, name), weight) for name, weight in shown.weights.items()]
-        attends = _chances(sorted(weights, key=lambda weight: -weight[1]))  # the larger weight first
+        attends = _chances(sorted(weights, key=lambda weight: -weight[1]))
         facts = f"{finding.place} → {attends}    next: {_chances(shown.next)}"
         lines += [f"  {text} ___", f"    {facts}    weights exchanged: {_chances(shown.exchanged)}"]
     unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
@@ -242,8 +242,9 @@ def _criteria_table(finding: Finding) -> Table:
     rows = []
     for criterion in finding.judged.criteria:
         name = criterion.name.replace("_", " ")
+        bars = "; ".join(criterion.bars.values())
         result = f"{marks.get(criterion.outcome, '–')} {criterion.outcome}"
-        rows.append([name, criterion.level, _measured(criterion), "; ".join(criterion.bars.values()), result])
+        rows.append([name, criterion.level, _measured(criterion), bars, result])
     levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS[finding.outcome].items())
     header = ["criterion", "level", "measured", "required", "result"]
     return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence: {levels}.")
@@ -276,7 +277,7 @@ def _part_table(finding: Finding) -> Table:
     """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
     parts = finding.parts.values()
     rows = []
-    for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):  # without the meanings
+    for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):
         rows.append(cells)
     if rows:
         rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
@@ -397,8 +398,9 @@ def sentence_lines(
         if effects is not None:
             heads.sort(key=lambda head, row=row: -effects[row][head])  # type: ignore[misc]
             heads = [head for i, head in enumerate(heads) if i < MOST_HEADS or head in chosen]
-            first = "first: how much the next word changes without the head, 0 to 1"
-            lines += [f"  the {MOST_HEADS} that matter most; {first}", "  (all heads: verbose=true)"]
+            meaning = "first: how much the next word changes without the head, 0 to 1"
+            lines.append(f"  the {MOST_HEADS} that matter most; {meaning}")
+            lines.append("  (all heads: verbose=true)")
 
         # A line for each head: the summed weight on all earlier mentions of each noun, and the largest weights
         cells = []
@@ -411,7 +413,8 @@ def sentence_lines(
             line += ["|"] if nouns else []
             largest = np.argsort(-of_words, kind="stable")[:3]
             line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in largest if of_words[i] > 0))
-            cells.append([*line, f"← chosen for {', '.join(chosen[head])}" if head in chosen else ""])
+            line.append(f"← chosen for {', '.join(chosen[head])}" if head in chosen else "")
+            cells.append(line)
         lines += aligned(cells)
     return lines
 
@@ -428,7 +431,8 @@ def heads_csv(results: ProbeResults) -> str:
     for question, of_question in grids.items():
         for name, grid in of_question.items():
             for head, value in np.ndenumerate(np.array(grid, dtype=float)):
-                writer.writerow([question, name, *head, "" if math.isnan(value) else f"{value:.6g}"])
+                shown = "" if math.isnan(value) else f"{value:.6g}"
+                writer.writerow([question, name, *head, shown])
     return stream.getvalue()
 
 

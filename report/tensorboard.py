@@ -16,7 +16,7 @@ GREY = (120, 120, 120)
 BLACK = (32, 32, 32)
 ROW = 26  # pixels: height of a row
 GAP = 2  # pixels between two coloured boxes
-SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # white and full colour of head maps
+SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # values of white and full colour
 Colour = tuple[int, int, int]
 
 

@@ -136,7 +136,7 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
 
 
 def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
-    earlier = sample.model_of(JSON, LIVE.earlier.data[0], "<f2")
+    earlier = sample.model_of(JSON, LIVE.earlier.data[0])
     with show() as view:
         recorded = sorted([*LIVE.earlier.steps, LIVE.step])
         for position, step in enumerate(sample.STEPS):  # the label is the step of the weights

@@ -14,6 +14,7 @@ from probe.attention import HeadRows, HeadScores
 from probe.results import Change, Estimate, Head
 from report import tables
 from report.tables import finding_tables, heads_csv, items_jsonl, number, sentence_lines, summary_lines
+from tests.blank import blank
 from tests.report.sample import finding, results, tokenized
 
 NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
@@ -21,8 +22,8 @@ NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
 
 def change(i: int, p: float = 0.5) -> Change:
     """Return what changed in head i."""
-    return Change(question="number", measure="effect", head=Head(0, i), before=0.1, after=0.2 - i / 100,
-                  difference=Estimate(-0.00001, -0.1, 0.2), t=-i, p=p, n=20, smallest_p=0.02)  # fmt: skip
+    values = {"before": 0.1, "after": 0.2 - i / 100, "difference": Estimate(-0.00001, -0.1, 0.2), "t": -i}
+    return blank(Change, question="number", measure="effect", head=Head(0, i), p=p, n=20, smallest_p=0.02, **values)
 
 
 def test_numbers_as_text() -> None:
@@ -36,13 +37,15 @@ def test_the_summary_has_a_table_for_each_outcome_and_one_passage() -> None:
     assert header.split("  ")[0] == "question" and "accuracy [95 %]" in header
     assert number_line.startswith('number: "it" or "they": number agreement, at the pronoun  L0H1  0.999 [0.969, ')
     assert [line.split("  ")[-1] for line in lines if line.startswith('"she"')] == ["supported (E3)"] * 2
-    passage = lines.index("  Anna does not listen to Ben. ___")
-    attends = "    L0H1 → Anna 0.79, Ben 0.16    next: She 0.91, He 0.02    weights exchanged: She 0.23, He 0.55"
-    assert lines[passage + 1] == attends and lines.count(attends) == 1
-    assert lines[passage + 2] == "  not met: causal_edge (Why.)"
-    assert summary_lines(results(EDGE, EDGE), verbose=True).count(attends) == 2
-    confirmed = summary_lines(results(confirmed=[replace(EDGE, head=EDGE.head)]))
-    assert confirmed[1].startswith('"she" or "he": gender')
+    passage = [
+        "  Anna does not listen to Ben. ___",
+        "    L0H1 → Anna 0.79, Ben 0.16    next: She 0.91, He 0.02    weights exchanged: She 0.23, He 0.55",
+        "  not met: causal_edge (Why.)",
+    ]
+    start = lines.index(passage[0])
+    assert lines[start : start + 3] == passage and lines.count(passage[1]) == 1
+    assert summary_lines(results(EDGE, EDGE), verbose=True).count(passage[1]) == 2
+    assert summary_lines(results(confirmed=[EDGE]))[1].startswith('"she" or "he": gender')
 
 
 def test_what_an_own_question_lacks_is_said_below_the_table() -> None:

@@ -3,16 +3,12 @@
 const ROW = 14; // height of a word in a picture
 const MOST_LINES = 24; // lines of one picture
 const MOST_ROWS = 22; // words of a picture that names all of them
-const LIVE_GROUP = { title: "Your live sentence", note: "The model computes these weights now, in this page, with your changes." };
-
-function groupOf(name) {
-  return content.groups[name] ?? LIVE_GROUP;
-}
+content.groups.live = { title: "Your live sentence", note: "The model computes these weights now, in this page, with your changes." };
 
 // The sentences of the question first, then those that belong to no other question.
 function groupsNow() {
   const first = (question()?.sentences ?? []).map((id) => sentences.get(id));
-  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && !groupOf(sentence.group).question);
+  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && !content.groups[sentence.group].question);
   return Map.groupBy([...first, ...others], ({ group }) => group);
 }
 
@@ -20,16 +16,17 @@ function groupNow() {
   return sentences.get(state.sentence)?.group ?? null;
 }
 
-function selectSentence(sentence) {
+// Without a sentence, the first of the question.
+function selectSentence(sentence = [...groupsNow().values()][0]?.[0]) {
   update({ sentence: sentence?.id ?? null, query: null, target: null, other: null });
 }
 
 function drawGroups() {
   const groups = groupsNow();
-  const options = [...groups.keys()].map((name) => [name, groupOf(name).title]);
+  const options = [...groups.keys()].map((name) => [name, content.groups[name].title]);
   const select = (name) => selectSentence(groups.get(name)[0]);
   show("group-choice", options.length > 1 ? menu("Sentences", options, groupNow(), select) : null);
-  show("group-note", groups.size ? groupOf(groupNow()).note : "This page has no sentence for this question.");
+  show("group-note", groups.size ? content.groups[groupNow()].note : "This page has no sentence for this question.");
 }
 
 // Small cards

@@ -12,7 +12,7 @@ from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
-from report.reproduce import ablation_code, reproducing_commands
+from report.reproduce import reproducing_commands
 from report.tables import finding_tables, head_names, model_tables
 from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
@@ -135,7 +135,7 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
     return PageFinding(
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
-        tables=finding_tables(finding), ablation=ablation_code(finding, model), does_not_show=limits_of(finding, model),
+        tables=finding_tables(finding), does_not_show=limits_of(finding, model),
         reasons=finding.judged.reasons, grids=finding.grids,
         sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )  # fmt: skip

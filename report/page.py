@@ -59,7 +59,6 @@ class PageFinding:
     place: Head  # the chosen head
     claim: str
     tables: list[Table]
-    ablation: str  # code
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
     grids: dict[str, Grid]  # all heads, by measure

@@ -1,4 +1,4 @@
-"""What the report shows to make its results again: commands for a shell, and Python that removes a head."""
+"""The commands that make the results of a report again."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Finding, ProbeResults, TestedModel
+from probe.results import ProbeResults
 from training.command_line import program_command
 from training.settings import compose_settings, flatten
 
@@ -54,17 +54,3 @@ def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str =
             text = value if isinstance(value, str) else json.dumps(value)
             changed.append(f"{prefix}{name}={text}")
     return changed
-
-
-def ablation_code(finding: Finding, model: TestedModel) -> str:
-    """Return Python that removes the heads that a verdict is about from the model that was tested."""
-    tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
-    example = finding.examples[0].text if finding.examples else "It"
-    edits = [f"remove_head({layer}, {head})" for layer, head in finding.judged.heads]
-    return "\n".join([
-        "import torch; from antecedent_lab import open_model, remove_head",
-        f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",
-        f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
-        f"edits = [{', '.join(edits)}]  # layer, head",
-        "print(opened.model.logits(tokens, edits=edits) - opened.model.logits(tokens))",
-    ])  # fmt: skip

@@ -17,7 +17,6 @@ from probe.results import Shown
 from report import live
 from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
 from report.live import LiveModel, check_live, live_content
-from report.page import page
 from report.reproduce import reproducing_commands
 from tests.report import sample
 from training.metrics import Metrics
@@ -71,7 +70,6 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     assert words == ["It", "cat", "buses"] and content.groups["median-number"].question == "number"
     assert content.findings[0].sentences == [*(f"number-{i}" for i in range(1, 5)), "median-number-1"]
     assert content.sentences[0].id == "yours-1" and set(content.measures) >= {"accuracy", "contrast"}
-    assert "remove_head(0, 1)" in page(content)
     untested = page_content(RUN, None, Metrics([], [], []), None)
     assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
 

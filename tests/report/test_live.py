@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -112,10 +113,10 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
         before, after = (VIEW.logits(tokens, edits=edits)[0, -1, ids] for edits in ([], [edit]))
         return float((after - before)[0] - (after - before)[1])
 
-    heads = [(layer, head) for layer in range(sample.N_LAYER) for head in range(sample.N_HEAD)]
+    heads = list(product(range(sample.N_LAYER), range(sample.N_HEAD)))
     last = tokens.shape[1] - 1
-    places = [(*head, target) for head in heads for target in range(1, last + 1)]
-    layer, head, target = max(places, key=lambda place: abs(change(cut_link(*place[:2], last, [place[2]]))))
+    places = product(heads, range(1, last + 1))
+    (layer, head), target = max(places, key=lambda place: abs(change(cut_link(*place[0], last, [place[1]]))))
     with show() as view:
         view.type(TEXT)
         for label, word in (("Compare", "cat"), ("and", "buses")):
@@ -138,16 +139,14 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
 def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
     earlier = sample.model_of(JSON, LIVE.earlier.data[0])
     with show() as view:
-        recorded = sorted([*LIVE.earlier.steps, LIVE.step])
         for position, step in enumerate(sample.STEPS):  # the label is the step of the weights
             view.page.locator("#step").fill(str(position))
-            shown = max(each for each in recorded if each <= step)
+            shown = max(each for each in (*LIVE.earlier.steps, LIVE.step) if each <= step)
             assert view.page.locator("#step-name").inner_text().startswith(f"step {shown:,}, ")
         assert next_words(view) == expected_words(TEXT)  # the step of the checkpoint itself
         view.page.locator("#step").fill("3")  # between the recorded steps
         assert next_words(view) == expected_words(TEXT, model=earlier)
         check_weights(view, earlier, TEXT, 0, 1, "It")  # a stored sentence
-        assert view.page.locator("#training .lead").count() == 1
 
 
 def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) -> None:

@@ -1,7 +1,6 @@
 """Pictures for TensorBoard."""
 
 import numpy as np
-import pytest
 
 from probe.sentences import EXAMPLE_BLOCK
 from report.tensorboard import ROW, draw_snapshot, head_map, score_colour
@@ -15,19 +14,14 @@ def colours(image: np.ndarray, row: int) -> list[tuple[int, ...]]:
     return [colour for colour, previous in zip(line, [None, *line], strict=False) if colour != previous]
 
 
-@pytest.mark.parametrize(
-    ("value", "colour"), [(0.5, (255, 255, 255)), (1.0, (0, 114, 178)), (2.0, (0, 114, 178)), (0.0, (213, 94, 0))]
-)
-def test_scores_are_white_at_chance_blue_above_and_orange_below(value: float, colour: tuple) -> None:
-    assert score_colour(value, 0.5, 1.0) == colour
-
-
-def test_the_head_map_has_the_colour_of_each_score_in_its_box() -> None:
+def test_the_head_map_has_in_each_box_the_colour_of_its_score_white_at_chance() -> None:
+    white, blue, orange = (255, 255, 255), (0, 114, 178), (213, 94, 0)
+    assert [score_colour(score, 0.5, 1.0) for score in (0.5, 1.0, 2.0, 0.0)] == [white, blue, blue, orange]
     scores = np.array([[0.9, 1.0, 0.0], [0.75, 0.25, 0.6]])
     image = head_map(scores, "accuracy")
     assert image.dtype == np.uint8 and image.shape[0] == 4 * ROW
     for layer, row in enumerate(scores):
-        boxes = [colour for colour in colours(image, layer + 1) if colour != (255, 255, 255)]
+        boxes = [colour for colour in colours(image, layer + 1) if colour != white]
         assert boxes == [score_colour(score, 0.5, 1.0) for score in row]
 
 

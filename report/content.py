@@ -29,13 +29,15 @@ _SHOWN_GROUPS = {  # by kind of `Shown`
     "typical": ("Real passages", "Passages of the tested documents, up to the word before the pronoun. The effect of "
                 "exchanging the head's weights is near the median in them: selected by this rule, not by hand."),
 }  # fmt: skip
-_BLOCK_NOTE = (
-    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the "
-    "nouns, is right in two of them."
+_BLOCK = PageGroup(
+    title="One block",
+    note="Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the "
+    "nouns, is right in two of them.",
 )
-_CUE_NOTE = (
-    "At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides what "
-    "“it” is."
+_CUE = PageGroup(
+    title="Tired or soft",
+    note="At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides "
+    "what “it” is.",
 )
 _ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
     "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
@@ -68,7 +70,8 @@ def page_content(
     sentences = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
     for name, question in QUESTIONS.items():
         if question.examples:
-            groups[name] = _example_group(question.examples)
+            decides_last = all(example.text.endswith(example.query) for example in question.examples)
+            groups[name] = _BLOCK if decides_last else _CUE
             sentences.append(_example_sentences(opened, name, question.examples))
     for finding in findings:
         for kind, (title, note) in _SHOWN_GROUPS.items():
@@ -177,13 +180,6 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     roles = [list(query), [], []]
     content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", roles, True)
     return replace(content, notes=comments)
-
-
-def _example_group(examples: Sequence[Example]) -> PageGroup:
-    """Return the group of worked examples; those that decide at the last word only have a cue."""
-    if all(example.text.endswith(example.query) for example in examples):
-        return PageGroup(title="One block", note=_BLOCK_NOTE)
-    return PageGroup(title="Tired or soft", note=_CUE_NOTE)
 
 
 def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:

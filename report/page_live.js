@@ -175,15 +175,11 @@ function drawEdit() {
   const words = sentence.words.map((text, position) => [position, `${position} ${label(text, 16)}`]);
   const { query, target, other } = linkNow();
   const earlier = words.slice(0, query + 1);
-  const heads = perHead((layer, head) => [`${layer}.${head}`, headName(layer, head)]).flat();
+  const heads = perHead((layer, head) => [headName(layer, head), headName(layer, head)]).flat();
   const select = (changes) => update({ sentence: sentence.id, ...changes });
-  const selectHead = (name) => {
-    const [layer, head] = name.split(".").map(Number);
-    select({ layer, head });
-  };
   const add = (edit) => () => addEdit({ ...edit, layer: state.layer, head: state.head });
   const rows = [
-    [menu("Head", heads, `${state.layer}.${state.head}`, selectHead), button("Remove this head", add({ kind: "remove" }), { "data-name": "remove" })],
+    [menu("Head", heads, headName(state.layer, state.head), (name) => select(headIn(name))), button("Remove this head", add({ kind: "remove" }), { "data-name": "remove" })],
     [
       menu("Its link from", words, query, (position) => select({ query: position, target: null, other: null })),
       menu("to", earlier, target, (position) => select({ target: position })),
@@ -292,7 +288,7 @@ function openLink() {
   const pair = fields.get("pair")?.split(",") ?? [];
   update({ edits, query, target, other, pair: pair.length === 2 && pair.every(Boolean) ? pair : null, ...headIn(fields.get("head")) });
   const time = steps.indexOf(numberIn(fields.get("step")));
-  moveSlider(time < 0 ? END : time);
+  update({ time: time < 0 ? END : time });
   return true;
 }
 
@@ -315,8 +311,7 @@ function editIn(kind, value) {
 }
 
 function pythonCode(text) {
-  const inTokens = state.edits.map((edit) => tokenEdit(reading(text), edit)).filter((edit) => edit !== null);
-  const edits = inTokens.map(({ kind, layer, head, row, left, right }) => {
+  const edits = tokenEdits(reading(text), state.edits).map(({ kind, layer, head, row, left, right }) => {
     if (kind === "remove") return `remove_head(${layer}, ${head})`;
     const sets = [left, right].filter((tokens) => tokens.length).map((tokens) => `[${tokens.join(", ")}]`);
     return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")})`;

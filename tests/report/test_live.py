@@ -83,9 +83,9 @@ def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(sh
 def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) -> None:
     it, cat, buses = (read(TEXT).words.index(word) for word in ("It", "cat", "buses"))
     steps = [
-        ({"Head": "1.2"}, "Remove this head", remove_head(1, 2)),
-        ({"Head": "0.1", "Its link from": str(it), "to": str(cat)}, "Cut the link", cut_link(0, 1, it, [cat])),
-        ({"Head": "0.3", "or exchange its weight with that of": str(buses)}, "Exchange",
+        ({"Head": "L1H2"}, "Remove this head", remove_head(1, 2)),
+        ({"Head": "L0H1", "Its link from": str(it), "to": str(cat)}, "Cut the link", cut_link(0, 1, it, [cat])),
+        ({"Head": "L0H3", "or exchange its weight with that of": str(buses)}, "Exchange",
          exchange_links(0, 3, it, [cat], [buses])),
     ]  # fmt: skip
     edits: list[HeadEdit] = []
@@ -126,7 +126,7 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
         view.page.wait_for_function("!document.querySelector('#heads-grid').innerText.includes('–')")
         assert view.head_scores() == pytest.approx([change(remove_head(*place)) for place in heads], abs=0.0051)
         press(view, "Find the link that decides")
-        assert field(view, "Head").input_value() == f"{layer}.{head}"
+        assert field(view, "Head").input_value() == f"L{layer}H{head}"
         assert field(view, "to").input_value() == str(target)
         view.page.locator("#step").fill("0")
         assert [field(view, label).input_value() for label in ("Compare", "and")] == ["cat", "buses"]
@@ -267,7 +267,7 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
 
 def test_changes_stay_with_their_words_and_are_named_where_they_act(show: Show) -> None:
     with show() as view:
-        for head in ("0.0", "0.1", "1.3"):
+        for head in ("L0H0", "L0H1", "L1H3"):
             field(view, "Head").select_option(head)
             press(view, "Exchange")
         changes = view.page.locator("#live .edits li").all_inner_texts()

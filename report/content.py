@@ -108,6 +108,7 @@ def _measure(name: str) -> dict[str, Any]:
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     """Return the name, shape, training and provenance of a model, and the commands that make the page again."""
+    # A line of facts below the name
     model = opened.model
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
@@ -276,7 +277,7 @@ def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
             chart["lines"] = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)]
         charts.append(chart)
 
-    # Of two measures of the answers the clearer one
+    # The curves of the answers; the less clear measure of the same is left out
     for name, (title, line, low, high) in _ANSWER_CHARTS.items():
         is_second = name == "answer_accuracy" and charts[-1]["measure"] == "resolved_share"
         if not is_second and all(name in point.values for point in points):

@@ -138,15 +138,16 @@ def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
     """
     content = json.loads(tokenizer.to_str())
     model = content["model"]
-    before = content["pre_tokenizer"] or {}
+    splitter = content["pre_tokenizer"] or {}
     # Which of data/tokenizer.py?
     kinds = {"WordLevel Whitespace": "words", "WordLevel Split": "characters", "BPE ByteLevel": "bpe"}
-    kind = kinds.get(f"{model['type']} {before.get('type')}")
+    kind = kinds.get(f"{model['type']} {splitter.get('type')}")
     variants = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+    is_variant = any(map(model.get, variants)) or splitter.get("add_prefix_space")
     is_known = {
         "words": True,
-        "characters": (before.get("pattern"), before.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
-        "bpe": not (before.get("add_prefix_space") or any(map(model.get, variants))) and before.get("use_regex", True),
+        "characters": (splitter.get("pattern"), splitter.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
+        "bpe": splitter.get("use_regex", True) and not is_variant,
     }
     ids = tokenizer.get_vocab()
     vocabulary = sorted(ids, key=lambda token: ids[token])

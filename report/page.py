@@ -118,6 +118,7 @@ def page(content: PageContent) -> str:
     Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
     result can be encoded as UTF-8 whatever the content holds.
     """
+    # Every value is made printable before it is escaped.
     templates = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True
     )

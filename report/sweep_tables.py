@@ -70,7 +70,8 @@ def _verdicts(row: QuestionOverSeeds) -> list[str]:
 
 def _heads(row: QuestionOverSeeds) -> str:
     """Return the heads of each run with their level."""
-    return ", ".join(f"{'+'.join(map(str, each))} {level}" for each, level in zip(row.heads, row.levels, strict=True))
+    runs = zip(row.heads, row.levels, strict=True)
+    return ", ".join(f"{'+'.join(map(str, heads))} {level}" for heads, level in runs)
 
 
 def _table(header: list[str], rows: list[list[str]], note: str = "") -> list[str]:

@@ -443,6 +443,7 @@ def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
         for part in scores.items.parts(finding.question):
             if part == DEV:
                 continue
+            # A text is a cell of a pair, with the values of the chosen head.
             tested = scores.of(finding.question, part)
             for i, cell in enumerate(tested.items.cells):
                 pair = tested.items.pairs[i // 2]

@@ -35,11 +35,14 @@ def score_colour(value: float, centre: float, end: float) -> Colour:
 
 def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
     """Draw a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
+    # A column is as wide as its longest text.
     font = ImageFont.load_default(12)
     widths = []
     for column in zip(*rows, strict=True):
         widths.append(max(round(font.getlength(text)) for text, _ in column) + 16)
     width = max(sum(widths), round(font.getlength(caption)) + 16)
+
+    # The caption, then a row of boxes with dark or light text
     image = Image.new("RGB", (width, ROW * (len(rows) + 1)), WHITE)
     draw = ImageDraw.Draw(image)
     draw.text((8, ROW / 2), caption, BLACK, font, "lm")

@@ -79,16 +79,16 @@ def test_the_live_model_begins_with_what_was_tested() -> None:
     model = live_model(RUN, sample.results(passage), None, None, [])
     assert (model.text, model.pair) == (passage.examples[0].text, ["she", "he"])
     median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
-    own = replace(sample.finding("number"), file="own.jsonl", examples=[median])
-    model = live_model(RUN, sample.results(own), None, None, [])
+    own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
+    model = live_model(RUN, sample.results(own_finding), None, None, [])
     assert (model.text, model.pair) == ("The cat sat. It", [])
 
 
 @pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
 def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
     run = replace(RUN, settings=replace(RUN.settings, data=data))
-    own = replace(sample.finding("number"), file="own.jsonl")
-    train, probe = reproducing_commands(run, sample.results(own, settings=ProbeConfig(n_untrained=2)))
+    own_finding = replace(sample.finding("number"), file="own.jsonl")
+    train, probe = reproducing_commands(run, sample.results(own_finding, settings=ProbeConfig(n_untrained=2)))
     python, program, *arguments = shlex.split(train)
     assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
     assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]

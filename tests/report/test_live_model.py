@@ -146,8 +146,8 @@ def test_the_page_computes_what_torch_computes(
         cases += [{"tokens": tokens, "edits": edits} for edits in edit_lists]
 
     def largest(found: np.ndarray, expected: torch.Tensor, again: torch.Tensor) -> float:
-        own = 3 * float((again - expected).abs().max()) if is_steep else 0.0
-        return float(np.abs(found - expected.numpy().ravel()).max()) - own
+        rounding = 3 * float((again - expected).abs().max()) if is_steep else 0.0
+        return float(np.abs(found - expected.numpy().ravel()).max()) - rounding
 
     for case, packed in zip(cases, script(RUN, task_of(model) | {"cases": cases}), strict=True):
         tokens = torch.tensor([case["tokens"]])

@@ -65,11 +65,11 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     titles = [table.title for table in finding_tables(EDGE)]
     assert titles == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts", "Heads together"]
     assert len(finding_tables(replace(NUMBER, curve=[], parts={}))) == 2
-    both = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
-    measures = finding_tables(both)[1]
+    with_set = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
+    measures = finding_tables(with_set)[1]
     assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
     assert next(row for row in measures.rows if row[0] == "accuracy")[1:3] == ["0.999 [0.969, 0.999]"] * 2
-    lines = tables.detail_lines(results(both, missing=["gender: too few"]))
+    lines = tables.detail_lines(results(with_set, missing=["gender: too few"]))
     assert "not tested: gender: too few" in lines and any("rule: nearest" in line for line in lines)
     assert "**Attention head L0H1 links" in tables.claims_markdown(results(NUMBER))
 
@@ -104,8 +104,8 @@ def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effec
     lines = sentence_lines(tokenized("fox saw the fox . it"), weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
     assert lines[1] == "at “it”: the three largest weights of each head; before them the weights on fox"
     names = [line.split()[0] for line in lines if line.startswith("  L")]
-    every = [f"L{i // 4}H{i % 4}" for i in range(12)]
-    assert names == (every if effects is None else [*every[:1:-1], "L0H0"])
+    all_heads = [f"L{i // 4}H{i % 4}" for i in range(12)]
+    assert names == (all_heads if effects is None else [*all_heads[:1:-1], "L0H0"])
     line = next(line for line in lines if "L0H0" in line)
     chosen = " ".join(line.replace("L0H0  0.00", "L0H0").split())
     assert chosen == "L0H0 fox 0.75 | fox 0.50 fox 0.25 saw 0.12 ← chosen for number"

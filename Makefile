@@ -17,7 +17,7 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## after a change of report/*.js or *.css
+reports:  ## after a change of report/*.js, *.css or *.html
 	$(PYTHON) -m research.example_reports refresh
 
 explore:  ## the tests with random cases, with new ones

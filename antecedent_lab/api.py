@@ -104,7 +104,7 @@ class ProbeResult:
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""
-        allowed = 'sandbox="allow-scripts allow-downloads"'
+        allowed = 'sandbox="allow-scripts"'
         style = 'style="width: 100%; height: 60rem; border: 0"'
         return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self.page())}"></iframe>'
 

@@ -1,11 +1,8 @@
 """The probe from Python: the same results and files as eval.py, for runs and for models of other programs."""
 
-import io
 import json
 import shutil
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,6 @@ from data.tokenizer import END, bpe_tokenizer
 from data.typed_json import to_json
 from model.export import export_transformers
 from model.transformer import Transformer, draw_outputs
-from report.reproduce import ablation_code
 from tests.program import SMALL_PROBE, run_program
 from tests.tiny_models import config
 
@@ -67,16 +63,6 @@ def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Pat
     assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
-
-
-def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) -> None:
-    (finding,) = result.findings.values()
-    names: dict[str, Any] = {}
-    with redirect_stdout(io.StringIO()) as output:
-        exec(ablation_code(finding, result.results.model), names)
-    assert "tensor([[[" in output.getvalue()
-    edited = names["opened"].model.logits(names["tokens"], edits=names["edits"])
-    assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
 
 
 def test_a_notebook_shows_the_report_in_a_frame_of_its_own(result: ProbeResult) -> None:

@@ -29,7 +29,6 @@ from model.observe import (
     apply_edits,
     check_edits,
     check_tokens,
-    edit_rows,
     of_words,
 )
 
@@ -95,8 +94,9 @@ def _observed_attention(
     assert attention_mask is not None  # see `_full_mask`
     scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
     weights = scores.softmax(-1)
-    layer_edits = [edit for edit in current.edits if edit.layer == layer]
-    head_output = apply_edits(weights, values, layer_edits)  # [B, H, T, K]
+    apply_edits(weights, layer, [current.edits], "weights")
+    head_output = weights @ values.float()  # [B, H, T, K]
+    apply_edits(head_output, layer, [current.edits], "output")
 
     # What the current pass keeps of this layer.
     current.modules[layer] = module
@@ -141,7 +141,7 @@ def _site_attention(
 
     # Edits see the rows in the order [E * B, H, T].
     weights = scores.softmax(-1).flatten(2, 3).flatten(0, 1)
-    edit_rows(weights, layer, current.edit_lists, "weights")
+    apply_edits(weights, layer, current.edit_lists, "weights")
 
     # The product with the kept values, plus the change of the value of the site itself.
     grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
@@ -150,7 +150,7 @@ def _site_attention(
     changed = own_value.float() - kept.values[rows, :, current.site].float()  # [E, B, G, K]
     output = output + on_itself[..., None] * changed[:, :, :, None]
     output = output.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
-    edit_rows(output, layer, current.edit_lists, "output")
+    apply_edits(output, layer, current.edit_lists, "output")
     return output[:, None].to(query.dtype)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from data.corpus import TOKEN_CLASSES, Corpus
 from data.loader import IGNORE, Batch, Split, StorySplit, validation_batches
@@ -39,18 +39,6 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.view_as(targets)
 
 
-class SummedLoss(nn.Module):
-    """The training loss: a model with its loss in one module, so that DDP and torch.compile see both."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
-        """Return the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
-        return self.model(*inputs, targets=targets)
-
-
 @dataclass(frozen=True, slots=True)
 class RowLosses:
     """Sum over the tokens of each row. R rows, each a story or a window of text; C token classes."""
@@ -70,7 +58,9 @@ def row_losses(
     Tokens without a class are in class 0. `autocast` is the context of the forward pass (default: float32).
     """
     device = next(model.parameters()).device
-    losses, counts, floors = [], [], []
+    losses = list[Tensor]()
+    counts = list[Tensor]()
+    floors = list[Tensor]()
     for batch in batches:
         # No row holds several documents, so a causal model needs no document ids.
         inputs = batch.model_inputs(single_document=model.config.is_causal)

@@ -46,7 +46,7 @@ def test_a_step_is_that_of_plain_pytorch(n_batches: int) -> None:
 
 def poison_loss(trainer: Trainer) -> None:
     loss = trainer.loss_fn
-    trainer.loss_fn = lambda targets, *inputs: loss(targets, *inputs) * float("nan")
+    trainer.loss_fn = lambda *inputs, targets: loss(*inputs, targets=targets) * float("nan")
 
 
 def poison_gradient(trainer: Trainer) -> None:

@@ -65,7 +65,6 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise UserError for a model that cannot be built."""
         check_limits(self, "model.")
         if self.d_model % self.n_head:
             raise UserError(f"model.d_model={self.d_model}: must be a multiple of model.n_head={self.n_head}")
@@ -80,7 +79,6 @@ class ModelConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of one head."""
         return self.d_model // self.n_head
 
     @property

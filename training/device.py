@@ -77,9 +77,8 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # not glibc; CDLL(None) is a TypeError on Windows
         return
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
-    mallopt(trim_threshold, 2**31 - 1)
-    mallopt(mmap_max, 0)
+    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD of malloc.h
+    mallopt(-4, 0)  # M_MMAP_MAX
 
 
 # Processes
@@ -157,14 +156,15 @@ class StopRequest:
         self._received: int | None = None
         self._received_at = 0.0
         self._old_handlers: dict[int, Any] = {}
-        numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
-        for number in filter(None, numbers):
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # no SIGHUP on Windows
+            if number and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self._old_handlers[number] = signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received is None:
-            self._received, self._received_at = number, time.monotonic()
+            self._received = number
+            self._received_at = time.monotonic()
         elif time.monotonic() > self._received_at + 2:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

@@ -86,7 +86,6 @@ class RunSettings:
     cache_dir: str = _directory("folder for tokenized corpora")
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value outside its limits."""
         check_limits(self)
         if self.resume and self.out is None:
             raise UserError("resume=true: needs out=DIR, the directory of the run to resume")
@@ -109,7 +108,6 @@ class OptimSettings:
     clip_norm: float = _positive("upper limit of the global gradient norm")
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value outside its limits."""
         check_limits(self, "optim.")
 
 
@@ -161,14 +159,6 @@ def describe_type(annotation: Any) -> str:
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     types = get_args(annotation) or (annotation,)
     return " or ".join(words.get(kind) or f"one of {', '.join(kind.__members__)}" for kind in types)
-
-
-def enum_choices(annotation: Any) -> list[str]:
-    """Return the names that a setting with this annotation accepts, [] if it is no enum."""
-    for kind in get_args(annotation) or (annotation,):
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return list(kind.__members__)
-    return []
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:

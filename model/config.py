@@ -89,9 +89,9 @@ class ModelConfig:
 
 def departures(config: ModelConfig) -> list[str]:
     """Return NAME=VALUE of every switch of `config` that no Llama has; the defaults are those of a Llama."""
-    found = []
+    switches = []
     for field in fields(config):
         value = getattr(config, field.name)
         if field.default is not MISSING and value != field.default:
-            found.append(f"model.{field.name}={str(value).lower()}")
-    return found
+            switches.append(f"model.{field.name}={str(value).lower()}")
+    return switches

@@ -172,8 +172,8 @@ class SitePass:
         """Return the logits [E, B, V] with each of E lists of edits, or [E, B, n] of the tokens `words` [B, n] only."""
         logits = []
         for edits in edit_lists:
-            whole = [edit.at(self._site) for edit in edits]
-            logits.append(self._model.logits(self._tokens, self._site, whole, self._streams))
+            head_edits = [edit.at(self._site) for edit in edits]
+            logits.append(self._model.logits(self._tokens, self._site, head_edits, self._streams))
         return of_words(torch.stack(logits), words)
 
     def records(self) -> list[SiteRecord]:
@@ -355,12 +355,12 @@ def apply_edits(
     values: Tensor,
     layer: int,
     edit_lists: Sequence[Sequence[HeadEdit | SiteEdit]],
-    part: Literal["weights", "output"],
+    name: Literal["weights", "output"],
 ) -> None:
     """Apply the edits of one layer's weights or outputs to `values` [E * B, H, ...] of E lists, in place."""
     by_list = values.unflatten(0, (len(edit_lists), -1))  # [E, B, H, ...]
     for i, edits in enumerate(edit_lists):
         for edit in edits:
-            change = getattr(edit, part)
+            change = getattr(edit, name)
             if edit.layer == layer and change is not None:
                 by_list[i, :, edit.head] = change(by_list[i, :, edit.head])

@@ -120,34 +120,34 @@ def _scaled(scores: Tensor, scaling: float, softcap: float | None) -> Tensor:
 def _site_attention(
     query: Tensor, key: Tensor, value: Tensor, layer: int, current: _Pass, scaling: float, softcap: float | None
 ) -> Tensor:
-    """Return the head outputs [E * B, 1, H, K] at the site alone, from kept keys and values, with E lists of edits.
+    """Return the head outputs [E * B, 1, H, K] at the site alone, from cached keys and values, with E lists of edits.
 
     `query` [E * B, H, 1, K], `key` and `value` [E * B, G, 1, K] are the site's own; R = H / G query heads share a key.
     """
     assert current.site is not None and current.edit_lists is not None
-    kept = current.sites[layer]
+    cached = current.sites[layer]
     n_lists = len(current.edit_lists)
-    n_texts, n_groups = kept.keys.shape[:2]
+    n_texts, n_groups = cached.keys.shape[:2]
     rows = torch.arange(n_texts, device=query.device)
     own_key = key[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
     own_value = value[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
     queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
 
     # The lists and the query heads of a group are rows of one product: keys are not copied.
-    scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, kept.keys)
+    scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, cached.keys)
     scores[:, rows, :, :, current.site] = (queries * own_key[:, :, :, None]).sum(-1).transpose(0, 1)
     scores = _scaled(scores, scaling, softcap)
-    scores = scores.masked_fill(~kept.is_visible[:, None, None], float("-inf"))
+    scores = scores.masked_fill(~cached.is_visible[:, None, None], float("-inf"))
 
     # Edits see the rows in the order [E * B, H, T].
     weights = scores.softmax(-1).flatten(2, 3).flatten(0, 1)
     apply_edits(weights, layer, current.edit_lists, "weights")
 
-    # The product with the kept values, plus the change of the value of the site itself.
+    # The product with the cached values, plus the change of the value of the site itself.
     grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
-    output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, kept.values.float())
+    output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, cached.values.float())
     on_itself = grouped[:, rows, :, :, current.site].transpose(0, 1)  # [E, B, G, R]
-    changed = own_value.float() - kept.values[rows, :, current.site].float()  # [E, B, G, K]
+    changed = own_value.float() - cached.values[rows, :, current.site].float()  # [E, B, G, K]
     output = output + on_itself[..., None] * changed[:, :, :, None]
     output = output.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
     apply_edits(output, layer, current.edit_lists, "output")
@@ -347,11 +347,11 @@ class TransformersSitePass(SitePass):
         self._view = view
         self._site = site
         self._tokens = tokens[rows, site]  # [B]
-        kept = _Pass(site=site)
+        unedited = _Pass(site=site)
         with view.keeping_streams() as streams:
-            self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
+            self._clean = view._logits_at(tokens, site, unedited).float()  # [B, V]
         self._streams = [stream[rows, site] for stream in streams]  # L + 1 times [B, D]
-        self._sites = kept.sites
+        self._sites = unedited.sites
 
     def agrees(self) -> bool:
         """Return whether a pass over the site alone gives the logits of the whole pass."""

@@ -54,6 +54,7 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
         raise UserError("device=cuda: torch finds no CUDA device; use device=cpu or device=auto")
     is_cuda = torch.cuda.is_available() and device is not Device.cpu
 
+    # bfloat16 only pays where there are instructions for it.
     multiplies_bfloat16 = torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16()
     is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
@@ -135,6 +136,7 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
         return
     use_cuda = use_cuda and torch.cuda.is_available()
     if use_cuda:
+        # Each machine numbers its devices from 0.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo", timeout=TIMEOUT)
     yield Distributed(dist.get_rank(), world_size)

@@ -85,6 +85,7 @@ def load_metrics(run: str | Path) -> Metrics:
         elif split == "validation":
             metrics.validation.append(from_json(ValidationRecord, record, where))
         elif split == "probe":
+            # Objects without grids are losses by token class, which only TensorBoard shows.
             types = from_json(dict[str, float], record.pop("head_types", {}), where)
             values = {name: value for name, value in record.items() if isinstance(value, dict) and "grids" in value}
             questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in values.items()}

@@ -143,8 +143,9 @@ def record_resume(
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"
     old_environment = read_json(file) if file.exists() else environment
-    machines = [{**known, **known["packages"], "packages": None} for known in (old_environment, environment)]
-    machine_changes = changed_settings(*machines)
+    old_machine = {**old_environment, **old_environment["packages"], "packages": None}
+    machine = {**environment, **environment["packages"], "packages": None}
+    machine_changes = changed_settings(old_machine, machine)
 
     # Append the record.
     when = datetime.now(UTC).isoformat(timespec="seconds")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.corpus import TOKEN_CLASSES, Corpus
-from data.loader import IGNORE, Batch, Split, StorySplit, validation_batches
+from data.loader import IGNORE, Batch, Split, validation_batches
 from data.tokenizer import encode_with_bos
 from model.sampling import sample
 from model.transformer import Transformer
@@ -39,23 +39,13 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.view_as(targets)
 
 
-@dataclass(frozen=True, slots=True)
-class RowLosses:
-    """Sum over the tokens of each row. R rows, each a story or a window of text; C token classes."""
-
-    losses: Tensor  # [R, C] float64, nats
-    counts: Tensor  # [R, C] float64, tokens
-    # [R, C] float64, nats, of the Bayes-optimal predictor on the same tokens; None if unknown.
-    floors: Tensor | None
-
-
 @torch.no_grad()
-def row_losses(
-    model: Transformer, batches: Iterable[Batch], n_classes: int, autocast: AbstractContextManager | None = None
-) -> RowLosses:
-    """Return the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
+def _row_losses(
+    model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return sums over the tokens of each row by token class, [R, C] float64: losses, tokens, lower bounds (or None).
 
-    Tokens without a class are in class 0. `autocast` is the context of the forward pass (default: float32).
+    R rows, each a story or a window of text. Tokens without a class are in class 0.
     """
     device = next(model.parameters()).device
     losses = list[Tensor]()
@@ -71,12 +61,12 @@ def row_losses(
         # Sum the tokens of each row by their class, [B, C].
         classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
-        zeros = torch.zeros(len(classes), n_classes, dtype=torch.float64)
+        zeros = torch.zeros(len(classes), len(TOKEN_CLASSES), dtype=torch.float64)
         losses.append(zeros.scatter_add(1, classes, loss))
         counts.append(zeros.scatter_add(1, classes, is_target))
         if batch.floor is not None:
             floors.append(zeros.scatter_add(1, classes, batch.floor.double() * is_target))
-    return RowLosses(torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None)
+    return torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
@@ -124,25 +114,22 @@ def validation_loss(
     batches = validation_batches(
         split, tokens_per_batch=tokens_per_batch, context_length=context_length, n_tokens=n_tokens
     )
-    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast)
-    counts = rows.counts.sum(1)  # [R]
-    loss, _ = mean_and_error(rows.losses.sum(1), counts)
+    losses, counts, floors = _row_losses(model, batches, autocast)  # each [R, C]
+    n_tokens_of_rows = counts.sum(1)  # [R]
+    loss, _ = mean_and_error(losses.sum(1), n_tokens_of_rows)
 
-    # Only stories have classes and a lower bound.
-    has_classes = isinstance(split, StorySplit) and split.classes is not None
-    summary = LossSummary(loss, _by_class(rows.losses, rows) if has_classes else None, split.bits_per_byte(loss))
-    if rows.floors is None:
-        return summary
-    gaps = rows.losses - rows.floors  # [R, C]
-    floor, _ = mean_and_error(rows.floors.sum(1), counts)
-    gap, error = mean_and_error(gaps.sum(1), counts)
-    gap_by_class = _by_class(gaps, rows) if has_classes else None
-    return replace(summary, floor=floor, gap=gap, gap_error=error, gap_by_class=gap_by_class)
+    bits_per_byte = split.bits_per_byte(loss)
+    if floors is None:  # only stories have token classes and a lower bound
+        return LossSummary(loss, None, bits_per_byte)
+    gaps = losses - floors
+    floor, _ = mean_and_error(floors.sum(1), n_tokens_of_rows)
+    gap, error = mean_and_error(gaps.sum(1), n_tokens_of_rows)
+    return LossSummary(loss, _by_class(losses, counts), bits_per_byte, floor, gap, error, _by_class(gaps, counts))
 
 
-def _by_class(sums: Tensor, rows: RowLosses) -> dict[str, float]:
-    """Return the mean of `sums` [R, C] per token, by class for the classes that have tokens."""
-    n_tokens = rows.counts.sum(0)  # [C]
+def _by_class(sums: Tensor, counts: Tensor) -> dict[str, float]:
+    """Return the mean per token of `sums` [R, C], by class for the classes that have tokens."""
+    n_tokens = counts.sum(0)  # [C]
     means = sums.sum(0) / n_tokens
     return {name: means[i].item() for i, name in enumerate(TOKEN_CLASSES) if n_tokens[i] > 0}
 

@@ -1,16 +1,17 @@
 """Validation loss by token class, its standard error, and the gap to the entropy lower bound."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from data.corpus import TOKEN_CLASSES
-from data.loader import IGNORE, Batch, Split, StorySplit
+from data.loader import Split, StorySplit
 from model.transformer import Transformer
 from tests.program import SMALL
-from training.evaluate import mean_and_error, row_losses, token_losses, validation_loss
+from training.evaluate import mean_and_error, token_losses, validation_loss
 from training.settings import compose_settings
 
 VOCAB_SIZE = 31
@@ -19,31 +20,6 @@ VOCAB_SIZE = 31
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     return Transformer(compose_settings(SMALL).model, VOCAB_SIZE, seed=0).eval()
-
-
-def random_batch(n_rows: int, length: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    tokens, targets = torch.randint(VOCAB_SIZE, (2, n_rows, length), generator=generator)
-    targets[0, 2:] = IGNORE
-    classes = torch.randint(len(TOKEN_CLASSES), (n_rows, length), generator=generator)
-    return Batch(tokens, targets, None, classes, torch.rand(n_rows, length, generator=generator))
-
-
-def test_losses_and_lower_bounds_are_summed_by_row_and_class(model: Transformer) -> None:
-    batches = [random_batch(3, 7, 1), random_batch(2, 11, 2)]
-    rows = row_losses(model, batches, len(TOKEN_CLASSES))
-    assert rows.floors is not None
-    row = 0
-    for batch in batches:
-        losses = token_losses(model(batch.tokens), batch.targets)
-        assert batch.classes is not None and batch.floor is not None
-        for i in range(len(batch.tokens)):
-            for c in range(len(TOKEN_CLASSES)):
-                selected = (batch.classes[i] == c) & (batch.targets[i] != IGNORE)
-                expected = [selected.sum(), losses[i][selected].sum(), batch.floor[i][selected].sum()]
-                found = [rows.counts[row, c], rows.losses[row, c], rows.floors[row, c]]
-                assert [x.item() for x in found] == pytest.approx([x.item() for x in expected], rel=1e-5)
-            row += 1
 
 
 def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> None:
@@ -65,16 +41,22 @@ def test_validation_covers_every_token_whatever_the_batch_size(model: Transforme
     assert measured.known().keys() == {"loss", "bits_per_byte"}
 
 
-def test_a_model_that_predicts_the_true_probabilities_has_no_gap(model: Transformer) -> None:
-    rng, n_stories, length = np.random.default_rng(0), 6, 8
-    tokens = rng.integers(VOCAB_SIZE, size=n_stories * length + 1).astype(np.uint16)
-    starts = np.arange(n_stories + 1) * length
+def test_the_gap_is_the_loss_minus_its_lower_bound_also_by_class(model: Transformer) -> None:
+    rng = np.random.default_rng(0)
+    starts = np.cumsum([0, 8, 3, 11, 5, 12, 7])
+    tokens = rng.integers(VOCAB_SIZE, size=starts[-1] + 1).astype(np.uint16)
     classes = rng.integers(len(TOKEN_CLASSES), size=len(tokens)).astype(np.uint8)
     floor = np.zeros(len(tokens), np.float32)
     split = StorySplit(tokens, 100, starts=starts, classes=classes, floor=floor)
+    losses = np.empty(starts[-1])
+    for start, end in pairwise(starts):
+        story = torch.from_numpy(tokens[None, start : end + 1].astype(np.int64))
+        losses[start:end] = token_losses(model(story[:, :-1]), story[:, 1:]).detach()
+    by_class = {name: losses[classes[1:] == i].mean() for i, name in enumerate(TOKEN_CLASSES)}
+
+    # A bound of 0, and a model that predicts the true probabilities
     loss = validation_loss(model, split, 100)
-    row_length = torch.from_numpy(tokens.astype(np.int64)).unfold(0, length + 1, length)
-    expected = token_losses(model(row_length[:, :-1]), row_length[:, 1:])
-    floor[1:] = expected.detach().flatten().numpy()
     assert loss.gap == pytest.approx(loss.loss)
+    assert loss.gap_by_class == loss.loss_by_class == pytest.approx(by_class, rel=1e-5)
+    floor[1:] = losses
     assert validation_loss(model, split, 100).gap == pytest.approx(0, abs=1e-6)

@@ -14,7 +14,6 @@ from torch import Tensor
 from data.corpus import TOKEN_CLASSES, Corpus
 from data.loader import IGNORE, Batch, Split, validation_batches
 from data.tokenizer import encode_with_bos
-from model.sampling import sample
 from model.transformer import Transformer
 from training.settings import TrainSettings
 
@@ -132,6 +131,24 @@ def _by_class(sums: Tensor, counts: Tensor) -> dict[str, float]:
     n_tokens = counts.sum(0)  # [C]
     means = sums.sum(0) / n_tokens
     return {name: means[i].item() for i, name in enumerate(TOKEN_CLASSES) if n_tokens[i] > 0}
+
+
+@torch.no_grad()
+def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> Tensor:
+    """Return `tokens` [T], at least one, followed by up to `n_tokens` that the model samples.
+
+    The model, in eval mode, reads the last context_length tokens. PyTorch's global random state is not used. Stops at
+    logits that are not finite.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(n_tokens):
+        context = tokens[None, -model.config.context_length :]  # [1, T]
+        logits = model(context)[0, -1].float().cpu()  # [V]
+        if logits.isnan().any() or logits.isposinf().any():
+            break
+        token = torch.multinomial(logits.softmax(-1), 1, generator=generator)
+        tokens = torch.cat([tokens, token.to(tokens.device)])
+    return tokens
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:

@@ -10,7 +10,6 @@ from torch import Tensor
 from data.errors import UserError
 from model.config import Mask, Position
 from model.operations import rotate
-from model.sampling import sample
 from model.transformer import (
     Attention,
     alibi_slopes,
@@ -171,16 +170,3 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     second, third = untrained(seed=7), untrained(seed=8)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
-
-
-# Samples
-
-
-def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:
-    model, start, state = random_model(), torch.tensor([3, 1]), torch.get_rng_state()
-    text = sample(model, start, 23, seed=5)
-    assert len(text) == 25 and torch.equal(state, torch.get_rng_state())
-    assert torch.equal(text, sample(model, start, 23, seed=5))
-    assert not torch.equal(text, sample(model, start, 23, seed=6))
-    model.final_norm.gain.data.fill_(torch.nan)
-    assert sample(model, torch.tensor([3]), 9, seed=0).tolist() == [3]

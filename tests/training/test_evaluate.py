@@ -11,7 +11,8 @@ from data.corpus import TOKEN_CLASSES
 from data.loader import Split, StorySplit
 from model.transformer import Transformer
 from tests.program import SMALL
-from training.evaluate import mean_and_error, token_losses, validation_loss
+from tests.tiny_models import random_model
+from training.evaluate import mean_and_error, sample, token_losses, validation_loss
 from training.settings import compose_settings
 
 VOCAB_SIZE = 31
@@ -60,3 +61,13 @@ def test_the_gap_is_the_loss_minus_its_lower_bound_also_by_class(model: Transfor
     assert loss.gap_by_class == loss.loss_by_class == pytest.approx(by_class, rel=1e-5)
     floor[1:] = losses
     assert validation_loss(model, split, 100).gap == pytest.approx(0, abs=1e-6)
+
+
+def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:
+    model, start, state = random_model(), torch.tensor([3, 1]), torch.get_rng_state()
+    text = sample(model, start, 23, seed=5)
+    assert len(text) == 25 and torch.equal(state, torch.get_rng_state())
+    assert torch.equal(text, sample(model, start, 23, seed=5))
+    assert not torch.equal(text, sample(model, start, 23, seed=6))
+    model.final_norm.gain.data.fill_(torch.nan)
+    assert sample(model, torch.tensor([3]), 9, seed=0).tolist() == [3]

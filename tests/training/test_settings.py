@@ -12,7 +12,7 @@ from data.config import REMOVED_SETTINGS, StoriesConfig, TextConfig
 from data.errors import UserError
 from model.config import ModelConfig
 from probe.config import ProbeConfig
-from training.settings import CONFIGS, Optimizer, OptimSettings, TrainSettings, compose_settings, result_settings
+from training.settings import CONFIGS, Optimizer, TrainSettings, compose_settings, result_settings
 
 from training.settings import resumed_settings, saved_settings, to_settings  # isort: skip
 
@@ -75,11 +75,6 @@ def test_defaults_in_python_are_those_of_the_standard_yaml_files() -> None:
     probe = OmegaConf.load(CONFIGS / "eval" / "eval.yaml").probe
     assert ProbeConfig() == to_settings(ProbeConfig, probe)
     assert {*probe} == {field.name for field in fields(ProbeConfig)}
-
-
-def test_an_unknown_setting_is_answered_with_the_most_similar_name() -> None:
-    with pytest.raises(ValueError, match="optim.learning_rat=.*did you mean learning_rate"):
-        to_settings(OptimSettings, {"learning_rat": 1.0}, "optim.")
 
 
 def test_saved_settings_are_read_back_those_of_an_earlier_version_unless_it_had_a_removed_family() -> None:

@@ -4,39 +4,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from tests.program import ROOT, SIGNALS
+from tests.program import ROOT, process_state
 from training.device import StopRequest
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Restores the handlers of the signals after the test."""
-    old_handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in old_handlers.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_remembered_and_gives_the_exit_status_of_a_shell(number: int, handlers: None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
-    stop = StopRequest()
-    assert stop.signal is None and stop.exit_status == 0
-    signal.raise_signal(number)
-    assert stop.signal == number and stop.exit_status == 128 + number
-
-
-def test_an_ignored_signal_and_a_handler_of_another_library_stay(handlers: None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
     calls: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
-    stop = StopRequest()
-    signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGTERM)
+    with process_state():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
+        stop = StopRequest()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
     assert stop.signal is None and calls == [signal.SIGTERM]
 
 

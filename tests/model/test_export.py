@@ -1,10 +1,10 @@
-"""model/export.py and config.py: our model as a Llama computes the same, or is refused; impossible models."""
+"""model/export.py: our model as a Llama computes the same, or is refused."""
 
 import pytest
 import torch
 
 from data.errors import UserError
-from model.config import ModelConfig, Position, Scale, Weighting, departures
+from model.config import ModelConfig, departures
 from model.export import as_llama
 from model.observe import HeadEdit, TransformerView
 from model.transformers_view import TransformersView
@@ -37,27 +37,6 @@ def test_switches_that_no_llama_has_are_refused_by_name(name: str) -> None:
     assert set(departures(config(**VARIANTS[name]))) == switches
     for switch in switches:
         assert (switch in str(refused.value)) == (not switch.startswith("model.tie_"))
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("switches", "setting"),
-    [
-        ({"weighting": Weighting.sum, "scale": Scale.none}, "model.scale=none"),
-        ({"weighting": Weighting.sum, "position": Position.alibi}, "model.position=alibi"),
-        ({"n_head": 6, "d_model": 30}, "model.d_model=30"),
-        ({"n_head": 1, "d_model": 15, "position": Position.sinusoidal}, "model.d_model=15"),
-        ({"n_head": 7}, "model.d_model=30"),
-        ({"context_length": 1}, "model.context_length=1"),
-        ({"dropout": 1.0}, "model.dropout=1.0"),
-        ({"norm_eps": 0.0}, "model.norm_eps=0.0"),
-    ],
-)
-def test_impossible_settings_are_refused_by_name(switches: dict, setting: str) -> None:
-    with pytest.raises(ValueError, match=setting):
-        config(**switches)
 
 
 def test_every_switch_of_the_lab_has_a_variant() -> None:

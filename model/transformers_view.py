@@ -369,10 +369,7 @@ class TransformersSitePass(SitePass):
         return logits
 
     def _run(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None, first: int = 0) -> Tensor:
-        """Return the logits [E, B, V] of a pass over the tokens at the site, or [E, B, n] of `words` [B, n] only.
-
-        The pass starts at the layer `first`, with the unedited stream.
-        """
+        """Return the logits of `edited_logits` by a pass over the tokens at the site, from the layer `first` on."""
         n_lists = len(edit_lists)
         tokens = self._tokens.repeat(n_lists)[:, None]  # [E * B, 1]
         positions = self._site.repeat(n_lists)[:, None]  # [E * B, 1]

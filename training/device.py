@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import parent_process
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,6 @@ from torch import Tensor
 
 from data.errors import UserError
 from training.settings import Device, Precision
-
-T = TypeVar("T")
 
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
 
@@ -96,13 +94,13 @@ class Distributed:
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def broadcast(self, value: T) -> T:
+    def broadcast(self, value: Any) -> Any:
         """Return rank 0's `value`, any object that pickle can copy."""
         if self.world_size == 1:
             return value
         values = [value if self.is_main else None]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
-        return values[0]  # type: ignore[return-value]
+        return values[0]
 
     def all_reduce_max(self, number: int) -> int:
         """Return the largest `number` of all ranks."""

@@ -31,13 +31,6 @@ Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, 
 MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is nothing to ask about
 
 
-def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
-    flat_logits = logits.float().flatten(0, 1)  # [B * T, V]
-    losses = F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="none")
-    return losses.view_as(targets)
-
-
 @torch.no_grad()
 def _row_losses(
     model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
@@ -54,14 +47,15 @@ def _row_losses(
         # No row holds several documents, so a causal model needs no document ids.
         inputs = batch.model_inputs(single_document=model.config.is_causal)
         with autocast or nullcontext():
-            logits = model(*(tensor.to(device) for tensor in inputs))
-        loss = token_losses(logits, batch.targets.to(device)).cpu().double()  # [B, T]
+            logits = model(*(tensor.to(device) for tensor in inputs)).float().flatten(0, 1)  # [B * T, V]
+        targets = batch.targets.to(device).flatten()
+        loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none").cpu().double()
 
         # Sum the tokens of each row by their class, [B, C].
         classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
         zeros = torch.zeros(len(classes), len(TOKEN_CLASSES), dtype=torch.float64)
-        losses.append(zeros.scatter_add(1, classes, loss))
+        losses.append(zeros.scatter_add(1, classes, loss.view_as(classes)))
         counts.append(zeros.scatter_add(1, classes, is_target))
         if batch.floor is not None:
             floors.append(zeros.scatter_add(1, classes, batch.floor.double() * is_target))

@@ -47,7 +47,6 @@ def create_run(out: str | None) -> tuple[Path, FolderLock]:
     """
     path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
     path.mkdir(parents=True, exist_ok=True)
-    check_out_is_free(str(path))
     run_lock = lock(path)
     check_out_is_free(str(path))  # another process may have started a run before we got the lock
     return path, run_lock

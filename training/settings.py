@@ -22,7 +22,6 @@ from model.config import ModelConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MAX_THREADS = 1024
-MAX_SAMPLE_TOKENS = 2**16
 MAX_LEARNING_RATE = 1e18  # products with larger rates overflow float32
 
 
@@ -81,7 +80,7 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
-    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=MAX_SAMPLE_TOKENS)
+    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=2**16)
     sample_prompt: str = _presentation("beginning of that text")
     cache_dir: str = _directory("folder for tokenized corpora")
 

@@ -6,13 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from data.corpus import TOKEN_CLASSES
 from data.loader import Split, StorySplit
 from model.transformer import Transformer
 from tests.program import SMALL
 from tests.tiny_models import random_model
-from training.evaluate import mean_and_error, sample, token_losses, validation_loss
+from training.evaluate import mean_and_error, sample, validation_loss
 from training.settings import compose_settings
 
 VOCAB_SIZE = 31
@@ -36,7 +37,7 @@ def test_validation_covers_every_token_whatever_the_batch_size(model: Transforme
     context, total = model.config.context_length, 0.0
     for start in range(0, 199, context):
         window = torch.from_numpy(tokens[start : start + context + 1].astype(np.int64))[None]
-        total += token_losses(model(window[:, :-1]), window[:, 1:]).sum().item()
+        total += F.cross_entropy(model(window[:, :-1]).mT, window[:, 1:], reduction="sum").item()
     assert measured.loss == pytest.approx(total / 199, rel=1e-5)
     assert measured.bits_per_byte == pytest.approx(total / math.log(2) / 100, rel=1e-5)
     assert measured.known().keys() == {"loss", "bits_per_byte"}
@@ -52,7 +53,7 @@ def test_the_gap_is_the_loss_minus_its_lower_bound_also_by_class(model: Transfor
     losses = np.empty(starts[-1])
     for start, end in pairwise(starts):
         story = torch.from_numpy(tokens[None, start : end + 1].astype(np.int64))
-        losses[start:end] = token_losses(model(story[:, :-1]), story[:, 1:]).detach()
+        losses[start:end] = F.cross_entropy(model(story[:, :-1]).mT, story[:, 1:], reduction="none").detach()
     by_class = {name: losses[classes[1:] == i].mean() for i, name in enumerate(TOKEN_CLASSES)}
 
     # A bound of 0, and a model that predicts the true probabilities

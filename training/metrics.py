@@ -7,8 +7,6 @@ from typing import Any
 from data.typed_json import flattened, from_json, may_be_absent
 from training.logging import read_records
 
-Grid = list[list[float]]  # by layer and head
-
 
 @dataclass(frozen=True, slots=True)
 class TrainRecord:
@@ -42,7 +40,7 @@ class HeadPoint:
 
     layer: int
     head: int
-    grids: dict[str, Grid]
+    grids: dict[str, list[list[float]]]  # by layer and head
     values: dict[str, float] = flattened()
 
     def recorded(self) -> dict[str, Any]:

@@ -83,8 +83,11 @@ class CopyingModel(ObservableModel):
         """Return the logits [B, T, V], or [B, V] at `positions` [B]: only the pronouns differ."""
         # Outputs of the heads, [B, H, T], add up to the margin of "she", [B, T]
         [record] = self.record(tokens)
-        outputs = apply_edits(record.scores.softmax(-1), record.values, edits)[..., 0]  # [B, H, T]
-        margin = torch.einsum("bht,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
+        weights = record.scores.softmax(-1)  # [B, H, T, T]
+        apply_edits(weights, 0, [edits], "weights")
+        outputs = weights @ record.values  # [B, H, T, 1]
+        apply_edits(outputs, 0, [edits], "output")
+        margin = torch.einsum("bhtk,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
         logits = margin[..., None] * self.pronoun_class / 2
         return logits if positions is None else logits[torch.arange(len(tokens)), positions]
 

@@ -122,7 +122,7 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
         ("train.py data=stories data.vocab_size=300", "data.vocab_size=300: not a setting of these data; choose"),
         ("train.py hydra/launcher=nowhere", "nowhere"), ("eval.py probe.n_untrained=0", "must be 2 or more"),
         ("train.py -sc", "-sc: no such flag"),
-        ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "nowhere: does not exist"),
+        ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "run=nowhere: does not exist"),
     ],
 )  # fmt: skip
 def test_a_bad_argument_is_one_line_and_writes_nothing(arguments: str, error: str, tmp_path: Path) -> None:

@@ -14,13 +14,12 @@ def main() -> None:
         from eval import command
     elif program == "export":
         from antecedent_lab.export import command
+    elif program in ("-h", "--help"):
+        print(USAGE)
+        return
     else:
-        is_help = program in ("-h", "--help")
-        print(
-            USAGE if is_help else f"error: {program}: no such command; {USAGE}",
-            file=sys.stdout if is_help else sys.stderr,
-        )
-        sys.exit(0 if is_help else 2)
+        print(f"error: {program}: no such command; {USAGE}", file=sys.stderr)
+        sys.exit(2)
     command()
 
 

@@ -16,7 +16,7 @@ def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_
     (tmp_path / "resumes.jsonl").write_text("".join(lines))
     assert load_resumes(tmp_path) == ["Resumed at step 20 with seed 2 (before: 1), torch 2.2 (before: 2.1)."]
     (tmp_path / "resumes.jsonl").write_text('{"step": 20}\n')
-    with pytest.raises(ValueError, match=r"resumes.jsonl: damaged \(.*no field time\); delete it"):
+    with pytest.raises(ValueError, match="resumes.jsonl: damaged; delete it"):
         load_resumes(tmp_path)
 
 

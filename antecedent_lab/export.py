@@ -86,6 +86,7 @@ def read_claims(run: Path, step: int) -> str | None:
     """Return claims.md of the run's probe, or None if no probe of this version is of the checkpoint of `step`."""
     try:
         results = ProbeResults.from_json(json.loads((run / "probe" / "probe.json").read_text()))
-        return (run / "probe" / "claims.md").read_text().strip() if results.model.step == step else None
+        claims = (run / "probe" / "claims.md").read_text().strip()
+        return claims if results.model.step == step else None
     except (OSError, ValueError):
         return None

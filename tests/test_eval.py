@@ -164,7 +164,7 @@ def test_settings_that_exclude_each_other_are_refused_by_name(name: str, setting
 
 
 def test_a_missing_package_is_named_with_its_command_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antecedent_lab.eval_settings.find_spec", lambda name: None)
+    monkeypatch.setattr("model.external.find_spec", lambda name: None)
     result = run_program("eval.py", "model=somewhere")
     assert result.status == 2 and f"{sys.executable} -m pip install '.[export]'" in result.err
 

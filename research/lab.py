@@ -70,15 +70,16 @@ def _variant_row(variant: dict[str, Any], names: list[str]) -> _VariantRow:
     """Return what the page shows of a variant of compare.json; `names` are the values of the standard."""
     # A model that is not causal has no head
     means: dict[str, Estimate | None] = dict.fromkeys(names)
-    for name, found in variant["values"].items():
-        means[name] = Estimate(found["mean"], *found["interval"])
+    for name, value in variant["values"].items():
+        means[name] = Estimate(value["mean"], *value["interval"])
+    different = [name for name, test in variant["differences"].items() if test["is_significant"]]
     return _VariantRow(
         name=variant["name"],
         n_seeds=len(variant["seeds"]),
         n_supported=variant["n_supported"],
         n_tested=len(variant["verdicts"]),
         means=means,
-        different=[name for name, found in variant["differences"].items() if found["is_significant"]],
+        different=different,
         sentence=variant["sentence"],
     )
 
@@ -98,7 +99,7 @@ def main(options: _LabOptions) -> None:
         content = json.loads((out / "probe" / "compare.json").read_text())
     names = list(content["variants"][0]["values"])
     variants = [_variant_row(variant, names) for variant in content["variants"]]
-    write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds), threads=1)
+    write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds))
 
 
 if __name__ == "__main__":

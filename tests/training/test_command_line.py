@@ -121,7 +121,7 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
         ("train.py seed=[1", "seed=[1: cannot be read"), ("train.py seed=1,2", "seed=1,2: has several values"),
         ("train.py data=stories data.vocab_size=300", "data.vocab_size=300: not a setting of these data; choose"),
         ("train.py hydra/launcher=nowhere", "nowhere"), ("eval.py probe.n_untrained=0", "must be 2 or more"),
-        ("train.py -sc", "-sc: no such flag"),
+        ("train.py -sc", "-sc: no such flag"), (f"train.py cache_dir={__file__}", "is a file; choose a folder"),
         ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "run=nowhere: does not exist"),
     ],
 )  # fmt: skip

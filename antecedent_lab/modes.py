@@ -223,8 +223,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     tokenized = opened.tokenize(text)
     if not opened.fits(tokenized):
         limit = opened.model.context_length - 1
-        n_tokens = len(tokenized.tokens) - 1
-        raise UserError(f"text=: has {n_tokens} tokens; this model reads at most {limit}")
+        raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     notes = lint(text)
     rows = _nouns_before(tokenized, notes)
     with results_folder(opened) as folder:

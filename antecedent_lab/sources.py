@@ -108,11 +108,9 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     # What the file leaves open
     n_lacking = sum(not text.links[0].answers for text in texts)
     if 0 < n_lacking < len(texts):
-        lacking = f"{n_lacking} of {len(texts)} texts"
-        warnings.append(f"{lacking} have no answers: the causal tests lack them.")
+        warnings.append(f"{n_lacking} of {len(texts)} texts have no answers: the causal tests lack them.")
     if own.n_left_out:
-        problem = "frame and words are not all in dev, or all in test"
-        warnings.append(f"{own.n_left_out} blocks are left out: {problem}.")
+        warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
     if own.n_patterns:
         warnings.append(
             f"In {own.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "
@@ -130,20 +128,16 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
     largest = max(max(*cell.tokens, *cell.answers, *cell.foils) for cell in items.cells)
     longest = 1 + max(len(cell.tokens) for cell in items.cells)
     limit = opened.model.context_length
-    problem = ""
     if longest > limit:
-        problem = f"reads {limit} tokens, but the sentences need {longest}"
-    elif largest >= opened.model.vocab_size:
-        problem = f"its tokenizer writes token {largest}, which the model lacks"
-    if problem:
-        raise UserError(f"model={opened.source}: {problem}")
+        raise UserError(f"model={opened.source}: reads {limit} tokens, but the sentences need {longest}")
+    if largest >= opened.model.vocab_size:
+        raise UserError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
 
     # What the results leave open.
     warnings = [_UNKNOWN_TRAINING]
     n_unknown = sum(token == opened.unknown for token in tokens)
     if n_unknown:
-        share = f"{n_unknown / len(tokens):.1%}"
-        warnings.append(f"Its tokenizer replaces {share} of the tokens by unknown.")
+        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")
     n_lost = sum(cell.has_lost_answer for cell in items.cells)
     if n_lost:
         problem = "both answers begin with the same tokens, so the model's answer is not tested there"
@@ -154,9 +148,8 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
 def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
     """Raise UserError with the row if the model cannot read a text, or a word of it has no tokens for itself."""
     n_tokens = len(opened.encode(text.text))
-    limit = opened.model.context_length
-    if n_tokens > limit:
-        raise UserError(f"{where}: has {n_tokens} tokens; the model reads {limit}")
+    if n_tokens > opened.model.context_length:
+        raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
     try:
         link_pairs([text, text], opened.tokenizer, opened.bos_id, lambda *_: [])
     except UserError as error:

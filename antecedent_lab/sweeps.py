@@ -37,8 +37,7 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
     by_variant(changes)
     is_causal = {name: saved_settings(config).model.is_causal for name, config in configs.items()}
     if not any(is_causal.values()):
-        problem = "with model.mask=none a word sees the next one, so heads are not tested"
-        raise UserError(f"{sweep}: {problem}")
+        raise UserError(f"{sweep}: with model.mask=none a word sees the next one, so heads are not tested")
 
     # What each run has tested
     folder = sweep / "probe"
@@ -101,8 +100,7 @@ def differing_settings(
         variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
     for run, other in combinations(variants, 2):
         if variants[run] == variants[other]:
-            problem = "have the same settings and the same seed; leave out one of them"
-            raise UserError(f"{run} and {other} {problem}")
+            raise UserError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
 
     # The standard: with the fewest differences from the defaults.
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}
@@ -117,8 +115,7 @@ def differing_settings(
         for name in changes:
             # All other settings, and the fingerprint of the data, decide what a step reads.
             if name not in INFOS or INFOS[name].orders_batches:
-                problem = f"{name} differs from {first}; compare runs that read the same batches"
-                raise UserError(f"{run}: {problem}")
+                raise UserError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
         runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
         standard |= {name: value for name, (value, _) in changes.items()}
     return runs, dict(sorted(standard.items()))

@@ -173,6 +173,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(
     ("file", "old", "new", "error"),
     [
         ("config.json", "{", "", "config.json"),
+        ("config.json", '"run"', '"runs"', "config.json: not the settings of a run"),
         ("config.json", '"rope_theta": 1', '"rope_theta": 2', "model.rope_theta"),
         ("tokenizer.json", "{", "", "tokenizer.json"),
         ("probe/probe.json", "{", "", "probe/probe.json"),

@@ -178,22 +178,22 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
     model = str(settings.before)
-    own = settings.own_file
+    own_file = settings.own_file
     is_run = (Path(model) / "checkpoints").is_dir()
     before = open_model(
         model,
-        items=None if is_run or own else settings.items,
+        items=None if is_run or own_file else settings.items,
         tokenizer=None if is_run else settings.tokenizer,
         device=settings.device,
         threads=settings.threads,
         setting="before",
     )
     print(printable(f"compared with {before.source}"), flush=True)
-    name = folder_name(f"{before.name}_{Path(own).stem}" if own else before.name)
+    name = folder_name(f"{before.name}_{Path(own_file).stem}" if own_file else before.name)
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened, subfolder=f"compared/{name}") as folder:
-        results = compare_models(before, opened, own=own, config=config, cache_dir=settings.cache_dir)
+        results = compare_models(before, opened, own=own_file, config=config, cache_dir=settings.cache_dir)
         try:
             if folder is not None:
                 table = change_lines(results, all_rows=True)

@@ -35,14 +35,14 @@ class Source:
 
 
 def source_of(
-    opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None, own: str | None = None
+    opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None, own_file: str | None = None
 ) -> Source:
-    """Return the questions of the file `own`, else of the English text of `path`, else of the training data.
+    """Return the questions of `own_file`, else of the English text of `path`, else of the training data.
 
     An external model gets the stories if it was opened with them, else the text that comes with the project.
     """
-    if own is not None:
-        return own_source(opened, load_question(Path(own)))
+    if own_file is not None:
+        return own_source(opened, load_question(Path(own_file)))
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
         return story_source(opened, corpus, config)

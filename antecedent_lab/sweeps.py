@@ -98,9 +98,9 @@ def differing_settings(
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
         variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
-    for run, other in combinations(variants, 2):
-        if variants[run] == variants[other]:
-            raise UserError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
+    for run, later_run in combinations(variants, 2):
+        if variants[run] == variants[later_run]:
+            raise UserError(f"{run} and {later_run} have the same settings and the same seed; leave out one of them")
 
     # The standard: with the fewest differences from the defaults.
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}

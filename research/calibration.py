@@ -205,10 +205,10 @@ def _train(seed: int, folder: Path) -> OpenedRun:
     return open_run(run, torch.device("cpu"))
 
 
-def _select_items(corpus: Corpus, split: str, part: str, questions: Sequence[str]) -> Items:
+def _select_items(corpus: Corpus, split: str, holdout: str, questions: Sequence[str]) -> Items:
     """Return the items of some questions with N_PAIRS blocks of each frame, different pairs from frame to frame."""
     # Items of the questions
-    rows = [row for row in load_stories(corpus, split) if row.holdout == part]
+    rows = [row for row in load_stories(corpus, split) if row.holdout == holdout]
     items = link_pairs(rows, corpus.tokenizer, end_id(corpus.tokenizer), names_of)
     items = items.take(i for i, pair in enumerate(items.pairs) if pair.question in questions)
     # The blocks of every frame, in their order

@@ -61,7 +61,7 @@ def start_benchmark(main: Callable[[Any], None], schema: type) -> None:
 
 def listed(text: str) -> list[str]:
     """Return the parts of an option like "a,b"; none for ""."""
-    return [part for part in text.split(",") if part]
+    return [word for word in text.split(",") if word]
 
 
 def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:

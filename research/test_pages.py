@@ -86,11 +86,15 @@ def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
 )
 def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str, untrained: str) -> None:
     head = found.Tested([Head(0, 1)], {}, verdict="not established", level="E1")
-    both = found.Tested([Head(0, 1), Head(1, 0)], {measure: Estimate(0.9, 0.8, 1.0)}, verdict="supported", level="E3")
+    head_set = found.Tested(
+        [Head(0, 1), Head(1, 0)], {measure: Estimate(0.9, 0.8, 1.0)}, verdict="supported", level="E3"
+    )
     rules = dict.fromkeys(["nearest", "first", "subject", "most frequent", "last words"], 0.5)
-    known = {name: Estimate(0.25) for name in ("accuracy", untrained)}
+    of_untrained = {name: Estimate(0.25) for name in ("accuracy", untrained)}
     words: Any = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
-    finding = Finding(**words, unit="set", head=head, set=both, n=8, smallest_p=0.0, untrained=known, rules=rules)
+    finding = Finding(
+        **words, unit="set", head=head, set=head_set, n=8, smallest_p=0.0, untrained=of_untrained, rules=rules
+    )
     row = seed_head(3, finding)
     means = question_means([finding, finding])
     assert (row.head, row.values[measure], row.verdict) == ("L0H1 + L1H0", Estimate(0.9, 0.8, 1.0), "supported")
@@ -102,9 +106,10 @@ def test_the_comparison_of_files_names_what_differs() -> None:
     change = {"measure": "effect", "head": [0, 1], "before": 1.0, "difference": {"value": 0.5, "low": 0.1, "high": 0.9}}
     old = {"questions": [{"question": "number", "changes": [change]}]}
     values, gone = compared(old, {"changes": [{**change, "question": "number", "before": 1.000001}]})
-    assert all(is_close(before, after) for _, before, after in values) and len(values) == 4 and gone == []
+    assert all(is_close(old_value, value) for _, old_value, value in values) and len(values) == 4 and gone == []
     values, _ = compared(old, {"changes": [{**change, "question": "number", "before": 1.001}]})
-    assert [place for place, *both in values if not is_close(*both)] == ["number effect [0, 1].before"]
+    different = [place for place, old_value, value in values if not is_close(old_value, value)]
+    assert different == ["number effect [0, 1].before"]
 
 
 def test_the_texts_of_cells_and_options() -> None:

@@ -97,6 +97,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         name, _, kind = str(key).rpartition("_")
         start = f"{place}." if place else ""
+        # Limits have places of their own
         if kind in ("interval", "range") and item:
             low, high = item
             yield f"{start}{name}.low", low

@@ -5,16 +5,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import isnan
 from pathlib import Path
 from statistics import median
-from string import Formatter
 from typing import Any
 
 from data.errors import UserError
-from data.text_tables import markdown_table
 from data.typed_json import to_json
 from probe.results import Estimate
 from probe.statistics import share_interval
@@ -101,29 +99,6 @@ def value_cell(value: Any, form: str) -> str:
             return text
         return f"{text} [{value_cell(value.low, form)}, {value_cell(value.high, form)}]"
     return format(value, form)
-
-
-class _CellFormatter(Formatter):
-    """Fill in "{share:.2f}" with a field of the row."""
-
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return getattr(args[0], str(key))
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return value_cell(value, format_spec)
-
-
-def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
-    """Return a Markdown table with a line for each row.
-
-    `header` is "seed | share [95 %]", `template` has the fields of a row, "{seed} | {share:.2f}".
-    """
-    # Every column is filled by itself, so a text may contain " | "
-    columns = template.split(" | ")
-    cells = []
-    for row in rows:
-        cells.append([_CellFormatter().vformat(column, (row,), {}) for column in columns])
-    return markdown_table(header.split(" | "), cells)
 
 
 def median_range(values: Sequence[float], digits: int = 1) -> str:

@@ -6,17 +6,18 @@ The seconds of the two commands are comparable only if nothing else runs on the 
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from data.text_tables import markdown_table
 from data.typed_json import may_be_absent
 from probe.results import MEASURES, NOT_KNOWN, Estimate, Finding, ProbeResults
 from probe.verdict import SUPPORTED
-from research.measure import Timing, listed, row_table, run_script, start_benchmark, write_page
+from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
 from training.metrics import load_metrics
 
 
@@ -113,65 +114,80 @@ class SeedsResults:
     training: list[_SeedTraining]
     not_tested: str | None = may_be_absent()
 
-    def summary(self) -> list[str]:
-        """Return the table of means, which README.md has too."""
-        shown = COLUMNS[self.outcome]
-        header = ["question | supported | as a set", *_labels(shown.means), *shown.rules]
-        cells = ["{question} | {supported} of {n_seeds} | {as_a_set}", *_cells("values", shown.means)]
-        cells += [f"{{rules[{name}]:.3f}}" for name in shown.rules]
-        header += shown.untrained.values()
-        cells += _cells("untrained", shown.untrained)
-        return row_table(" | ".join(header), " | ".join(cells), self.means)
-
     def lines(self) -> list[str]:
         # What the heads do
-        shown = COLUMNS[self.outcome].heads
         seeds = ", ".join(str(row.seed) for row in self.training)
-        header = ["seed | question | head", *_labels(shown), "verdict"]
-        cells = ["{seed} | {question} | {head}", *_cells("values", shown), "{verdict}, {level}"]
         chosen = "Heads are chosen on one part of the items and tested once on another."
         lines = [
             f"{self.recipe}, seeds {seeds}. {chosen}",
             "As a set: heads that share the work, judged together. Means over seeds:",
             "",
-            *self.summary(),
+            *self._means_table(),
             "",
             "Each seed, with 95 % intervals:",
             "",
-            *row_table(" | ".join(header), " | ".join(cells), self.heads),
+            *self._heads_table(),
             "",
         ]
         if self.not_tested:
             lines += [self.not_tested, ""]
 
-        # Training, with one column for each token class of stories
-        classes = list(self.training[0].gap_by_class or ())
-        header = ["seed | loss | lower bound | gap", *classes]
-        cells = ["{seed} | {loss:.4f} | {floor:.4f} | {gap:.4f} ({gap_error:.4f})"]
-        cells += [f"{{gap_by_class[{name}]:.3f}}" for name in classes]
+        # Training
         losses = "Validation loss, entropy lower bound and their gap (standard error)"
         return [
             *lines,
             f"{losses}, by token class too, in nats per token:",
             "",
-            *row_table(" | ".join(header), " | ".join(cells), self.training),
+            *self._loss_table(),
             "",
             "Seconds of the two commands (the first seed also makes the data):",
             "",
-            *row_table(
-                "seed | train.py | train.py CPU | eval.py | eval.py CPU",
-                "{seed} | {train_seconds:.1f} | {train_cpu_seconds:.1f} | {eval_seconds:.1f} | {eval_cpu_seconds:.1f}",
-                self.training,
-            ),
+            *self._seconds_table(),
         ]
+
+    def _means_table(self) -> list[str]:
+        """Return the table that README.md has too."""
+        shown = COLUMNS[self.outcome]
+        header = ["question", "supported", "as a set", *_labels(shown.means), *shown.rules, *shown.untrained.values()]
+        rows = []
+        for row in self.means:
+            cells = [row.question, f"{row.supported} of {row.n_seeds}", str(row.as_a_set)]
+            cells += _cells(row.values, shown.means)
+            cells += [f"{row.rules[name]:.3f}" for name in shown.rules]
+            rows.append(cells + _cells(row.untrained, shown.untrained))
+        return markdown_table(header, rows)
+
+    def _heads_table(self) -> list[str]:
+        shown = COLUMNS[self.outcome].heads
+        rows = []
+        for row in self.heads:
+            cells = _cells(row.values, shown)
+            rows.append([str(row.seed), row.question, row.head, *cells, f"{row.verdict}, {row.level}"])
+        return markdown_table(["seed", "question", "head", *_labels(shown), "verdict"], rows)
+
+    def _loss_table(self) -> list[str]:
+        """Return the table of losses, with one column for each token class of stories."""
+        rows = []
+        for row in self.training:
+            loss, floor, gap, error = (value_cell(x, ".4f") for x in (row.loss, row.floor, row.gap, row.gap_error))
+            by_class = [f"{value:.3f}" for value in (row.gap_by_class or {}).values()]
+            rows.append([str(row.seed), loss, floor, f"{gap} ({error})", *by_class])
+        return markdown_table(["seed", "loss", "lower bound", "gap", *(self.training[0].gap_by_class or ())], rows)
+
+    def _seconds_table(self) -> list[str]:
+        rows = []
+        for row in self.training:
+            seconds = (row.train_seconds, row.train_cpu_seconds, row.eval_seconds, row.eval_cpu_seconds)
+            rows.append([str(row.seed), *(value_cell(value, ".1f") for value in seconds)])
+        return markdown_table(["seed", "train.py", "train.py CPU", "eval.py", "eval.py CPU"], rows)
 
 
 def _labels(names: Iterable[str]) -> list[str]:
     return [MEASURES[name].label for name in names]
 
 
-def _cells(field: str, names: Iterable[str]) -> list[str]:
-    return [f"{{{field}[{name}]:{MEASURES[name].form}}}" for name in names]
+def _cells(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    return [value_cell(values[name], MEASURES[name].form) for name in names]
 
 
 def question_means(findings: list[Finding]) -> _QuestionMeans:

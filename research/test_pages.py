@@ -1,7 +1,6 @@
 """Every page of research/results with a present program is made from its JSON file: pytest research."""
 
 import json
-from dataclasses import dataclass
 from math import nan
 from typing import Any
 
@@ -20,14 +19,13 @@ from research.measure import (
     listed,
     median_range,
     page_body,
-    row_table,
     share_range,
     short_paths,
+    value_cell,
 )
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 
-MACHINE = Machine("3.11", {"torch": "2"}, "x86_64", 2, 1, "abc", False)
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,
     "lab": LabResults,
@@ -35,19 +33,6 @@ PAGES: dict[str, Any] = {
     "link_head_float32": SeedsResults,
     "speed": SpeedResults,
 }
-
-
-@dataclass(frozen=True)
-class Scored:
-    name: str
-    score: Estimate
-    other: Estimate | None = None
-
-
-@dataclass(frozen=True)
-class Page:
-    rows: list[Scored]
-    by_text: dict[str, list[Scored]]
 
 
 @pytest.mark.parametrize(("name", "schema"), PAGES.items())
@@ -63,22 +48,6 @@ def test_a_page_and_its_json_are_made_from_the_same_rows(name: str, schema: Any)
 
 def test_every_json_file_has_a_page_that_is_checked() -> None:
     assert {path.stem for path in RESULTS.glob("*.json")} == PAGES.keys()
-
-
-def test_rows_with_estimates_survive_json() -> None:
-    row = Scored("a", Estimate(0.5, 0.25, 0.75))
-    page = Page([row], {"text": [row, Scored("b", Estimate(1.0, 0.0, 2.0), Estimate(3.0, 2.0, 4.0))]})
-    text = json_text(page, MACHINE)
-    assert '"score": { "value": 0.5, "low": 0.25, "high": 0.75 }' in text
-    content = json.loads(text)
-    assert from_json(Machine, content.pop("environment"), "page") == MACHINE
-    assert from_json(Page, content, "page") == page
-
-
-def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
-    rows = [Scored("a", Estimate(0.5, 0.25, 0.75)), Scored("b", Estimate(nan), Estimate(0.1))]
-    lines = row_table("name | score | other", "<{name}> | {score:.1f} | {other:.3f}", rows)
-    assert lines[2:] == ["| <a>  | 0.5 [0.2, 0.8] | -     |", "| <b>  | -              | 0.100 |"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +82,8 @@ def test_the_comparison_of_files_names_what_differs() -> None:
 
 
 def test_the_texts_of_cells_and_options() -> None:
+    values = [Estimate(0.5, 0.25, 0.75), Estimate(nan), Estimate(0.1), None]
+    assert [value_cell(value, ".1f") for value in values] == ["0.5 [0.2, 0.8]", "-", "0.1", "-"]
     assert median_range([3, 1, 2]) == "2.0 (1.0 to 3.0)"
     assert share_range(0, 200) == "[0.0%, 1.8%]"
     assert short_paths("texts=/a/b/c.txt,d/e.txt") == "texts=b/c.txt,d/e.txt"

@@ -104,6 +104,7 @@ class ProbeResult:
         `texts` are sentences that the report also shows; the model reads them now. `live`: whether the report has the
         model itself, to type sentences into (None: if it has at most a million weights).
         """
+        # All files are made before the first is written.
         results = self.results
         cards = [card_of(finding, results.model) for finding in results.findings]
         files = {

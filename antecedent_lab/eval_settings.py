@@ -65,8 +65,9 @@ class EvalSettings:
         for name, value in asdict(self).items():
             if value is None or value is False:  # not given
                 continue
+            # What is wrong with it
             problem = ""
-            if value == "":
+            if isinstance(value, str) and not value.strip():
                 problem = "the name is empty" if name != "text" else "the text is empty"
             elif name not in allowed:
                 problem = f"cannot be combined with {self.mode}="

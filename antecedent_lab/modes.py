@@ -214,12 +214,10 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
 
-    Without verbose the ten heads that matter most are printed. UserError if the text is empty or too long.
+    Without verbose the ten heads that matter most are printed. UserError if the text is too long.
     """
     check_live(opened, settings.live)
     text = str(settings.text)
-    if not text.strip():
-        raise UserError("text=: the text is empty")
     tokenized = opened.tokenize(text)
     if not opened.fits(tokenized):
         limit = opened.model.context_length - 1

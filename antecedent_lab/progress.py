@@ -30,6 +30,7 @@ def stages(name: str, log: Callable[[str], None] | None = None) -> Iterator[Call
             log(line)
         last = stage
 
+    # The work is done by the caller.
     try:
         yield show
     finally:

@@ -62,7 +62,7 @@ def story_source(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> So
     # A run must not have been trained on the test stories; an external model must know their words.
     warnings: list[str] = []
     if opened.is_external:
-        warnings = check_items(opened, dev + test)
+        warnings = [_UNKNOWN_TRAINING, *check_items(opened, dev + test)]
     else:
         data |= leakage(load_training_texts(corpus), test_stories)
     return Source("", list(STORY_QUESTIONS), with_dev(dev, test), data, [], warnings)
@@ -101,9 +101,8 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     names = [own.name]
     dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id, lambda *_: names)
     test = link_pairs(own.test, opened.tokenizer, opened.bos_id, lambda *_: names)
-    warnings = check_items(opened, dev + test)
-    if not opened.is_external:
-        warnings[0] = "The texts are the user's own: the model may have seen them in training."
+    may_be_known = "The texts are the user's own: the model may have seen them in training."
+    warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 
     # What the file leaves open
     n_lacking = sum(not text.links[0].answers for text in texts)
@@ -134,7 +133,7 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
         raise UserError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
 
     # What the results leave open.
-    warnings = [_UNKNOWN_TRAINING]
+    warnings = []
     n_unknown = sum(token == opened.unknown for token in tokens)
     if n_unknown:
         warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")

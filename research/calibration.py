@@ -1,6 +1,6 @@
 """How often is the probe wrong? It is applied to models in which there is nothing to find, or one known head.
 
-Questions by attention (outcome=attention), on a part of the stories:
+Questions by attention, on a part of the stories:
 
 - untrained: initial weights, and weights drawn at random as large as those of a trained model.
 - permuted labels: trained models, but a coin for each word pair and sentence frame decides whether antecedent and
@@ -8,7 +8,7 @@ Questions by attention (outcome=attention), on a part of the stories:
 - planted link heads: weights built by hand so that one head links pronouns (tests/planted.py).
 - planted other habits: heads built to follow position, single words, number or nothing.
 
-Questions by edges (outcome=edge runs=DIR,DIR), on the text that comes with the program:
+Questions by edges (runs=DIR,DIR), on the text that comes with the program:
 
 - untrained: initial weights of the shape of the first run.
 - permuted classes: the runs, but a coin for each document decides whether its entities exchange their classes, so that
@@ -65,21 +65,18 @@ CONFIG = ProbeConfig(n_untrained=2, n_controls=20)
 
 @dataclass
 class _CalibrationOptions:
-    """python -m research.calibration [outcome=attention] [n_untrained=200] [n_permuted=200] [n_planted=60].
+    """python -m research.calibration [runs=DIR,DIR] [n_untrained=200] [n_permuted=200] [n_planted=60].
 
-    - outcome=edge runs=DIR,DIR: finished runs of experiment=english
-    - cache_dir: folder of the tokenized stories
+    - runs: finished runs of experiment=english, for the questions by edges
     - name=calibration: name of the page
 
     There are a third as many heads with other habits as planted link heads.
     """
 
-    outcome: str = "attention"
     runs: str = ""
     n_untrained: int = 200
     n_permuted: int = 200
     n_planted: int = 60
-    cache_dir: str = ""
     name: str = "calibration"
 
 
@@ -158,7 +155,7 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
     """Yield the models of all groups, with items of the stories."""
     # Two models that are trained briefly, and items of their stories
     opened = [_train(seed, folder) for seed in (1, 2)]
-    corpus = load_data(opened[0], options.cache_dir or str(folder / "cache"))
+    corpus = load_data(opened[0], str(folder / "cache"))
     names = [question.name for question in WATCHED]
     dev = _select_items(corpus, "dev", SAME_WORDS, names).named(DEV)
     test = _select_items(corpus, "test", HEADLINE, [*names, EMPTY.name])
@@ -331,8 +328,6 @@ def _permute_classes(items: Items, seed: int) -> Items:
 
 def main(options: _CalibrationOptions) -> None:
     """Probe all models, count and write the page."""
-    if options.outcome != ("edge" if options.runs else "attention"):
-        raise UserError(f"outcome={options.outcome}: either attention, or edge with runs=DIR,DIR")
     torch.set_num_threads(1)
     start = time.monotonic()
     # Every model is probed like any other; its answers are counted by group and question

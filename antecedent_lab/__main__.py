@@ -8,7 +8,7 @@ USAGE = "usage: antecedent-lab train|eval|export [NAME=VALUE ...]; antecedent-la
 def main() -> None:
     """Run the program that the first argument names; the others are its settings."""
     program = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
-    # Each imports what it needs, which for some is torch.
+    # Each program imports only its own modules: help needs no torch.
     if program == "train":
         from train import command
     elif program == "eval":

@@ -65,7 +65,7 @@ class EvalSettings:
         for name, value in asdict(self).items():
             if value is None or value is False:  # not given
                 continue
-            # What is wrong with it
+            # The reason why it cannot be used, if there is one
             problem = ""
             if isinstance(value, str) and not value.strip():
                 problem = "the name is empty" if name != "text" else "the text is empty"

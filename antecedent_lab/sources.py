@@ -26,7 +26,7 @@ _UNKNOWN_TRAINING = "The training data of this model is unknown, so it may have 
 class Source:
     """Questions for a model, and their items in its tokens."""
 
-    name: str  # of a text or a file, which has a folder for its results; "": the model's own questions
+    name: str  # the name of the text or file, and of its results folder; "": the model's own questions
     questions: list[Question]
     items: Items
     data: dict[str, Any]  # for probe.json

@@ -45,7 +45,7 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
     with closing(lock(folder)):
         records = []
         for number, (run, metrics) in enumerate(runs.items(), start=1):
-            log = partial(_log, f"{number} of {len(runs)}: ")
+            log = partial(print, f"{number} of {len(runs)}:", flush=True)
             results = probed(run, settings, config, log) if is_causal[run.name] else None
             seed, changed = changes[run.name]
             records.append(SweepRun(run.name, seed, metrics, results, changed))
@@ -65,10 +65,6 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
         files = {**tables, f"{name}.json": json.dumps(content, indent=2) + "\n"}
         write_files(folder, files, f"{name}.json")
         print(f"wrote {', '.join(files)} to {folder}")
-
-
-def _log(count: str, line: str) -> None:
-    print(printable(f"{count}{line}"), flush=True)
 
 
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:

@@ -86,6 +86,12 @@ def test_the_files_of_a_probe_agree(probed: tuple[Path, str]) -> None:
         assert sum(question["grids"]["accuracy"], []) == pytest.approx(sum(finding["grids"]["accuracy"], []), rel=1e-5)
 
 
+def test_an_export_has_the_claims_of_the_probe(run: Path) -> None:
+    pytest.importorskip("transformers")
+    output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
+    assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
+
+
 def test_all_parts_of_the_stories_are_tested_and_every_table_printed_if_asked_for(run: Path, cache: str) -> None:
     out = output(evaluate(run, cache, "probe.holdouts=all", "verbose=true"))
     (number,) = [finding for finding in results_of(run)["findings"] if finding["question"] == "number"]

@@ -1,35 +1,20 @@
 """antecedent_lab/export.py: the command, its card and its refusals."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from antecedent_lab.export import ExportSettings, read_claims
+from antecedent_lab.export import ExportSettings
 from data.tokenizer import END
-from data.typed_json import to_json
 from tests.program import Result, run_program
-from tests.report.sample import results
 
 transformers = pytest.importorskip("transformers")
 
 
 def export(*arguments: str, cwd: Path = Path()) -> Result:
     return run_program("antecedent_lab/__main__.py", "export", *arguments, cwd=cwd.resolve())
-
-
-def test_claims_are_read_for_the_probed_step_and_this_version_only(tmp_path: Path) -> None:
-    assert read_claims(tmp_path, 1200) is None
-    (tmp_path / "probe").mkdir()
-    (tmp_path / "probe" / "claims.md").write_text("L0H0\n")
-    content = to_json(results())
-    (tmp_path / "probe" / "probe.json").write_text(json.dumps(content))
-    assert read_claims(tmp_path, 1200) == "L0H0" and read_claims(tmp_path, 1201) is None
-    for damaged in ("[", json.dumps(content | {"schema_version": 12})):
-        (tmp_path / "probe" / "probe.json").write_text(damaged)
-        assert read_claims(tmp_path, 1200) is None
 
 
 def test_an_exported_run_opens_in_transformers_with_the_same_weights_and_tokens_and_a_card(run: Path) -> None:

@@ -52,10 +52,9 @@ class Corpus:
 
 
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
-    """Return the corpus of `config`; tokenize it first if it is not in the cache.
-
-    Raise UserError if the text or the tokenizer cannot be used, OSError if a file or the hub cannot be read.
-    """
+    """Return the corpus of `config`, tokenized if it is not in the cache; UserError or OSError if it cannot be read."""
+    if cache_dir.is_file():
+        raise FileExistsError(f"cache_dir={cache_dir}: is a file; choose a folder")
     if isinstance(config, HubConfig):
         config = pin_revision(config)
     fingerprint = corpus_fingerprint(config)

@@ -69,13 +69,13 @@ def check_out_is_free(out: str | None) -> None:
 # Finding
 
 
-def find_run(run: str | None) -> Path:
-    """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
+def find_run(run: str | None, setting: str = "run") -> Path:
+    """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError names `setting`."""
     if run is not None:
         if not Path(run).is_dir():
-            raise FileNotFoundError(f"{run}: does not exist")
+            raise FileNotFoundError(f"{setting}={run}: does not exist")
         if not (Path(run) / "config.json").is_file():
-            raise FileNotFoundError(f"{run}: is not the directory of a run: it has no config.json")
+            raise FileNotFoundError(f"{setting}={run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
     # Runs, and the runs of sweeps with and without out=.

@@ -80,13 +80,6 @@ def test_the_same_model_twice_has_no_change(folder: Path) -> None:
         compare_models(other, opened)
 
 
-def test_an_opened_model_takes_no_settings_of_opening(result: ProbeResult) -> None:
-    with pytest.raises(ValueError, match="^items=stories"):
-        probe_model(result.opened, items="stories")
-    with pytest.raises(ValueError, match="^n_untraned=2"):
-        probe_model(result.opened, n_untraned=2)
-
-
 def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_path: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     short = shutil.copytree(folder, tmp_path / "short")
@@ -98,13 +91,19 @@ def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    ("settings", "is_open", "problem"),
     [
-        ({"device": "tpu"}, "device=tpu"),
-        ({"items": "poems"}, "items"),
-        ({"tokenizer": "nowhere.json"}, "tokenizer=nowhere.json"),
+        ({"device": "tpu"}, False, "device=tpu: must be one of auto, cpu, cuda"),
+        ({"threads": 0}, False, "threads=0: must be between 1 and"),
+        ({"items": "poems"}, False, "items=poems: must be stories"),
+        ({"tokenizer": "nowhere.json"}, False, "tokenizer=nowhere.json: "),
+        ({"items": "stories"}, True, "items=stories: the model is open already"),
+        ({"n_untraned": 2}, True, "n_untraned=2: no such setting; did you mean n_untrained"),
+        ({"path": ""}, True, "path=: the name is empty"),
     ],
 )
-def test_a_wrong_setting_is_refused_in_one_line(folder: Path, settings: dict[str, str], name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}[^\n]*$"):
-        open_model(folder, **({"device": "cpu"} | settings))  # type: ignore[arg-type]
+def test_a_wrong_setting_is_refused_in_one_line(
+    result: ProbeResult, folder: Path, settings: dict[str, Any], is_open: bool, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}[^\n]*$"):
+        probe_model(result.opened if is_open else folder, **settings)

@@ -36,6 +36,11 @@ def marked(name: str) -> list[str]:
     return match[1].strip("\n").splitlines()
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/english.md"], ids=lambda page: page.name)
+def test_the_english_text_claims_what_is_shown(page: Path) -> None:
+    assert re.search(r"copies the gender of the people\s+it attends to", page.read_text())
+
+
 def test_two_commands_of_one_line_do_all_the_set_up() -> None:
     train, test = [line for line in README.splitlines() if "pip install" in line]
     assert train in marked("train command") and test in marked("test command")

@@ -18,7 +18,7 @@ from training.command_line import hydra_arguments
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "data/tinystories/README.md"]
+WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
 RESULTS = ROOT / "research" / "results"
 COMMANDS = [

@@ -52,6 +52,32 @@ def test_the_table_of_results_is_the_measured_one() -> None:
     assert "\n".join(["", "", *marked("results"), "", ""]) in (RESULTS / "link_head.md").read_text()
 
 
+def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    sections = {
+        re.sub(r"[^\w -]", "", part.partition("\n")[0]).strip().lower().replace(" ", "-"): part
+        for part in re.split(r"^#+ ", page, flags=re.MULTILINE)
+    }
+    rows = re.findall(r"^\| [^|]* \| ([^|]*) \| (\[.*) \|$", sections["the-examples-of-five-texts"], re.MULTILINE)
+    assert len(rows) == 5
+    for examples, places in rows:
+        text = "".join(sections[anchor] for anchor in re.findall(r"\(#([\w-]+)\)", places))
+        quoted = re.findall(r'"([^"]+)"|`([^`]+)`', examples)
+        assert quoted and [one for one in map("".join, quoted) if one not in text] == []
+
+
+def test_the_table_of_the_lab_is_the_measured_one() -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    for variant in json.loads((RESULTS / "lab.json").read_text())["variants"]:
+        cells = [variant["name"]]
+        for name, digits in (("gap", 4), ("resolved_share_headline", 3)):
+            mean, star = variant["means"][name], " *" * (name in variant["different"])
+            cells.append(f"{mean['value']:.{digits}f}{star}" if mean else "not tested")
+        tested = variant["n_tested"]
+        cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
+        assert f"\n| {' | '.join(cells)} |\n" in page
+
+
 def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:
     for training in json.loads((RESULTS / "link_head.json").read_text())["training"]:
         assert training["gap"] > -3 * training["gap_error"]

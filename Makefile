@@ -17,8 +17,9 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## after a change of report/*.js or *.css
+reports:  ## after a change of report/*.js or *.css, or of what documents take from a run
 	$(PYTHON) -m research.example_reports refresh
+	$(PYTHON) -m research.documents
 
 explore:  ## the tests with random cases, with new ones
 	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/report/test_live_model.py

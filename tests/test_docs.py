@@ -49,7 +49,19 @@ def test_two_commands_of_one_line_do_all_the_set_up() -> None:
 
 
 def test_the_table_of_results_is_the_measured_one() -> None:
-    assert "\n".join(["", "", *marked("results"), "", ""]) in (RESULTS / "link_head.md").read_text()
+    for mean in json.loads((RESULTS / "link_head.json").read_text())["means"]:
+        values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
+        cells = [QUESTIONS[mean["question"]].description, f"{mean['supported']} of {mean['n_seeds']}"]
+        cells += [f"{value:.3f}" for value in values]
+        assert f"| {mean['question']} | {' | '.join(cells)} |\n" in README, "make reports"
+
+
+def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
+    start = "\n".join(README.splitlines()[:15])
+    assert "so that you can check an explanation" in start and "[Start here](docs/attention.md)" in start
+    story = re.sub(r"\]\([^)]*\)|<!--.*?-->", "", README.split("## How it works")[0])
+    assert len(re.findall(r"(?<![\w.])\d[\d.,]*", story)) <= 40
+    assert not re.search(r"\b(E[0-4]|block accuracy|swap|p|float32|bfloat16|seed \d+)\b", story)
 
 
 def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> None:
@@ -66,6 +78,15 @@ def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> No
         assert quoted and [one for one in map("".join, quoted) if one not in text] == []
 
 
+def test_the_worksheet_names_what_the_page_shows_and_has_no_answers() -> None:
+    worksheet = (ROOT / "docs" / "worksheet.md").read_text()
+    report = (ROOT / "docs" / "report.html").read_text()
+    named = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", worksheet)
+    assert len(named) >= 8 and [name for name in named if name not in report] == []
+    answers = re.findall(r"^\| `#text=.*` \| (\w+) 0\.\d\d \|$", (ROOT / "docs" / "teach.md").read_text(), re.MULTILINE)
+    assert len(answers) >= 10 and [word for word in set(answers) if word in worksheet] == []
+
+
 def test_the_table_of_the_lab_is_the_measured_one() -> None:
     page = (ROOT / "docs" / "attention.md").read_text()
     for variant in json.loads((RESULTS / "lab.json").read_text())["variants"]:
@@ -76,6 +97,13 @@ def test_the_table_of_the_lab_is_the_measured_one() -> None:
         tested = variant["n_tested"]
         cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
         assert f"\n| {' | '.join(cells)} |\n" in page
+
+
+def test_the_sizes_on_the_teachers_page_are_those_of_the_files() -> None:
+    shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", (ROOT / "docs" / "teach.md").read_text())
+    assert [name for name, _ in shown] == ["report.html", "report_english.html"]
+    for name, size in shown:
+        assert float(size) == pytest.approx((ROOT / "docs" / name).stat().st_size / 1e6, rel=0.1)
 
 
 def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:

@@ -1,6 +1,7 @@
 """What README.md and docs/ take from the example reports and from research/results: python -m research.documents.
 
-It draws docs/pictures/*.svg and renews the tables of DOCUMENTS. `make reports` runs it too.
+It draws docs/pictures/*.svg, renews the tables of DOCUMENTS, and writes PAGES for a browser from their Markdown.
+`make reports` runs it too.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from markdown_it import MarkdownIt
 
 from model.edits import HeadEdit, exchange_links, remove_head
 from probe.questions import QUESTIONS
@@ -22,7 +24,16 @@ from tests.report.sample import model_of, read
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DOCUMENTS = (ROOT / "README.md", DOCS / "teach.md")
-STYLE = f"<style>\n{(ROOT / 'research/documents.css').read_text(encoding='utf-8')}</style>"
+PAGES = ("index", "attention", "worksheet", "teach")
+DRAWING, _, PAGE = (ROOT / "research/documents.css").read_text(encoding="utf-8").partition("\n\n")
+INDEX = """# Antecedent
+Train a small language model, find the attention head that links "it" to "cat", and check the explanation yourself.
+
+- [Change a model](report.html): type a sentence, cut links, see the next word change
+- [The same in English](report_english.html): "she" or "he"?
+- [New to attention? Start here](attention.html)
+- [A worksheet to print](worksheet.html), a lesson of 45 minutes, and [the teacher's page](teach.html)
+"""
 
 
 class Seen(NamedTuple):
@@ -165,16 +176,31 @@ def renewed(row: re.Match[str]) -> str:
     return f"| {start} | {cat:.2f} | {buses:.2f} | {', '.join(word for word, _ in answers[:2])} |"
 
 
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+
+
 def main() -> None:
-    """Write pictures and tables."""
+    """Write pictures, tables and pages."""
     for name, (height, drawing) in pictures().items():
         size = f'viewBox="0 0 880 {height}" width="880" height="{height}"'
         paper = f'<rect width="880" height="{height}" fill="#fbfaf6"/>'
-        picture = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{STYLE}{paper}{drawing}</svg>\n'
+        picture = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{DRAWING}</style>{paper}{drawing}</svg>\n'
         (DOCS / f"pictures/{name}.svg").write_text(picture, encoding="utf-8")
     for path in DOCUMENTS:
         rows = r"^\| (`#text=.*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
         path.write_text(re.sub(rows, renewed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+    for page in PAGES:
+        text = INDEX if page == "index" else (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        body = MarkdownIt("commonmark").enable("table").render(text)
+        body = re.sub(r"<h(\d)>(.*?)</h", lambda part: f'<h{part[1]} id="{anchor(part[2])}">{part[2]}</h', body)
+        body = re.sub(r"<code>(#text=[^<]*)</code>", r'<a href="report.html\1"><code>\1</code></a>', body)
+        body = re.sub(rf'href="({"|".join(PAGES)})\.md', r'href="\1.html', body)
+        body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)  # not beside this page
+        metas = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
+        head = f'<!doctype html>\n<html lang="en">\n{metas}\n<title>Antecedent: {page}</title>\n'
+        (DOCS / f"{page}.html").write_text(f"{head}<style>\n{PAGE}</style>\n{body}", encoding="utf-8")
 
 
 if __name__ == "__main__":

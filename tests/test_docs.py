@@ -9,7 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
+from markdown_it import MarkdownIt
 
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults
@@ -78,6 +80,30 @@ def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> No
         assert quoted and [one for one in map("".join, quoted) if one not in text] == []
 
 
+@pytest.mark.parametrize("name", ["attention", "teach", "worksheet"])
+def test_a_page_for_a_browser_has_the_words_of_its_markdown(name: str) -> None:
+    written = MarkdownIt("commonmark").enable("table").render((ROOT / f"docs/{name}.md").read_text())
+    body = (ROOT / f"docs/{name}.html").read_text().partition("</style>")[2]
+    assert re.sub("<[^>]*>", "", written).split() == re.sub("<[^>]*>", "", body).split(), "make reports"
+
+
+@pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
+def test_a_page_for_a_browser_has_no_dead_link(name: str) -> None:
+    links = re.findall(r'(?:href|src)="(?!http)([^"]+)"', (ROOT / f"docs/{name}.html").read_text())
+    assert links
+    for file, _, anchor in (link.partition("#") for link in links):
+        target = ROOT / "docs" / (file or f"{name}.html")
+        assert target.exists(), file
+        assert not anchor or "=" in anchor or f'id="{anchor}"' in target.read_text(), f"{file}#{anchor}"
+
+
+def test_the_index_leads_to_both_live_pages_the_start_and_the_lesson() -> None:
+    index = (ROOT / "docs" / "index.html").read_text()
+    assert set(re.findall(r'href="([^"]+)"', index)) >= {
+        "report.html", "report_english.html", "attention.html", "worksheet.html", "teach.html"
+    }  # fmt: skip
+
+
 def test_the_worksheet_names_what_the_page_shows_and_has_no_answers() -> None:
     worksheet = (ROOT / "docs" / "worksheet.md").read_text()
     report = (ROOT / "docs" / "report.html").read_text()
@@ -104,6 +130,12 @@ def test_the_sizes_on_the_teachers_page_are_those_of_the_files() -> None:
     assert [name for name, _ in shown] == ["report.html", "report_english.html"]
     for name, size in shown:
         assert float(size) == pytest.approx((ROOT / "docs" / name).stat().st_size / 1e6, rel=0.1)
+
+
+def test_the_workflow_publishes_the_folder_of_the_index() -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["publish"]["steps"]
+    [folder] = [step["with"]["path"] for step in steps if "upload-pages-artifact" in step["uses"]]
+    assert (ROOT / folder / "index.html").is_file()
 
 
 def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:

@@ -166,6 +166,13 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(sh
         assert len(set(drawn("demo")) & {"“It”", "“They”"}) == 2 and moving.count("next word") == 4
 
 
+def test_the_worksheet_prints_on_one_sheet_of_two_sides(browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((DOCS / "worksheet.html").as_uri())
+    assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) <= 2
+    page.close()
+
+
 @pytest.mark.parametrize("step", [0, 3])
 def test_at_an_earlier_step_the_page_computes_with_the_weights_of_that_step(step: int, show: Show) -> None:
     content = content_of("stories")

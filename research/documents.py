@@ -23,6 +23,7 @@ from tests.report.sample import model_of, read
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+IT = f"#text={EXAMPLE_BLOCK[0].text}"  # an address of the page; edits follow it
 DOCUMENTS = (ROOT / "README.md", DOCS / "teach.md")
 PAGES = ("index", "attention", "worksheet", "teach")
 DRAWING, _, PAGE = (ROOT / "research/documents.css").read_text(encoding="utf-8").partition("\n\n")
@@ -124,8 +125,8 @@ def cells(
 def pictures() -> dict[str, tuple[int, str]]:
     """Return the height and the content of each picture by its name."""
     # The default run: the block, then the exchanges of the teacher's key
-    key = re.findall(r"`(#text=[^`]*&exchange=[^`]*)`", (DOCS / "teach.md").read_text(encoding="utf-8"))
-    addresses = [f"#text={example.text}" for example in EXAMPLE_BLOCK] + key
+    key = re.findall(r"`(&exchange=[^`]*)`", (DOCS / "teach.md").read_text(encoding="utf-8"))
+    addresses = [f"#text={example.text}" for example in EXAMPLE_BLOCK] + [IT + edits for edits in key]
     swapped = [" and ".join(re.findall(r"&exchange=(L\d+H\d+)", address)) for address in key]
     titles = ["“It”", "“They”", "“It”, nouns exchanged", "“They”, nouns exchanged"]
     titles += [f"“It”, lines to “cat” and “buses” exchanged in {heads}" for heads in swapped]
@@ -168,7 +169,7 @@ def renewed(row: re.Match[str]) -> str:
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
         numbers = " | ".join(f"{value:.3f}" for value in values)
         return f"| {start} | {QUESTIONS[start].description} | {mean['supported']} of {mean['n_seeds']} | {numbers} |"
-    words, weights, answers = see("report", start.strip("`"))
+    words, weights, answers = see("report", start.strip("`").replace("&", f"{IT}&", 1))
     if start.startswith("`"):
         return f"| {start} | {answers[0][0]} {answers[0][1]:.2f} |"
     head = weights[tuple(content("report")["findings"][0]["place"])]
@@ -189,13 +190,14 @@ def main() -> None:
         picture = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{DRAWING}</style>{paper}{drawing}</svg>\n'
         (DOCS / f"pictures/{name}.svg").write_text(picture, encoding="utf-8")
     for path in DOCUMENTS:
-        rows = r"^\| (`#text=.*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
+        rows = r"^\| (`(?:#text=|&).*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
         path.write_text(re.sub(rows, renewed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
     for page in PAGES:
         text = INDEX if page == "index" else (DOCS / f"{page}.md").read_text(encoding="utf-8")
         body = MarkdownIt("commonmark").enable("table").render(text)
         body = re.sub(r"<h(\d)>(.*?)</h", lambda part: f'<h{part[1]} id="{anchor(part[2])}">{part[2]}</h', body)
         body = re.sub(r"<code>(#text=[^<]*)</code>", r'<a href="report.html\1"><code>\1</code></a>', body)
+        body = re.sub(r"<code>(&amp;[^<.][^<]*)</code>", rf'<a href="report.html{IT}\1"><code>\1</code></a>', body)
         body = re.sub(rf'href="({"|".join(PAGES)})\.md', r'href="\1.html', body)
         body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)  # not beside this page
         metas = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'

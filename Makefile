@@ -17,7 +17,7 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## after a change of report/*.js or *.css, of a document with a table of a run, or of a page for a browser
+reports:  ## after a change of report/*.js, *.css or *.html, of a document with a table of a run, or of a page for a browser
 	$(PYTHON) -m research.example_reports refresh
 	$(PYTHON) -m research.documents
 

@@ -46,7 +46,7 @@ def main(config: DictConfig) -> int:
     from training.run_dir import find_run
 
     if settings.run.resume:
-        saved = saved_settings(read_json(find_run(settings.run.out) / "config.json"))
+        saved = saved_settings(read_json(find_run(settings.run.out, "out") / "config.json"))
         settings = resumed_settings(settings, saved, job.overrides.task)
     return train(settings, partial(training_probe, draw=draw_snapshot), label)
 

@@ -12,22 +12,14 @@ In a checkout this works from its folder, without an installation.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antecedent_lab.api import (
-        Head,
-        HeadEdit,
-        OpenedModel,
-        ProbeConfig,
-        ProbeResult,
-        ProbeResults,
-        UserError,
-        compare_models,
-        cut_link,
-        exchange_links,
-        load_metrics,
-        open_model,
-        probe_model,
-        remove_head,
-    )
+    from antecedent_lab.api import ProbeResult, compare_models, open_model, probe_model
+    from data.errors import UserError
+    from model.edits import cut_link, exchange_links, remove_head
+    from model.observe import HeadEdit
+    from probe.config import ProbeConfig
+    from probe.opened_model import OpenedModel
+    from probe.results import Head, ProbeResults
+    from training.metrics import load_metrics
 
 __all__ = [
     "Head",

@@ -8,19 +8,19 @@ USAGE = "usage: antecedent-lab train|eval|export [NAME=VALUE ...]; antecedent-la
 def main() -> None:
     """Run the program that the first argument names; the others are its settings."""
     program = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
+    # Each program imports only its own modules: help needs no torch.
     if program == "train":
         from train import command
     elif program == "eval":
         from eval import command
     elif program == "export":
         from antecedent_lab.export import command
+    elif program in ("-h", "--help"):
+        print(USAGE)
+        return
     else:
-        is_help = program in ("-h", "--help")
-        print(
-            USAGE if is_help else f"error: {program}: no such command; {USAGE}",
-            file=sys.stdout if is_help else sys.stderr,
-        )
-        sys.exit(0 if is_help else 2)
+        print(f"error: {program}: no such command; {USAGE}", file=sys.stderr)
+        sys.exit(2)
     command()
 
 

@@ -10,45 +10,29 @@ from typing import Any
 
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_run
-from antecedent_lab.progress import clear, stages
+from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history, read_metrics
 from antecedent_lab.sources import Source, source_of
 from data.errors import UserError
 from data.typed_json import to_json
-from model.edits import cut_link, exchange_links, remove_head
-from model.observe import HeadEdit
+from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
+from model.observe import HeadEdit  # noqa: F401 (a public name)
 from probe.attention import HeadScores
 from probe.claim import card_of, claim_of
 from probe.config import ProbeConfig
 from probe.difference import difference
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
-from probe.results import Finding, Head, ProbeResults, TestedModel
+from probe.results import Finding, Head, ProbeResults, TestedModel  # noqa: F401 (Head is a public name)
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
 from report.tables import claims_markdown, detail_lines, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
 from training.files import write_files
-from training.metrics import load_metrics
+from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.settings import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
 
-__all__ = [
-    "Head",
-    "HeadEdit",
-    "OpenedModel",
-    "ProbeConfig",
-    "ProbeResult",
-    "ProbeResults",
-    "UserError",
-    "compare_models",
-    "cut_link",
-    "exchange_links",
-    "load_metrics",
-    "open_model",
-    "probe_model",
-    "remove_head",
-]
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 LARGE_MODEL_TOKENS = 2048  # per batch
@@ -61,7 +45,7 @@ class ProbeResult:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
-    scores: HeadScores | None = None  # what every head does at every pair of the questions by attention
+    scores: HeadScores | None = None  # of every head at every pair, of questions by attention
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
@@ -77,8 +61,12 @@ class ProbeResult:
                 "question": finding.question,
                 "layer": finding.place.layer,
                 "head": finding.place.head,
+                "verdict": judged.verdict,
+                "level": judged.level,
+                "unit": finding.unit,
+                "n": finding.n,
             }
-            row |= {"verdict": judged.verdict, "level": judged.level, "unit": finding.unit, "n": finding.n}
+            # Every measure, with its interval
             for name, estimate in judged.values.items():
                 row[name] = estimate.value
                 if estimate.low is not None:
@@ -88,7 +76,9 @@ class ProbeResult:
 
     def lines(self, *, verbose: bool = False) -> list[str]:
         """Return the lines that eval.py prints."""
-        lines = [*summary_lines(self.results, verbose), *(detail_lines(self.results) if verbose else [])]
+        lines = summary_lines(self.results, verbose)
+        if verbose:
+            lines = lines + detail_lines(self.results)
         return [*lines, *(f"note: {warning}" for warning in self.results.warnings)]
 
     def __str__(self) -> str:
@@ -104,7 +94,7 @@ class ProbeResult:
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""
-        allowed = 'sandbox="allow-scripts allow-downloads"'
+        allowed = 'sandbox="allow-scripts"'
         style = 'style="width: 100%; height: 60rem; border: 0"'
         return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self.page())}"></iframe>'
 
@@ -114,11 +104,10 @@ class ProbeResult:
         `texts` are sentences that the report also shows; the model reads them now. `live`: whether the report has the
         model itself, to type sentences into (None: if it has at most a million weights).
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        # All files are made before the first is written.
         results = self.results
         cards = [card_of(finding, results.model) for finding in results.findings]
-        files: dict[str, str] = {
+        files = {
             "probe.json": json.dumps(to_json(results), indent=2) + "\n",
             "claims.json": json.dumps(to_json(cards), indent=2) + "\n",
             "claims.md": claims_markdown(results),
@@ -126,8 +115,8 @@ class ProbeResult:
             "items.jsonl": items_jsonl(self.scores, results.findings) if self.scores else "",
             PAGE: self.page(texts, live=live),
         }
-        write_files(folder, files, "probe.json")
-        return folder / PAGE
+        write_files(Path(folder), files, "probe.json")
+        return Path(folder, PAGE)
 
 
 def open_model(
@@ -149,25 +138,25 @@ def open_model(
     """
     if not str(model):
         raise UserError(f"{setting}=: the name is empty")
-    if device not in [*Device, *(kind.value for kind in Device)]:
-        raise UserError(f"device={device}: must be one of {', '.join(kind.value for kind in Device)}")
+    devices = [kind.value for kind in Device]
+    if device not in [*Device, *devices]:
+        raise UserError(f"device={device}: must be one of {', '.join(devices)}")
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise UserError(f"threads={threads}: must be between 1 and {MAX_THREADS:,}")
-    used = choose_device(Device(device), Precision.float32, threads).device
+    torch_device = choose_device(Device(device), Precision.float32, threads).device
 
     # A run of train.py has everything in its folder.
     if (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
-            raise UserError(
-                f"{setting}={model}: is a run of train.py, which has its own sentences, tokenizer and folder"
-            )
-        return open_run(Path(model), used)
+            problem = "is a run of train.py, which has its own sentences, tokenizer and folder"
+            raise UserError(f"{setting}={model}: {problem}")
+        return open_run(Path(model), torch_device)
 
     # An external model may be tested on the stories, with their default settings.
     if items not in (None, STORIES):
         raise UserError(f"items={items}: must be {STORIES}")
     stories = compose_settings().data if items == STORIES else None
-    return open_external(str(model), out, stories, used, tokenizer, setting)
+    return open_external(str(model), out, stories, torch_device, tokenizer, setting)
 
 
 def probe_model(
@@ -205,33 +194,25 @@ def probe_model(
 
 def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> ProbeResult:
     """Test the heads of an opened model on the questions of a source; UserError if none of them can be asked."""
-    is_large = opened.n_parameters > LARGE_MODEL
-    try:
-        found = study(
-            opened.model,
-            opened.untrained,
-            source.items,
-            source.questions,
-            config,
-            source.documents,
-            stages(f"testing {source.name or 'heads'}", print if is_large else None),
-        )
-    finally:
-        clear()
-    if source.name and not found.findings:
-        raise UserError(f"too little to test: {'; '.join(found.missing)}")
+    log = print if opened.n_parameters > LARGE_MODEL else None
+    with stages(f"testing {source.name or 'heads'}", log) as show:
+        studied = study(opened.model, opened.untrained, source.items, source.questions, config, source.documents, show)
+    if source.name and not studied.findings:
+        raise UserError(f"too little to test: {'; '.join(studied.missing)}")
+
+    # What probe.json says
     results = ProbeResults(
         model=tested_model(opened),
         settings=config,
         data=source.data,
         warnings=[*opened.resumed, *source.warnings],
-        missing=found.missing,
-        findings=[_with_examples(opened, finding) for finding in found.findings],
-        behaviour=found.behaviour,
-        contract=found.contract,
-        grids=found.grids,
+        missing=studied.missing,
+        findings=[_with_examples(opened, finding) for finding in studied.findings],
+        behaviour=studied.behaviour,
+        contract=studied.contract,
+        grids=studied.grids,
     )
-    return ProbeResult(opened, results.rounded(), found.scores)
+    return ProbeResult(opened, results.rounded(), studied.scores)
 
 
 def compare_models(
@@ -249,23 +230,21 @@ def compare_models(
     """
     _check_comparable(before, after)
     config = affordable(config or ProbeConfig(), after)
-    source, theirs = (source_of(opened, config, cache_dir, None, own) for opened in (after, before))
-    if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in theirs.items.cells]:
+    source = source_of(after, config, cache_dir, None, own)
+    items_before = source_of(before, config, cache_dir, None, own).items
+    if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in items_before.cells]:
         problem = f"reads the sentences as other tokens than {after.source}"
         raise UserError(f"before={before.source}: {problem}; items are compared one by one")
 
     # One question after the other
     questions, missing = askable(source.questions, source.items)
+    if not questions:
+        raise UserError(f"no question can be asked: {'; '.join(missing)}")
     changes = []
-    show = stages("two models")
-    try:
+    with stages("two models") as show:
         for number, question in enumerate(questions):
             show(question.name, number / len(questions))
             changes += difference(before.model, after.model, source.items, question, config)
-    finally:
-        clear()
-    if not questions:
-        raise UserError(f"no question can be asked: {'; '.join(missing)}")
     results = ProbeResults(
         model=tested_model(after),
         before=tested_model(before),
@@ -300,7 +279,7 @@ def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:
     question = QUESTIONS.get(finding.question)
     if question is None or finding.file is not None:
         return finding
-    examples = [opened.measure_example(each, finding.place) for each in question.examples]
+    examples = [opened.measure_example(example, finding.place) for example in question.examples]
     return replace(finding, examples=[*examples, *finding.examples])
 
 
@@ -308,8 +287,9 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     """Raise UserError if the heads or the tokens of two models do not correspond."""
     for opened in (before, after):
         if not opened.is_causal:
-            raise UserError(f"{opened.source}: with model.mask=none a word sees the next one; it cannot be compared")
-    shapes = [f"{each.model.n_layer} layers of {each.model.n_head} heads" for each in (before, after)]
-    if shapes[0] != shapes[1]:
-        problem = f"has {shapes[0]}, {after.source} has {shapes[1]}"
+            problem = "with model.mask=none a word sees the next one; it cannot be compared"
+            raise UserError(f"{opened.source}: {problem}")
+    old, new = (f"{model.n_layer} layers of {model.n_head} heads" for model in (before.model, after.model))
+    if old != new:
+        problem = f"has {old}, {after.source} has {new}"
         raise UserError(f"before={before.source}: {problem}; models are compared head by head")

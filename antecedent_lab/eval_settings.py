@@ -1,9 +1,6 @@
 """The settings of eval.py and its modes: a module that imports nothing slow, because --help and a typo need no more."""
 
-import sys
-from dataclasses import dataclass, fields
-from enum import Enum
-from importlib.util import find_spec
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data.errors import UserError
@@ -51,11 +48,6 @@ class EvalSettings:
         return next((name for name in MODES if getattr(self, name, None) is not None), "probe")
 
     @property
-    def source(self) -> str | None:
-        """The model that is meant; None: the newest run."""
-        return self.model if self.run is None else self.run
-
-    @property
     def is_external(self) -> bool:
         """Whether the model is not a run of train.py, whose folder has everything."""
         return self.model is not None and not (Path(self.model) / "checkpoints").is_dir()
@@ -67,16 +59,15 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError unless every setting that is given belongs to the mode."""
-        allowed = MODES[self.mode] | {self.mode} | _MACHINE | (set() if self.mode == "runs" else _MODELS)
-        needs_external = "only for a model of another program; a run has its own"
-        install = f"{sys.executable} -m pip install '.[export]'"
-        has_transformers = find_spec("transformers") is not None
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
+        allowed = MODES[self.mode] | {self.mode} | _MACHINE
+        if self.mode != "runs":
+            allowed |= _MODELS
+        for name, value in asdict(self).items():
             if value is None or value is False:  # not given
                 continue
+            # The reason why it cannot be used, if there is one
             problem = ""
-            if value == "":
+            if isinstance(value, str) and not value.strip():
                 problem = "the name is empty" if name != "text" else "the text is empty"
             elif name not in allowed:
                 problem = f"cannot be combined with {self.mode}="
@@ -87,9 +78,8 @@ class EvalSettings:
             elif name == "items" and self.own_file and self.mode == "text":
                 problem = "shows no sentence; leave it out"
             elif name in ("out", "tokenizer") or (name == "items" and value == STORIES):
-                problem = "" if self.is_external or (name == "tokenizer" and self.before) else needs_external
-            elif name in ("model", "run") and self.is_external and not has_transformers:
-                problem = f"needs transformers: {install}"
+                is_possible = self.is_external or (name == "tokenizer" and self.before)
+                problem = "" if is_possible else "only for a model of another program; a run has its own"
             if problem:
-                raise UserError(f"{name}={value.value if isinstance(value, Enum) else value}: {problem}")
+                raise UserError(f"{name}={value}: {problem}")
         check_limits(self)

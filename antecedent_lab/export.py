@@ -1,6 +1,5 @@
 """Export a trained run for transformers: `antecedent-lab export run=DIR`, in a checkout `python -m antecedent_lab`."""
 
-import json
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from pathlib import Path
 import torch
 
 from antecedent_lab.opened import open_run
+from antecedent_lab.saved import read_results
 from data.errors import UserError, printable
 from model.export import check_is_llama, export_transformers
 from model.transformer import Transformer, n_parameters
-from probe.results import ProbeResults
+from report.tables import claims_markdown
 from training.command_line import one_line_errors
 from training.run_dir import find_run
 from training.settings import settings_from_arguments
@@ -49,7 +49,8 @@ def command() -> None:
         opened = open_run(run, torch.device("cpu"))
         check_is_llama(opened.transformer.config)
         training = f"data={opened.settings.data.source}, step {opened.step}"
-        card = model_card(opened.transformer, training, read_claims(run, opened.step))
+        results, _ = read_results(opened)
+        card = model_card(opened.transformer, training, claims_markdown(results) if results else "")
 
         # A reader never sees half an export.
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def command() -> None:
         print(printable(f"wrote {out}"))
 
 
-def model_card(model: Transformer, training: str, claims: str | None) -> str:
+def model_card(model: Transformer, training: str, claims: str) -> str:
     """Return README.md of an exported model; `training` names data and steps, `claims` is Markdown from the probe."""
     config = model.config
     return f"""---
@@ -78,14 +79,5 @@ tokenizer does not add it.
 
 ## Which heads resolve pronouns
 
-{claims or "Not probed: nothing is claimed about any head."}
+{claims.strip() or "Not probed: nothing is claimed about any head."}
 """
-
-
-def read_claims(run: Path, step: int) -> str | None:
-    """Return claims.md of the run's probe, or None if no probe of this version is of the checkpoint of `step`."""
-    try:
-        results = ProbeResults.from_json(json.loads((run / "probe" / "probe.json").read_text()))
-        return (run / "probe" / "claims.md").read_text().strip() if results.model.step == step else None
-    except (OSError, ValueError):
-        return None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from antecedent_lab.api import ProbeResult, affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
@@ -21,7 +22,6 @@ from antecedent_lab.saved import (
 )
 from antecedent_lab.sources import Source, source_of
 from antecedent_lab.sweeps import compare_sweep
-from data.corpus import Corpus
 from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
@@ -40,7 +40,7 @@ from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
 from training.files import write_files
 from training.logging import gap_lines
-from training.metrics import Metrics, ValidationRecord
+from training.metrics import ValidationRecord
 from training.run_dir import find_run
 from training.settings import Precision
 
@@ -70,7 +70,8 @@ def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> 
     results, _ = read_results(opened)
     if results is None or results.settings != affordable(config, opened):
         log(printable(f"probing {run}"))
-        probe(opened, replace(settings, runs=None, run=None, model=str(run)), config, lambda lines: None)
+        of_run = replace(settings, runs=None, model=str(run))
+        probe(opened, of_run, config, lambda lines: None)
         results, _ = read_results(opened)
         assert results is not None
     return results
@@ -78,19 +79,15 @@ def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> 
 
 def _open(settings: EvalSettings) -> OpenedModel:
     """Open the model that the settings name, and print its name, step and device."""
-    source = settings.source
-    items = None if settings.own_file or not settings.is_external else settings.items
-    opened = open_model(
-        str(source) if settings.is_external else find_run(source),
-        items=items,
-        tokenizer=settings.tokenizer if settings.is_external else None,
-        out=settings.out,
-        device=settings.device,
-        threads=settings.threads,
-    )
-    line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
-    if opened.is_external:
+    machine: dict[str, Any] = {"device": settings.device, "threads": settings.threads}
+    if settings.is_external:
+        items = None if settings.own_file else settings.items
+        opened = open_model(str(settings.model), items=items, tokenizer=settings.tokenizer, out=settings.out, **machine)
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
+    else:
+        setting = "model" if settings.run is None else "run"
+        opened = open_model(find_run(getattr(settings, setting), setting), **machine)
+        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)
     return opened
@@ -103,13 +100,11 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     """Test the heads of a model, print the results and write the folder; print the page's address."""
     check_live(opened, settings.live)
     config = affordable(config, opened)
-    has_own = settings.own_file is not None
-    if isinstance(opened, OpenedRun) and not opened.has_stories and settings.mode == "probe" and not has_own:
-        _print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, log)
     source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_file)
-    subfolder = f"outside/{folder_name(source.name)}" if settings.path else ""
-    if has_own:
-        subfolder = f"own/{folder_name(source.name.removeprefix('own/'))}"
+    if isinstance(opened, OpenedRun) and not opened.has_stories and not source.name:
+        _print_loss(opened, settings.cache_dir, config, log)
+    kind = "own" if settings.own_file else "outside"
+    subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened, log, subfolder) as folder:
@@ -128,48 +123,49 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
 
 def _with_confirmed(result: ProbeResult, source: Source, config: ProbeConfig) -> ProbeResult:
     """Return a result on another text with tests of the heads that were chosen on the run's own validation text."""
-    opened = result.opened
-    earlier, _ = read_results(opened)
+    earlier, _ = read_results(result.opened)
     confirmed: list[Finding] = []
     missing = list(result.results.missing)
     if earlier is None:
         missing.append("heads chosen on the run's own validation text: run eval.py without path= first")
+
+    # Only the heads that decide the next word, on passages of the text itself
+    passages = [i for i, pair in enumerate(source.items.pairs) if pair.part != EARLIER]
     for finding in earlier.findings if earlier else ():
-        if finding.outcome != "edge":
-            continue
-        items = source.items.take(
-            i for i, pair in enumerate(source.items.pairs) if pair.question == finding.question and pair.part != EARLIER
-        )
-        try:
-            found = confirm(opened.model, items, QUESTIONS[finding.question], finding.judged.heads, config)
-            confirmed.append(found)
-        except UserError as problem:
-            missing.append(str(problem))
+        if finding.outcome == "edge":
+            question = QUESTIONS[finding.question]
+            items = source.items.take(i for i in passages if source.items.pairs[i].question == question.name)
+            try:
+                confirmed.append(confirm(result.opened.model, items, question, finding.judged.heads, config))
+            except UserError as problem:
+                missing.append(str(problem))
     results = replace(result.results, confirmed=confirmed, missing=missing)
     return replace(result, results=results.rounded())
 
 
 def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Print the loss of a run that is not causal, whose heads cannot be tested."""
-    given = next((name for name in ("text", "path", "before", "items") if getattr(settings, name) is not None), None)
-    if given or not isinstance(opened, OpenedRun):
-        raise UserError(f"{given}=: with model.mask=none a word sees the next one, so only the loss can be measured")
-    _print_loss(opened, load_data(opened, settings.cache_dir), read_metrics(opened), config, print)
+    for name in ("text", "path", "before", "items"):
+        if getattr(settings, name) is not None:
+            problem = "with model.mask=none a word sees the next one, so only the loss can be measured"
+            raise UserError(f"{name}=: {problem}")
+    assert isinstance(opened, OpenedRun)  # external models are causal
+    _print_loss(opened, settings.cache_dir, config, print)
 
 
-def _print_loss(opened: OpenedRun, corpus: Corpus, metrics: Metrics, config: ProbeConfig, log: Log) -> None:
+def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log) -> None:
     """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
     # The last record of this step on the whole text; train.py has none if the best step was not the last.
-    split = corpus.validation
+    corpus = load_data(opened, cache_dir)
     losses: ValidationRecord | LossSummary | None = None
-    for record in metrics.validation:
+    for record in read_metrics(opened).validation:
         if record.whole and record.step == opened.step:
             losses = record
     if losses is None:
-        losses = validation_loss(opened.transformer, split, config.tokens_per_batch)
+        losses = validation_loss(opened.transformer, corpus.validation, config.tokens_per_batch)
     # The loss, and its distance from the entropy lower bound where that is known
-    n_tokens = len(split.tokens) - 1
-    log(f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens")
+    loss = f"{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte"
+    log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
     for line in gap_lines(losses.gap, losses.gap_error, losses.gap_by_class, is_causal=opened.is_causal):
@@ -181,22 +177,23 @@ def _print_loss(opened: OpenedRun, corpus: Corpus, metrics: Metrics, config: Pro
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
-    name = str(settings.before)
-    is_run = (Path(name) / "checkpoints").is_dir()
-    items = None if is_run or settings.own_file else settings.items
+    model = str(settings.before)
+    own_file = settings.own_file
+    is_run = (Path(model) / "checkpoints").is_dir()
     before = open_model(
-        name,
-        items=items,
+        model,
+        items=None if is_run or own_file else settings.items,
         tokenizer=None if is_run else settings.tokenizer,
         device=settings.device,
         threads=settings.threads,
         setting="before",
     )
     print(printable(f"compared with {before.source}"), flush=True)
-    own = settings.own_file
-    named = folder_name(f"{before.name}_{Path(own).stem}" if own else before.name)
-    with results_folder(opened, subfolder=f"compared/{named}") as folder:
-        results = compare_models(before, opened, own=own, config=config, cache_dir=settings.cache_dir)
+    name = folder_name(f"{before.name}_{Path(own_file).stem}" if own_file else before.name)
+
+    # The folder is locked before minutes of work begin.
+    with results_folder(opened, subfolder=f"compared/{name}") as folder:
+        results = compare_models(before, opened, own=own_file, config=config, cache_dir=settings.cache_dir)
         try:
             if folder is not None:
                 table = change_lines(results, all_rows=True)
@@ -217,12 +214,10 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
 
-    Without verbose the ten heads that matter most are printed. UserError if the text is empty or too long.
+    Without verbose the ten heads that matter most are printed. UserError if the text is too long.
     """
     check_live(opened, settings.live)
     text = str(settings.text)
-    if not text.strip():
-        raise UserError("text=: the text is empty")
     tokenized = opened.tokenize(text)
     if not opened.fits(tokenized):
         limit = opened.model.context_length - 1
@@ -240,12 +235,12 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         if not settings.verbose and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
             effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}
         lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results), effects)
-        no_pronoun = ["note: no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"]
-        print(printable("\n".join(lines or no_pronoun)))
+        no_pronoun = "no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"
+        print(printable("\n".join(lines or [f"note: {no_pronoun}"])))
 
         # The page with the newest sentences first
         if folder is not None:
-            texts = [text, *(shown for shown in read_texts(opened.folder) if shown != text)][:MAX_TEXTS]
+            texts = list(dict.fromkeys([text, *read_texts(opened.folder)]))[:MAX_TEXTS]
             records = (read_metrics(opened), read_history(opened))
             content = page_content(opened, results, *records, texts, missing, settings.live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.errors import UserError, damaged_file_error
 from data.tokenizer import end_id, load_tokenizer
-from data.typed_json import from_json
 from model.config import departures
 from model.external import open_transformers
 from model.observe import ObservableModel, TransformerView
@@ -27,23 +26,13 @@ from training.files import read_json
 from training.run_dir import RESUMES, RUNS
 from training.settings import TrainSettings, flatten, saved_settings
 
-OWNER = "model.json"  # in the results folder of an external model: which model the results are about
+OWNER = "model.json"  # in the results folder of an external model: the name of that model
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
-_UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
-_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json, besides model and data
+_UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
+_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json
 _MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Resume:
-    """A line of resumes.jsonl: what changed, by name [before, after]."""
-
-    step: int
-    time: str
-    settings: dict[str, list]
-    environment: dict[str, list]
 
 
 # Runs
@@ -54,9 +43,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
     # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
     tokenizer = _load_run_tokenizer(run, config)
-    state = load_checkpoint(run / "checkpoints", best=True)
-    weights, step = _checkpoint_weights(run, state)
-    _check_config(run, config, state)
+    weights, step = _load_weights(run, config)
 
     transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(transformer, weights)
@@ -114,32 +101,33 @@ def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Return the tokenizer of a run; UserError if it is missing or not the one the run was trained with."""
     path = run / "tokenizer.json"
     expected = config.get("tokenizer_sha256")
+    problem = ""
     if not path.is_file():
-        raise UserError(f"{path}: missing; copy it from where the run was made")
-    if expected is not None and sha256(path.read_bytes()).hexdigest() != expected:
+        problem = "missing"
+    elif expected is not None and sha256(path.read_bytes()).hexdigest() != expected:
         problem = "damaged, another sha256 than recorded"
+    if problem:
         raise UserError(f"{path}: {problem}; copy it from where the run was made")
     return load_tokenizer(path)
 
 
-def _checkpoint_weights(run: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
-    """Return the weights and the step of a checkpoint; UserError if it is not the checkpoint of a model."""
+def _load_weights(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
+    """Return the weights and the step of the best checkpoint; UserError if it is not of this config.json."""
+    folder = run / "checkpoints"
+    state = load_checkpoint(folder, best=True)
     weights = state.get("model")
     step = state.get("step")
-    if isinstance(weights, dict) and isinstance(step, int) and all(map(torch.is_tensor, weights.values())):
-        return weights, step
-    raise UserError(f"{run / 'checkpoints'}: not checkpoints of a model; another program or version wrote them")
+    if not (isinstance(weights, dict) and isinstance(step, int) and all(map(torch.is_tensor, weights.values()))):
+        raise UserError(f"{folder}: not checkpoints of a model; another program or version wrote them")
 
-
-def _check_config(run: Path, config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raise UserError if config.json has other model or data settings than the checkpoint was trained with."""
-    with damaged_file_error(run / "checkpoints", "train again"):
+    # Another config.json would build another model.
+    with damaged_file_error(folder, "train again"):
         saved = _identity(state["config"])
-        present = _identity(config)
-    for name, value in present.items():
+    for name, value in _identity(config).items():
         if value != saved.get(name):
             problem = f"{name}={value}, but the checkpoint was trained with {saved.get(name)}"
             raise UserError(f"{run / 'config.json'}: {problem}; restore the file")
+    return weights, step
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,12 +162,12 @@ def load_resumes(run: Path) -> list[str]:
     sentences: dict[str, None] = {}  # without repeated ones, in order
     with damaged_file_error(path, "delete it"):
         for line in path.read_text().splitlines():
-            resume = from_json(_Resume, json.loads(line), RESUMES)
+            resume = json.loads(line)
             changes = []
-            for name, (earlier, value) in {**resume.settings, **resume.environment}.items():
+            for name, (earlier, value) in {**resume["settings"], **resume["environment"]}.items():
                 changes.append(f"{name} {value} (before: {earlier})")
             if changes:
-                sentences[f"Resumed at step {resume.step} with {', '.join(changes)}."] = None
+                sentences[f"Resumed at step {resume['step']} with {', '.join(changes)}."] = None
     return list(sentences)
 
 
@@ -214,25 +202,22 @@ def open_external(
     """
     external = open_transformers(name, device, tokenizer, setting)
     view = external.view
-    facts = external.facts
+    facts = asdict(external.facts)
 
     # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = facts.commit is not None
+    is_of_hub = facts["commit"] is not None
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
-    items = "english" if stories is None else "stories"
     default = short.replace("/", "--") + ("" if stories is None else "-stories")
     folder = _EXTERNAL_RESULTS / default if out is None else Path(out)
     _check_results_folder(folder, owner)
 
-    _check_attention(view, f"{setting}={name}")
-    environment = {
-        "model": name,
-        "model_type": facts.model_type,
-        "sha256": facts.sha256,
-        "commit": facts.commit,
-        "transformers": facts.transformers,
-    }
+    # The observed attention must be what the model computes.
+    try:
+        _check_attention(view)
+    except ValueError as error:
+        raise UserError(f"{setting}={name}: {error}") from None
+    versions = ("model_type", "sha256", "commit", "transformers")
     return OpenedModel(
         folder=folder,
         name=short,
@@ -243,10 +228,10 @@ def open_external(
         bos_id=external.bos_id,
         data=stories,
         data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
-        shape={"name": short, "items": items, **asdict(facts)},
+        shape={"name": short, "items": _ENGLISH if stories is None else "stories", **facts},
         n_parameters=n_parameters(view.model),
-        departures=() if facts.model_type == "llama" else (f"model_type={facts.model_type}",),
-        environment=environment,
+        departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
+        environment={"model": name, **{fact: facts[fact] for fact in versions}},
         owner=owner,
     )
 
@@ -276,12 +261,8 @@ def _check_results_folder(folder: Path, owner: str) -> None:
             raise UserError(f"out={folder}: holds results of {owner_there}; choose another folder")
 
 
-def _check_attention(model: ObservableModel, name: str) -> None:
-    """Raise UserError if the observed attention is not what the model computes, tested on a row of its tokens."""
-    # Tokens from the whole vocabulary, read at the middle one.
+def _check_attention(model: ObservableModel) -> None:
+    """Raise ValueError if the attention that is observed at the middle of a text of all kinds of tokens is wrong."""
     length = min(model.context_length, 32)
     tokens = torch.linspace(0, model.vocab_size - 1, length).long()
-    try:
-        check_observed(model, tokens[None], torch.tensor([[length // 2]]))
-    except ValueError as error:
-        raise UserError(f"{name}: {error}") from None
+    check_observed(model, tokens[None], torch.tensor([[length // 2]]))

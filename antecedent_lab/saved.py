@@ -83,10 +83,12 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
         if content["schema_version"] == SCHEMA_VERSION:
             results = ProbeResults.from_json(content)
             # The same step of the same run or file?
-            tested = (results.model.step, results.data.get("fingerprint"), results.model.fact("sha256"))
+            model = results.model
+            tested = (model.step, results.data.get("fingerprint"), model.fact("sha256"))
             if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
                 return results, []
-    return None, [f"The last probe tested another checkpoint or is of another version; probe again: {command}"]
+    problem = "The last probe tested another checkpoint or is of another version"
+    return None, [f"{problem}; probe again: {command}"]
 
 
 def read_texts(run: Path) -> list[str]:

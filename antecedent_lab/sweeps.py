@@ -35,7 +35,7 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
     configs = {run.name: load_run_settings(run)[1] for run in runs}
     changes, standard = differing_settings(configs, compose_settings())
     by_variant(changes)
-    is_causal = {name: saved_settings(saved).model.is_causal for name, saved in configs.items()}
+    is_causal = {name: saved_settings(config).model.is_causal for name, config in configs.items()}
     if not any(is_causal.values()):
         raise UserError(f"{sweep}: with model.mask=none a word sees the next one, so heads are not tested")
 
@@ -45,7 +45,7 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
     with closing(lock(folder)):
         records = []
         for number, (run, metrics) in enumerate(runs.items(), start=1):
-            log = partial(_log, f"{number} of {len(runs)}: ")
+            log = partial(print, f"{number} of {len(runs)}:", flush=True)
             results = probed(run, settings, config, log) if is_causal[run.name] else None
             seed, changed = changes[run.name]
             records.append(SweepRun(run.name, seed, metrics, results, changed))
@@ -53,31 +53,30 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
         # The tables show what the files say, with its six digits.
         notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
         if standard:
+            name = "compare"
             content = to_json(compare_runs(records, standard, notes))
             variants: Comparison = from_json(Comparison, content, "compare.json")
-            texts = {"compare.md": comparison_markdown(variants), "compare.csv": comparison_csv(variants)}
+            tables = {"compare.md": comparison_markdown(variants), "compare.csv": comparison_csv(variants)}
         else:
+            name = "seeds"
             content = to_json(over_seeds(records, notes))
-            texts = {"seeds.md": seeds_markdown(from_json(SeedsResult, content, "seeds.json"))}
-        table, name = next(iter(texts.values())), "compare.json" if standard else "seeds.json"
-        print(printable(f"\n{table}"))
-        texts[name] = json.dumps(content, indent=2) + "\n"
-        write_files(folder, texts, name)
-        print(f"wrote {', '.join(texts)} to {folder}")
-
-
-def _log(count: str, line: str) -> None:
-    print(printable(f"{count}{line}"), flush=True)
+            tables = {"seeds.md": seeds_markdown(from_json(SeedsResult, content, "seeds.json"))}
+        print(printable(f"\n{tables[f'{name}.md']}"))
+        files = {**tables, f"{name}.json": json.dumps(content, indent=2) + "\n"}
+        write_files(folder, files, f"{name}.json")
+        print(f"wrote {', '.join(files)} to {folder}")
 
 
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
     """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
     runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
-    if blocked := next(filter(None, map(first_unwritable, (sweep, *runs))), None):
-        raise PermissionError(f"{blocked}: cannot be written; change its permissions")
-    if unfinished := next((run for run, metrics in runs.items() if not metrics.has_ended), None):
-        resume = program_command("train", "resume=true", f"out={unfinished}")
-        raise UserError(f"{unfinished}: training has not ended; resume it: {resume}")
+    for folder in (sweep, *runs):
+        if blocked := first_unwritable(folder):
+            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
+    for run, metrics in runs.items():
+        if not metrics.has_ended:
+            resume = program_command("train", "resume=true", f"out={run}")
+            raise UserError(f"{run}: training has not ended; resume it: {resume}")
     return runs
 
 
@@ -95,14 +94,14 @@ def differing_settings(
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
         variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
-    for run, other in combinations(variants, 2):
-        if variants[run] == variants[other]:
-            raise UserError(f"{run} and {other} have the same settings and the same seed; leave out one of them")
+    for run, later_run in combinations(variants, 2):
+        if variants[run] == variants[later_run]:
+            raise UserError(f"{run} and {later_run} have the same settings and the same seed; leave out one of them")
 
     # The standard: with the fewest differences from the defaults.
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}
-    n_changes = {run: len(changed_settings(result_settings(defaults), variants[run])) for run in variants}
-    first = min(variants, key=n_changes.__getitem__)
+    known = result_settings(defaults)
+    first = min(variants, key=lambda run: len(changed_settings(known, variants[run])))
 
     # The differences of each run from the standard.
     runs: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -110,9 +109,9 @@ def differing_settings(
     for run, variant in variants.items():
         changes = changed_settings(variants[first], variant)
         for name in changes:
-            if name in INFOS and not INFOS[name].orders_batches:
-                continue  # all others, and the fingerprint of the data, decide what a step reads
-            raise UserError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
+            # All other settings, and the fingerprint of the data, decide what a step reads.
+            if name not in INFOS or INFOS[name].orders_batches:
+                raise UserError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
         runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
         standard |= {name: value for name, (value, _) in changes.items()}
     return runs, dict(sorted(standard.items()))

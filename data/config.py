@@ -34,7 +34,7 @@ REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0} | dict.fromkeys(
     (
         "share_state", "share_attribute_before", "share_attribute_after", "share_ownership_before",
         "share_ownership_after", "share_ownership_object", "share_several_pronouns", "share_ambiguous",
-        "share_pronoun_first", "share_plural",
+        "share_pronoun_first", "share_plural", "share_told_gender",
     ),
     0.0,
 )  # fmt: skip
@@ -55,13 +55,11 @@ class StoriesConfig:
     )
     # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
-    share_told_gender: float = _setting("share: by a gender that the story states")
     share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')
     share_no_antecedent: float = _setting("share: no antecedent")
     share_no_pronoun: float = _setting("share: no pronoun")
 
     def __post_init__(self) -> None:
-        """Raise UserError for values out of range."""
         check_limits(self, "data.")
         shares = self.shares().values()
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-9):
@@ -92,14 +90,15 @@ class _TokenizedConfig:
     tokenizer_path: str | None = _path("a tokenizer.json, with tokenizer=file only")
 
     def __post_init__(self) -> None:
-        """Raise UserError for values out of range."""
         check_limits(self, "data.")
-        kind, vocab_size, path = self.tokenizer, self.vocab_size, self.tokenizer_path
-        if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= vocab_size <= _MAX_VOCAB_SIZE:
+        kind = self.tokenizer
+        if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= self.vocab_size <= _MAX_VOCAB_SIZE:
             limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
-            raise UserError(f"data.vocab_size={vocab_size}: must be {limits} with tokenizer={kind.value}")
-        if (kind is TokenizerKind.file) != bool(path):
-            raise UserError(f"data.tokenizer_path={path}: set it with data.tokenizer=file, and only then")
+            raise UserError(f"data.vocab_size={self.vocab_size}: must be {limits} with tokenizer={kind.value}")
+        if (kind is TokenizerKind.file) != bool(self.tokenizer_path):
+            raise UserError(
+                f"data.tokenizer_path={self.tokenizer_path}: set it with data.tokenizer=file, and only then"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +122,6 @@ class HubConfig(_TokenizedConfig):
     rows: RowsKind = _setting("concatenated: all rows together are one document")
 
     def __post_init__(self) -> None:
-        """Raise UserError for values out of range."""
         if self.files is not None and (self.validation_split, self.subset) != (None, None):
             raise UserError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
 A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
-each, the class and floor of each validation token, the training texts, and the used splits with their gold links.
+each, the class and floor of each validation token, and the used splits with their gold links.
 """
 
 import hashlib
@@ -36,7 +36,6 @@ _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
-_TRAINING_TEXTS = "train_stories.txt"  # one per line
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,9 @@ class Corpus:
 
 
 def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
-    """Return the corpus of `config`; tokenize it first if it is not in the cache.
-
-    Raise UserError if the text or the tokenizer cannot be used, OSError if a file or the hub cannot be read.
-    """
+    """Return the corpus of `config`, tokenized if it is not in the cache; UserError or OSError if it cannot be read."""
+    if cache_dir.is_file():
+        raise FileExistsError(f"cache_dir={cache_dir}: is a file; choose a folder")
     if isinstance(config, HubConfig):
         config = pin_revision(config)
     fingerprint = corpus_fingerprint(config)
@@ -69,7 +67,8 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
 
     # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
-    train, validation = (_open_split(folder, split, meta["dtype"], meta["n_bytes"][split]) for split in SPLITS)
+    train = _open_split(folder, "train", meta)
+    validation = _open_split(folder, "validation", meta)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
@@ -117,24 +116,12 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     return stories
 
 
-def load_training_texts(corpus: Corpus) -> list[str]:
-    """Return the texts of the training stories."""
-    path = corpus.folder / _TRAINING_TEXTS
-    texts = path.read_text().split("\n")
-    if len(texts) != len(np.load(corpus.folder / "train_starts.npy")) - 1:
-        raise UserError(f"{path}: damaged; delete it")
-    return texts
-
-
-def validation_documents(corpus: Corpus) -> list[str]:
-    """Return the documents of the validation text."""
-    tokens = np.asarray(corpus.validation.tokens)
-    texts = []
-    for document in np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer))):
-        text = corpus.tokenizer.decode(document.tolist(), skip_special_tokens=True)
-        if text.strip():
-            texts.append(text)
-    return texts
+def split_documents(corpus: Corpus, split: Split) -> list[str]:
+    """Return the documents of a split of the corpus, as far as its tokenizer decodes them."""
+    tokens = np.asarray(split.tokens)
+    by_document = np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer)))
+    texts = corpus.tokenizer.decode_batch([document.tolist() for document in by_document], skip_special_tokens=True)
+    return [text for text in texts if text.strip()]
 
 
 # Folders
@@ -155,15 +142,18 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
                 raise
 
 
-def _open_split(folder: Path, split: str, dtype: str, n_bytes: int) -> Split:
-    tokens = np.memmap(folder / f"{split}.bin", dtype=dtype, mode="r")
+def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
+    tokens = np.memmap(folder / f"{split}.bin", dtype=meta["dtype"], mode="r")
+    n_bytes = meta["n_bytes"][split]
     starts = folder / f"{split}_starts.npy"
     if not starts.exists():
         return Split(tokens, n_bytes)
 
     # Stories; only those of validation have classes and a floor.
-    by_token = [folder / f"{split}_{name}.npy" for name in ("classes", "floor")]
-    classes, floor = (np.load(path) if path.exists() else None for path in by_token)
+    classes = floor = None
+    if split == "validation":
+        classes = np.load(folder / "validation_classes.npy")
+        floor = np.load(folder / "validation_floor.npy")
     return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
 
 
@@ -184,22 +174,21 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
-    texts = {"train": [story.text for story in train], "validation": [story.text for story in validation]}
     folder.mkdir()
-    (folder / _TRAINING_TEXTS).write_text("\n".join(texts["train"]))
-    tokenizer = word_tokenizer(texts["train"])
+    tokenizer = word_tokenizer(story.text for story in train)
 
     # A flat stream with END before each story and after the last.
     n_bytes = {}
-    for split in SPLITS:
-        tokens, starts = _encode_stories(texts[split], split, config, tokenizer)
+    for split, stories in zip(SPLITS, (train, validation), strict=True):
+        texts = [story.text for story in stories]
+        tokens, starts = _encode_stories(texts, split, config, tokenizer)
         tokens.tofile(folder / f"{split}.bin")
         np.save(folder / f"{split}_starts.npy", starts)
-        n_bytes[split] = sum(len(text.encode()) for text in texts[split])
+        n_bytes[split] = len("".join(texts).encode())
 
-    # Only the validation loss is split by class and compared with the floor.
+    # Only the validation loss, of the last split, is divided by class and compared with the floor.
     np.save(folder / "validation_classes.npy", _token_classes(validation, tokenizer, tokens, starts))
-    floor = np.concatenate([[np.nan], *floors(config, texts["validation"])])
+    floor = np.concatenate([[np.nan], *floors(config, texts)])
     assert len(floor) == len(tokens)  # one value per target; the first token is none
     np.save(folder / "validation_floor.npy", floor.astype(np.float32))
     _write_meta(folder, tokenizer, n_bytes, [])
@@ -260,9 +249,12 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
     tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), validation_start))
 
     # Tokenize in batches of pieces, and write each piece to the file of its split.
-    end, unknown, dtype = end_id(tokenizer), unknown_id(tokenizer), _dtype(tokenizer)
+    end = end_id(tokenizer)
+    unknown = unknown_id(tokenizer)
     is_exact = True
-    n_bytes, n_tokens, n_unknown = (dict.fromkeys(SPLITS, 0) for _ in range(3))
+    n_bytes = dict.fromkeys(SPLITS, 0)
+    n_tokens = dict.fromkeys(SPLITS, 0)
+    n_unknown = dict.fromkeys(SPLITS, 0)
     pieces = _split_pieces(texts, validation_start)
     with (
         (folder / "train.bin").open("wb") as train_stream,
@@ -278,7 +270,7 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
             is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
             for (split, piece), ids in zip(batch, encodings, strict=True):
                 has_end = piece.starts_document or not n_tokens[split]
-                tokens = np.array([end, *ids] if has_end else ids, dtype)
+                tokens = np.array([end, *ids] if has_end else ids, _dtype(tokenizer))
                 tokens.tofile(train_stream if split == "train" else validation_stream)
                 n_bytes[split] += len(piece.text.encode())
                 n_tokens[split] += len(tokens)

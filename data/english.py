@@ -3,7 +3,7 @@
 Written by hand for this project. A name is listed if it is common in English books or in the birth records of the US
 Social Security Administration (ssa.gov/oact/babynames, public domain) and clearly belongs to one gender there; names
 for both (Robin, Frances/Francis in old spelling, Evelyn, Kim) and names that are frequent words (Rose, Will, Mark,
-Grace, May, Faith, Joy, Hope, Bill, Art) are left out.
+Grace, May, Faith, Joy, Hope, Bill, Art) are left out, and nouns of one form (sheep) or other uses (orange, watch).
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ _IRREGULAR = {"goose": "geese", "knife": "knives", "leaf": "leaves", "mouse": "m
 
 
 def plural(noun: str) -> str:
-    """Return the plural of a countable noun; "sheep" has the same form and is therefore not in SINGULARS."""
+    """Return the plural of a countable noun."""
     if noun in _IRREGULAR:
         return _IRREGULAR[noun]
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -35,12 +35,7 @@ def plural(noun: str) -> str:
     return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
-SINGULARS = frozenset(_WORDS["things"].split()) - {
-    "sheep",
-    "orange",
-    "present",
-    "watch",
-}  # the last three are often no nouns for things
+SINGULARS = frozenset(_WORDS["things"].split())
 PLURALS = {plural(noun): noun for noun in SINGULARS}
 
 # Titles before a surname: "Mrs. Bennet" is one mention.

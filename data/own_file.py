@@ -1,15 +1,14 @@
 """A question of the user's own, in a .jsonl file: blocks of texts with the word to read at and two mentions.
 
-A block has four texts: both orders of two words times which of them is meant.
-
-The first line may describe the question; every other line is one text (docs/probe.md).
+A block has four texts: both orders of two words times which of them is meant. The first line may describe the question;
+every other line is one text (docs/probe.md).
 """
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be sm
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _Header:
     """The first line of a file, if it describes the question."""
 
     question: str | None = None
@@ -84,9 +83,9 @@ def load_question(path: Path) -> OwnQuestion:
     word with dev; blocks that would are left out.
     """
     lines = _load_lines(path)
-    about = _About()
+    header = _Header()
     if not lines[0][1].keys() & {"text", "query", "block"}:
-        about = _read_about(*lines.pop(0))
+        header = _read_header(*lines.pop(0))
     rows = [_read_row(where, values) for where, values in lines]
 
     # Blocks, each in the part to which it belongs
@@ -96,16 +95,17 @@ def load_question(path: Path) -> OwnQuestion:
     texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
     for part, block in zip(parts, blocks, strict=True):
         texts[part] += [replace(row.text, holdout=_HOLDOUTS[part]) for row in block]
-    dev, test = texts["dev"], texts["test"]
+    dev = texts["dev"]
+    test = texts["test"]
     n_left_out = parts.count(None)
     _check_parts(path, dev, test, n_left_out)
     starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
     return OwnQuestion(
         file=str(path),
-        name=about.question or path.stem,
-        description=about.description or path.name,
-        link=about.link,
-        guards_off=about.guards_off,
+        name=header.question or path.stem,
+        description=header.description or path.name,
+        link=header.link,
+        guards_off=header.guards_off,
         dev=dev,
         test=test,
         n_left_out=n_left_out,
@@ -122,6 +122,7 @@ def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
         raise UserError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     lines = []
     for number, line in enumerate(content.split("\n"), 1):
+        # Only these ends separate lines; str.splitlines would also cut a text at rare characters.
         if line.strip():
             where = f"{file} line {number}"
             try:
@@ -140,18 +141,18 @@ def _load_lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
 # Rows
 
 
-def _read_about(where: str, values: dict[str, Any]) -> _About:
+def _read_header(where: str, values: dict[str, Any]) -> _Header:
     """Return the description of a question; UserError if it could not be printed."""
-    about = from_json(_About, values, where)
+    header = from_json(_Header, values, where)
     for name in ("question", "description", "link"):
-        text = getattr(about, name)
+        text = getattr(header, name)
         if text is not None and not (text.strip() and text.isprintable()):
             raise UserError(f"{where}: {name} must be one line of text")
-    if len(about.question or "") > _MAX_NAME:
+    if len(header.question or "") > _MAX_NAME:
         raise UserError(f"{where}: question must have at most {_MAX_NAME} characters")
-    if not {*about.guards_off} <= {*GUARDS}:
+    if not {*header.guards_off} <= {*GUARDS}:
         raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
-    return about
+    return header
 
 
 def _read_row(where: str, values: dict[str, Any]) -> _Row:
@@ -162,8 +163,10 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
     payoff = _span(where, "payoff", text, line.payoff) if line.payoff else None
     antecedents = tuple(_span(where, "antecedents", text, value) for value in line.antecedents)
     distractors = tuple(_span(where, "distractors", text, value) for value in line.distractors)
-    answers, foils = tuple(line.answers), tuple(line.foils)
+    answers = tuple(line.answers)
+    foils = tuple(line.foils)
 
+    # All that is wrong in the row itself; the first is reported.
     outcome = payoff and text[slice(*payoff)]
     is_word = re.compile(r"\S+").fullmatch
     problems = {
@@ -196,13 +199,13 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
         raise UserError(f"{where}: {name} [{start}, {end}] is outside the text of {len(text)} characters")
     if not isinstance(value, str) or not value:
         raise UserError(f"{where}: {name} must be a word of the text, or [start, end]")
-    found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
-    if len(found) != 1:
+    matches = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text)]
+    if len(matches) != 1:
         problem = f"{value!r} is not in the text"
-        if found:
-            problem = f"{value!r} is in the text {len(found)} times; give [start, end]"
+        if matches:
+            problem = f"{value!r} is in the text {len(matches)} times; give [start, end]"
         raise UserError(f"{where}: {name}: {problem}")
-    return found[0]
+    return matches[0]
 
 
 # Blocks
@@ -210,35 +213,33 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
 
 def _part(rows: Sequence[_Row]) -> str | None:
     """Return the part of a block, None if its words and its frame are of both; UserError if it is no block."""
-    first, last = rows[0], rows[-1]
+    first = rows[0]
     for row in rows:
         if any(getattr(row.values, name) != getattr(first.values, name) for name in ("frame", "words", "split")):
             raise UserError(f"{row.where}: the texts of a block have the same frame, words and split")
     cells = [(row.text.order, row.text.meant) for row in rows]
     if cells != _CELLS:
-        found = ", ".join(f"{order} {meant}" for order, meant in cells)
-        problem = f"the block that ends here has the rows {found} (order and meant)"
-        raise UserError(f"{last.where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
-    for one, other in zip(rows[::2], rows[1::2], strict=True):
-        _check_antecedents(other.where, one.text, other.text)
+        listing = ", ".join(f"{order} {meant}" for order, meant in cells)
+        problem = f"the block that ends here has the rows {listing} (order and meant)"
+        raise UserError(f"{rows[-1].where}: {problem}; they must be 0 0, 0 1, 1 0, 1 1")
+    for first_row, second_row in zip(rows[::2], rows[1::2], strict=True):
+        _check_antecedents(second_row.where, first_row.text, second_row.text)
 
     parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (first.text.frame, *first.text.pair.split())}
     return first.values.split or (parts.pop() if len(parts) == 1 else None)
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:
-    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give.
-
-    If a word could be an antecedent in both, a head that always attends to it would be right in both.
-    """
+    """Raise UserError unless two texts of one order have their antecedents exchanged, in the order that they give."""
+    # If a word could be an antecedent in both, a head that always attends to it would be right in both.
     pairs = ((first, second), (second, first))
-    for text, other in pairs:
-        if not _words(text, text.links[0].antecedents) <= _words(other, other.links[0].distractors):
+    for text, counterpart in pairs:
+        if not _words(text, text.links[0].antecedents) <= _words(counterpart, counterpart.links[0].distractors):
             raise UserError(f"{where}: the antecedents of each meaning must be distractors of the other one")
-    for text, other in pairs:
+    for text, counterpart in pairs:
         (link,) = text.links
-        counterparts = _words(other, other.links[0].antecedents)
-        rivals = [span for span in link.distractors if _words(text, [span]) <= counterparts]
+        rival_words = _words(counterpart, counterpart.links[0].antecedents)
+        rivals = [span for span in link.distractors if _words(text, [span]) <= rival_words]
         if (min(link.antecedents) < min(rivals)) != (text.order == text.meant):
             raise UserError(f"{where}: words[order] must stand first in the text, and words[meant] be the antecedent")
 
@@ -263,22 +264,24 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
             (link,) = text.links
             word = text.pair.split()[text.meant]
             for mention in sorted(_words(text, link.antecedents)):
-                known, place = words.setdefault(mention, (word, where))
-                if known != word:
-                    raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {known!r} at {place}")
+                label, place = words.setdefault(mention, (word, where))
+                if label != word:
+                    raise UserError(f"{where}: {mention!r} has the word {word!r} in words, but {label!r} at {place}")
 
             # Every text without its mentions belongs to one frame; a causal model reads it up to the query.
             rest = text.text[: link.query[1]]
             for start, end in sorted((*link.antecedents, *link.distractors), reverse=True):
                 rest = f"{rest[:start]}_{rest[end:]}"
-            known, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
-            if known != text.frame:
-                problem = f"but for the two words this is the text of {place}; it has another frame there"
-                raise UserError(f"{where}: {problem}")
+            label, place = frames.setdefault(" ".join(rest.lower().split()), (text.frame, where))
+            if label != text.frame:
+                raise UserError(
+                    f"{where}: but for the two words this is the text of {place}; it has another frame there"
+                )
 
 
 def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText], n_left_out: int) -> None:
     """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
+    names: dict[str, list[set[str]]] = {"frame": [], "word": []}
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // len(_CELLS)
         if n_blocks < _MIN_BLOCKS:
@@ -286,11 +289,9 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
             if n_left_out:
                 advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
             raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
-    shared = {
-        "frame": {text.frame for text in dev} & {text.frame for text in test},
-        "word": set(chain(*(text.pair.split() for text in dev))) & set(chain(*(text.pair.split() for text in test))),
-    }
-    for kind, names in shared.items():
-        if names:
-            problem = f"dev and test share the {kind} {min(names)!r}"
+        names["frame"].append({text.frame for text in texts})
+        names["word"].append({word for text in texts for word in text.pair.split()})
+    for kind, (of_dev, of_test) in names.items():
+        if of_dev & of_test:
+            problem = f"dev and test share the {kind} {min(of_dev & of_test)!r}"
             raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")

@@ -6,14 +6,14 @@ about a head is tested on a `Pair`: a text and its counterpart, which differ onl
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from os.path import commonprefix
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from data.errors import UserError
 from data.tokenizer import encode_text
@@ -29,8 +29,8 @@ ORACLES = ("blind", "bayes")
 class Link:
     """A question to an attention head: at the word `query`, which mention gets the most attention?"""
 
-    level: str  # what decides: number, gender, told_gender, later_cue, ...
-    site: str  # where the head is read: before_pronoun, pronoun, cue, before_repeat
+    level: str  # what decides: number, gender, later_cue, ...
+    site: str  # where the head is read: before_pronoun, pronoun, cue
     pronoun: Span
     query: Span  # the word of the site
     antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
@@ -164,7 +164,6 @@ class Items:
         return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
 
     def comparable(self) -> "Items":
-        """Return the pairs whose answers can be compared."""
         return Items([pair for pair in self.pairs if pair.is_comparable], self.left_out)
 
     def clusterings(self, n_values: int | None = None) -> list[np.ndarray]:
@@ -194,8 +193,8 @@ class Items:
         """
         first, *words = self.clusterings(n_values)
         if self.has_blocks:
-            both = np.array([f"{one} {other}" for one, other in zip(*words, strict=True)])
-            words = [both, *words]
+            word_pairs = np.array([f"{word} {second_word}" for word, second_word in zip(*words, strict=True)])
+            words = [word_pairs, *words]
         return [(first, labels) for labels in words]
 
     @property
@@ -212,15 +211,15 @@ def check_blocks(items: Items) -> None:
         raise ValueError("the items are not whole blocks of two pairs")
 
 
-def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> list[Word]:
-    """Return the indices of the tokens of each word: the tokens that overlap it.
+def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> dict[Span, Word]:
+    """Return the positions of the tokens that overlap each word, counted with BOS in front.
 
-    A byte-level token may begin with the space before its word. The bytes of one character may be
-    several tokens. `offsets` are the characters [start, end) of each token, empty for special
-    tokens. Raise UserError if words overlap or a word has no tokens for itself.
+    A byte-level token may begin with the space before its word. The bytes of one character may be several tokens.
+    `offsets` are the characters [start, end) of each token but BOS, empty for special tokens. Raise UserError if words
+    overlap or a word has no tokens for itself.
     """
-    spans = list(spans)
-    for (start, end), (next_start, next_end) in pairwise(sorted(set(spans))):
+    ordered = sorted(set(spans))
+    for (start, end), (next_start, next_end) in pairwise(ordered):
         if end > next_start:
             raise UserError(f"the words {text[start:end]!r} and {text[next_start:next_end]!r} overlap")
 
@@ -228,8 +227,8 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
     tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
     starts = [offsets[i][0] for i in tokens]
     ends = [offsets[i][1] for i in tokens]
-    words = []
-    for start, end in spans:
+    positions: dict[Span, Word] = {}
+    for start, end in ordered:
         # The tokens that end after the start of the word and begin before its end.
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)
@@ -238,8 +237,8 @@ def token_spans(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> li
         if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
             around = text[max(0, start - 20) : end + 20]
             raise UserError(f"{word!r} has no tokens for itself in {around!r}")
-        words.append(tuple(tokens[first:stop]))
-    return words
+        positions[start, end] = tuple(i + 1 for i in tokens[first:stop])
+    return positions
 
 
 def link_pairs(
@@ -253,25 +252,22 @@ def link_pairs(
     choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]
-    for number, both in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
-        encodings = [encode_text(tokenizer, linked_text.text) for linked_text in both]
-        words = [_word_positions(t.text, e, t.links) for t, e in zip(both, encodings, strict=True)]
-        first, second = both
+    for number, texts_of_pair in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
+        first, second = texts_of_pair
         first_word, *_, second_word = first.pair.split()
-        for links in zip(first.links, second.links, strict=True):
-            cells = []
-            for text, link, encoding, positions in zip(both, links, encodings, words, strict=True):
-                cells.append(_cell(text.text, link, encoding, positions, bos_id, choices_of(link.answers, link.foils)))
+        # Each link is a pair of cells, once for each of its questions.
+        cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in texts_of_pair]
+        for link, cell, counterpart in zip(first.links, *cells, strict=True):
             pair = Pair(
                 question="",
                 part=first.holdout,
-                cells=(_with_rivals(cells[0], cells[1]), _with_rivals(cells[1], cells[0])),
+                cells=(_with_rivals(cell, counterpart), _with_rivals(counterpart, cell)),
                 texts=(first.text, second.text),
                 block=number // 2,
                 clusters=(first.frame, first_word, second_word),
                 order=first.order,
             )
-            pairs += [replace(pair, question=name) for name in names_of(first, links[0])]
+            pairs += [replace(pair, question=name) for name in names_of(first, link)]
     return Items(pairs)
 
 
@@ -281,46 +277,44 @@ def _with_rivals(cell: Cell, counterpart: Cell) -> Cell:
     return replace(cell, other=rivals, bystanders=tuple(word for word in cell.other if word not in rivals))
 
 
-def _cell(
-    text: str, link: Link, encoding: Encoding, words: Mapping[Span, Word], bos_id: int, choices: "_Choices"
-) -> Cell:
-    """Return a text with one link in tokens; `words` are the positions of the words that its links name."""
+def _cells(
+    linked_text: LinkedText, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]
+) -> Iterator[Cell]:
+    """Yield a text in tokens, once with each of its links."""
+    text = linked_text.text
+    encoding = encode_text(tokenizer, text)
     ids = encoding.ids
-    query = words[link.query][-1]
-
-    # The payoff is read one token before the first token that differs between answers and foils.
-    payoff = None
-    surprisal: tuple[float, ...] = ()
-    if link.payoff and choices.answers and choices.foils:
-        word = _with_space(text, encoding.offsets, words[link.payoff])
-        payoff = word[0] - 1 + choices.n_shared
-        # The oracles predict words, so their surprisal is that of a one-token word only.
-        if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
-            surprisal = link.surprisal
-    return Cell(
-        tokens=(bos_id, *ids[: max(query, payoff or 0)]),
-        query=query,
-        meant=tuple(words[span] for span in link.antecedents),
-        other=tuple(words[span] for span in link.distractors),
-        answers=choices.answers,
-        foils=choices.foils,
-        payoff=payoff,
-        target=None if payoff is None else ids[payoff],
-        subject=words[link.subject] if link.subject else None,
-        surprisal=surprisal,
-        has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
-    )
-
-
-def _word_positions(text: str, encoding: Encoding, links: Iterable[Link]) -> dict[Span, Word]:
-    """Return the positions of the words of all links, counted with BOS in front."""
     spans = set[Span]()
-    for link in links:
-        words = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
-        spans.update(span for span in words if span)
-    ordered = sorted(spans)
-    indices = token_spans(text, encoding.offsets, ordered)
-    return {span: tuple(i + 1 for i in word) for span, word in zip(ordered, indices, strict=True)}
+    for link in linked_text.links:
+        named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
+        spans.update(span for span in named if span)
+    words = word_positions(text, encoding.offsets, spans)
+
+    for link in linked_text.links:
+        choices = choices_of(link.answers, link.foils)
+        query = words[link.query][-1]
+        # The payoff is read one token before the first token that differs between answers and foils.
+        payoff = None
+        surprisal: tuple[float, ...] = ()
+        if link.payoff and choices.answers and choices.foils:
+            word = _with_space(text, encoding.offsets, words[link.payoff])
+            payoff = word[0] - 1 + choices.n_shared
+            # The oracles predict words, so their surprisal is that of a one-token word only.
+            if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
+                surprisal = link.surprisal
+        yield Cell(
+            tokens=(bos_id, *ids[: max(query, payoff or 0)]),
+            query=query,
+            meant=tuple(words[span] for span in link.antecedents),
+            other=tuple(words[span] for span in link.distractors),
+            answers=choices.answers,
+            foils=choices.foils,
+            payoff=payoff,
+            target=None if payoff is None else ids[payoff],
+            subject=words[link.subject] if link.subject else None,
+            surprisal=surprisal,
+            has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
+        )
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
@@ -350,9 +344,9 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
     for word in (*answers, *foils):
         text = _CONTEXT + word
         encoding = encode_text(tokenizer, text)
-        (indices,) = token_spans(text, encoding.offsets, [(len(_CONTEXT), len(text))])
-        positions = _with_space(text, encoding.offsets, tuple(i + 1 for i in indices))
-        tokens[word] = tuple(encoding.ids[position - 1] for position in positions)
+        (position,) = word_positions(text, encoding.offsets, [(len(_CONTEXT), len(text))]).values()
+        with_space = _with_space(text, encoding.offsets, position)
+        tokens[word] = tuple(encoding.ids[i - 1] for i in with_space)
 
     # A word that is the beginning of another must keep a token of its own.
     n_shared = 0

@@ -85,7 +85,7 @@ class ParsedText:
         self.matches = list(ENGLISH_WORD.finditer(text))
         self.words = [match.group() for match in self.matches]
         self.sentences = _sentence_starts(self.words)  # index of the first word of each
-        self.mentions = [each for each in _find_mentions(self.words) if each.category in CLASSES[question]]
+        self.mentions = [mention for mention in _find_mentions(self.words) if mention.category in CLASSES[question]]
         self._firsts = [mention.first for mention in self.mentions]
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
 from data.errors import UserError
-from data.pairs import Cell, Items, Pair, Span, token_spans
+from data.pairs import Cell, Items, Pair, Span, word_positions
 from data.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
 from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD
@@ -54,9 +54,6 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-_Groups = tuple[tuple[Span, ...], tuple[Span, ...]]  # the mentions of each class
-
-
 @dataclass(frozen=True, slots=True)
 class Passage:
     """The text up to a pronoun, from the start of a sentence; spans are characters of `text`."""
@@ -66,7 +63,7 @@ class Passage:
     text: str  # ends with the white space before the pronoun
     forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
     meant: int  # the class of the author's pronoun
-    mentions: _Groups
+    mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # by class
     entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
     pronouns: tuple[Span, ...]  # earlier pronouns of either class
     subject: Span  # the first mention in the last sentence that has one
@@ -82,31 +79,34 @@ class Twin:
     """A passage with counterparts in place of its entities."""
 
     text: str
-    changes: tuple[tuple[Span, int], ...] = ()  # characters of the passage, and how many stand there now
+    changes: Mapping[Span, str] = field(default_factory=dict)  # new words by their characters of the passage
 
     def moved(self, span: Span) -> Span:
         """Return the characters in the twin of a word of the passage."""
-        shifts = [(end, length - (end - start)) for (start, end), length in self.changes]
-        first, last = (place + sum(shift for end, shift in shifts if end <= place) for place in span)
+        first, last = span
+        for (start, end), word in self.changes.items():
+            shift = len(word) - (end - start)
+            first += shift if end <= span[0] else 0
+            last += shift if end <= span[1] else 0
         return first, last
 
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
     """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences."""
-    parts = list[tuple[str, str]]()
+    named_sections = list[tuple[str, str]]()
     for number, text in enumerate(documents):
         if len(text) <= SECTION_CHARACTERS:
-            parts.append((f"d{number}", text))
+            named_sections.append((f"d{number}", text))
             continue
         section = ""
-        for part in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
-            section += part
+        for sentence in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
+            section += sentence
             if len(section) >= SECTION_CHARACTERS:
-                parts.append((f"d{number}s{len(parts)}", section))
+                named_sections.append((f"d{number}s{len(named_sections)}", section))
                 section = ""
         if section.strip():
-            parts.append((f"d{number}s{len(parts)}", section))
-    return parts
+            named_sections.append((f"d{number}s{len(named_sections)}", section))
+    return named_sections
 
 
 def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
@@ -121,17 +121,17 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
     is_pronoun = [word.lower() in _EARLIER[question] for word in parsed.words]
     last_sentence = -1  # index of the sentence with the last passage
     for sentence, i, forms in parsed.pronouns():
+        if sentence == last_sentence:
+            continue
         meant = forms.index(parsed.words[i])
-        category = CLASSES[question][meant]
-        window = None
-        if sentence != last_sentence:
-            window = _best_window(parsed, i, is_pronoun, category)
+        window = _best_window(parsed, i, is_pronoun, CLASSES[question][meant])
         if window is None:
             continue
         begin, mentions = window
 
-        # The number of the sentence of each mention.
-        sentences = [bisect_right(parsed.sentences, mention.first) for mention in mentions]
+        # The subject is the first mention in the sentence of the last one.
+        start = parsed.sentences[bisect_right(parsed.sentences, mentions[-1].first) - 1]
+        subject = next(mention for mention in mentions if mention.first >= start)
         first, second = parsed.by_class(mentions)
         yield Passage(
             doc=doc,
@@ -142,7 +142,7 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
             mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
             entities=(first[0].entity if first else "", second[0].entity if second else ""),
             pronouns=tuple(parsed.span(j, j, begin) for j in range(begin, i) if is_pronoun[j]),
-            subject=parsed.spans([mentions[sentences.index(max(sentences))]], begin)[0],
+            subject=parsed.span(subject.first, subject.last, begin),
         )
         last_sentence = sentence
 
@@ -155,9 +155,7 @@ def _best_window(
     for begin, mentions in parsed.windows(i):
         has_pronoun = any(is_pronoun[begin:i])
         entities = {(mention.category, mention.entity) for mention in mentions}
-        n_classes = len({category for category, _ in entities})
-        n_names = len({entity for _, entity in entities})
-        if len(entities) == n_classes == n_names == 2:
+        if len(entities) == 2 and not set.intersection(*map(set, entities)):  # two classes and two names
             ranked.append((2 if has_pronoun else 0, begin, mentions))
         elif len(entities) == 1 and not has_pronoun and mentions[0].category == category:
             ranked.append((1, begin, mentions))
@@ -187,9 +185,9 @@ class Counterparts:
 
         # The names of each side by number of tokens, and all of them as 0; all known names if none is frequent
         self._names: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for side, known in enumerate((FEMININE_NAMES, MASCULINE_NAMES)):
-            often = [name for name in sorted(known) if counts[name] >= MIN_NAME_COUNT]
-            for name in often or sorted(known):
+        for side, names in enumerate((FEMININE_NAMES, MASCULINE_NAMES)):
+            often = [name for name in sorted(names) if counts[name] >= MIN_NAME_COUNT]
+            for name in often or sorted(names):
                 self._names[side, n_tokens(name)].append(name)
                 self._names[side, 0].append(name)
 
@@ -199,16 +197,16 @@ class Counterparts:
             return _other_numbers(passage)
 
         # Two names with as many tokens change places.
-        first, second = (sorted({passage.text[slice(*span)] for span in group}) for group in passage.mentions)
-        if len(first) == len(second) == 1:
-            name, counterpart = first[0], second[0]
+        sides = [_surfaces(passage, side) for side in (0, 1)]
+        if len(sides[0]) == len(sides[1]) == 1:
+            (name,), (counterpart,) = sides
             are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
             if are_names and self._n_tokens(name) == self._n_tokens(counterpart):
                 return {name: counterpart, counterpart: name}
 
         # Otherwise each gets a counterpart of its own.
         replacements: dict[str, str] = {}
-        for side, surfaces in enumerate((first, second)):
+        for side, surfaces in enumerate(sides):
             for surface in surfaces:
                 is_name = surface in (FEMININE_NAMES, MASCULINE_NAMES)[side]
                 word = self._name(surface, 1 - side) if is_name else _counterpart(surface)
@@ -220,6 +218,11 @@ class Counterparts:
     def _name(self, name: str, side: int) -> str:
         pool = self._names.get((side, self._n_tokens(name))) or self._names[side, 0]
         return pool[int(self._rng.integers(len(pool)))]
+
+
+def _surfaces(passage: Passage, side: int) -> list[str]:
+    """Return the texts of the mentions of one class, each once."""
+    return sorted({passage.text[start:end] for start, end in passage.mentions[side]})
 
 
 def _counterpart(surface: str) -> str | None:
@@ -239,9 +242,9 @@ def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
     replacements = {}
     for start, end in chain(*passage.mentions):
         # A verb, an article or a number next to the noun would contradict the twin.
-        before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
-        after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
-        if _AGREEING & {word.lower() for word in (*before, *after)}:
+        words_before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
+        words_after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
+        if _AGREEING & {word.lower() for word in (*words_before, *words_after)}:
             return None
         surface = passage.text[start:end]
         lower = surface.lower()
@@ -277,23 +280,23 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
     text = passage.text
     for start, end in sorted(changes, reverse=True):
         text = text[:start] + changes[start, end] + text[end:]
-    return Twin(text, tuple((span, len(word)) for span, word in changes.items()))
+    return Twin(text, changes)
 
 
 def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
     """Return the change of the noun's article for the other number ("a" to "some"), {} for "the"; None if unclear."""
     # Between a noun and its determiner there may be adjectives.
-    before = list(ENGLISH_WORD.finditer(text[: span[0]]))[-1 - _MAX_ADJECTIVES :]
-    for match in reversed(before):
+    words_before = list(ENGLISH_WORD.finditer(text[: span[0]]))[-1 - _MAX_ADJECTIVES :]
+    for match in reversed(words_before):
         word = match.group().lower()
         if word in _FIXED_DETERMINERS:
             return {}
         if word in ("a", "an", "some"):
             following = text[match.end() : span[0]].strip() or noun
-            other = "some"
+            new_article = "some"
             if word == "some":
-                other = "an" if following[0].lower() in "aeiou" else "a"
-            return {match.span(): other.capitalize() if match.group().istitle() else other}
+                new_article = "an" if following[0].lower() in "aeiou" else "a"
+            return {match.span(): new_article.capitalize() if match.group().istitle() else new_article}
         if not word.isalpha():
             return None
     return None
@@ -346,7 +349,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
 
 
 class Reader(NamedTuple):
-    """What a model reads."""
+    """How a model reads a text."""
 
     tokenizer: Tokenizer
     bos_id: int  # the token before every text
@@ -360,14 +363,14 @@ def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: 
     a part of their own. `limits` are the most passages with one entity, and with two.
     """
     make = partial(passage_items, passages, name, reader, seed)
-    both = make(limits[0], has_two=False) + make(limits[1], has_two=True)
+    items = make(limits[0], has_two=False) + make(limits[1], has_two=True)
 
     # A random half of the documents
-    names = np.unique(np.array([pair.clusters[0] for pair in both.pairs], dtype=str))
+    names = np.unique(np.array([pair.clusters[0] for pair in items.pairs], dtype=str))
     chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
-    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in both.pairs]
+    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in items.pairs]
     earlier = make(limits[1], has_two=True, has_earlier=True)
-    return Items([*pairs, *earlier.named("earlier").pairs], both.left_out)
+    return Items([*pairs, *earlier.named("earlier").pairs], items.left_out)
 
 
 def passage_items(
@@ -412,12 +415,12 @@ def passage_items(
         except UserError as reason:
             left_out[str(reason)] += 1
             continue
-        texts, clusters = (passage.text, twin.text), (passage.doc, *passage.entities)
+        texts = (passage.text, twin.text)
+        clusters = (passage.doc, *passage.entities)
         pairs.append(Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms))
 
     # No entity may dominate.
-    entities = [[pair.clusters[side] for pair in pairs] for side in (1, 2)]
-    selected = cap_clusters(entities, MAX_SHARE, limit) if pairs else []
+    selected = cap_clusters([pair.clusters[1:] for pair in pairs], MAX_SHARE, limit)
     if len(pairs) > len(selected):
         rest = f"more than enough, or an entity in more than {MAX_SHARE:.0%} of the passages"
         left_out[rest] = len(pairs) - len(selected)
@@ -429,7 +432,7 @@ def passage_items(
 def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -> tuple[Cell, Cell]:
     """Return a passage and its twin in the tokens of a model; UserError with the reason why it is left out."""
     # The entity in the same place is meant in the twin, where the pronoun is of the other class.
-    forms = passage.forms[passage.meant], passage.forms[1 - passage.meant]
+    forms = (passage.forms[passage.meant], passage.forms[1 - passage.meant])
     first = _cell(passage, Twin(passage.text), forms, control, reader)
     second = _cell(passage, twin, forms[::-1], control, reader)
 
@@ -447,53 +450,48 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     """Return a passage or its twin in tokens; `forms` are the pronoun of who is meant and the other one."""
     # Both pronouns follow the same tokens and are one token each.
     answer, foil = (encode_text(reader.tokenizer, twin.text + form) for form in forms)
-    before = tuple(answer.ids[:-1])
-    if tuple(foil.ids[:-1]) != before or twin.text[answer.offsets[-1][0] :].strip():
+    prefix = tuple(answer.ids[:-1])
+    if tuple(foil.ids[:-1]) != prefix or twin.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
     # The tokens of the mentions and of the content word.
-    spans = [*chain(*passage.mentions), *([control] if control else [])]
+    moved = {span: twin.moved(span) for span in (*chain(*passage.mentions), *([control] if control else []))}
     try:
-        words = token_spans(twin.text, answer.offsets[:-1], map(twin.moved, spans))
+        words = word_positions(twin.text, answer.offsets[:-1], moved.values())
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
-    places = {span: tuple(i + 1 for i in word) for span, word in zip(spans, words, strict=True)}
-    tokens = (reader.bos_id, *before)
-    if unknown_id(reader.tokenizer) in {tokens[i] for word in places.values() for i in word}:
+    tokens = (reader.bos_id, *prefix)
+    if unknown_id(reader.tokenizer) in [tokens[i] for i in chain(*words.values())]:
         raise UserError("a word is unknown")
     return Cell(
         tokens=tokens,
-        query=len(before),
-        meant=tuple(places[span] for span in passage.mentions[passage.meant]),
-        other=tuple(places[span] for span in passage.mentions[1 - passage.meant]),
+        query=len(prefix),
+        meant=tuple(words[moved[span]] for span in passage.mentions[passage.meant]),
+        other=tuple(words[moved[span]] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
-        payoff=len(before),
-        control=places[control] if control else (),
-        subject=places[passage.subject],
+        payoff=len(prefix),
+        control=words[moved[control]] if control else (),
+        subject=words[moved[passage.subject]],
     )
 
 
-def cap_clusters(clusterings: Sequence[Sequence[str]], max_share: float, limit: int) -> list[int]:
+def cap_clusters(labels: Sequence[tuple[str, ...]], max_share: float, limit: int) -> list[int]:
     """Return the indices of up to `limit` values of which no cluster has more than `max_share`, in their order.
 
-    `clusterings` are each [N]; values with the label "" belong to no cluster. A cluster may always have one value. The
-    cap is the largest number of values per cluster that is at most `max_share` of those that remain.
+    Each value has a label per clustering, "" for no cluster. A cluster may always have one value. The cap is the
+    largest number of values per cluster that is at most `max_share` of those that remain.
     """
-    # The clusters of each value, by number of the clustering and label.
-    places: list[list[tuple[int, str]]] = []
-    for labels in zip(*clusterings, strict=True):
-        places.append([(number, label) for number, label in enumerate(labels) if label])
-
-    most = max(1, int(max_share * min(len(places), limit)))
-    for cap in range(most, 0, -1):
+    cap = max(1, int(max_share * min(len(labels), limit)))
+    while True:
         # Keep every value whose clusters are not full yet.
-        counts: Counter[tuple[int, str]] = Counter()
-        kept: list[int] = []
-        for i, of_value in enumerate(places):
-            if len(kept) < limit and all(counts[place] < cap for place in of_value):
-                kept.append(i)
-                counts.update(of_value)
-        if cap <= max_share * len(kept) or cap == 1:
-            return kept
-    return []
+        counts = Counter[tuple[int, str]]()
+        selected: list[int] = []
+        for i, of_value in enumerate(labels):
+            clusters = [place for place in enumerate(of_value) if place[1]]
+            if len(selected) < limit and all(counts[place] < cap for place in clusters):
+                selected.append(i)
+                counts.update(clusters)
+        if cap <= max_share * len(selected) or cap == 1:
+            return selected
+        cap -= 1

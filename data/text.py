@@ -47,7 +47,7 @@ class Texts:
 def file_texts(config: TextConfig) -> Texts:
     """Return the texts of the files of `config`; raise UserError if a file is in both splits."""
     train, validation = config_files(config)
-    shared = {path.resolve() for path in train} & {path.resolve() for path in validation or ()}
+    shared = set(map(Path.resolve, train)) & set(map(Path.resolve, validation or ()))
     if shared:
         raise UserError(f"data.validation_path={config.validation_path}: {min(shared)} is in data.path too; remove it")
     return Texts(
@@ -92,8 +92,12 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _builder(file)]
-    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    files = []
+    for file in sorted(folder.rglob("*")):
+        is_hidden = any(name.startswith(".") for name in file.relative_to(folder).parts)
+        if file.is_file() and _builder(file) and not is_hidden:
+            files.append(file)
+    return files
 
 
 def _builder(path: Path) -> str | None:

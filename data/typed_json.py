@@ -37,6 +37,7 @@ def to_json(value: Any) -> Any:
             elif item is not None or not entry.metadata.get("absent"):
                 written[entry.name] = to_json(item)
         return written
+    # Other values are written as the JSON type that is nearest.
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -56,11 +57,13 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
     None as a float is nan. `where` is the place in the file, for messages. Raises UserError with one line for a value
     with another type, a missing field, and a field that the dataclass does not have.
     """
-    origin, of_items = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    of_items = get_args(kind)
     if kind is Any:
         return value
     if origin in (Union, UnionType):  # X | None
         return None if value is None else from_json(of_items[0], value, where)
+    # Types with parts, which have places of their own.
     if origin in (list, tuple) or hasattr(kind, "_fields"):
         return _sequence_from_json(kind, value, where)
     if origin is dict:
@@ -68,6 +71,7 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
         return {key: from_json(of_items[1], item, f"{where}.{key}") for key, item in value.items()}
     if is_dataclass(kind):
         return _object_from_json(kind, value, where)
+    # Single values
     if issubclass(kind, Enum):
         if value not in [member.value for member in kind]:
             raise UserError(f"{where}: {value!r} is none of {', '.join(str(member.value) for member in kind)}")
@@ -84,7 +88,8 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
 def _sequence_from_json(kind: Any, value: Any, where: str) -> Any:
     """Return a JSON list as list[X], tuple[X, ...], or as a tuple or NamedTuple of one type per place."""
     _check(value, list, where, "a list")
-    origin, kinds = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    kinds = get_args(kind)
     if origin is None:  # a NamedTuple
         kinds = tuple(_hints(kind).values())
     elif origin is list or kinds[-1] is Ellipsis:
@@ -96,12 +101,12 @@ def _sequence_from_json(kind: Any, value: Any, where: str) -> Any:
 
 
 def _object_from_json(kind: Any, value: Any, where: str) -> Any:
-    """Return a JSON object as the dataclass `kind`."""
     _check(value, dict, where, "an object")
     hints = _hints(kind)
     remaining = dict(value)
     arguments: dict[str, Any] = {}
     for entry in fields(kind):
+        # The flattened field is the last one and takes what remains.
         if entry.metadata.get("flattened"):
             arguments[entry.name] = remaining
             remaining = {}

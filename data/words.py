@@ -21,5 +21,5 @@ def word_spans(text: str) -> list[tuple[str, tuple[int, int]]]:
 
 def word_lists(path: Path) -> dict[str, str]:
     """Return the text of each section of a file, by the name "[name]" before it."""
-    parts = (part.split("]") for part in path.read_text(encoding="utf-8").split("[")[1:])
-    return {name: words.strip() for name, words in parts}
+    sections = (section.split("]") for section in path.read_text(encoding="utf-8").split("[")[1:])
+    return {name: words.strip() for name, words in sections}

@@ -65,7 +65,6 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raise UserError for a model that cannot be built."""
         check_limits(self, "model.")
         if self.d_model % self.n_head:
             raise UserError(f"model.d_model={self.d_model}: must be a multiple of model.n_head={self.n_head}")
@@ -80,7 +79,6 @@ class ModelConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of one head."""
         return self.d_model // self.n_head
 
     @property
@@ -91,9 +89,9 @@ class ModelConfig:
 
 def departures(config: ModelConfig) -> list[str]:
     """Return NAME=VALUE of every switch of `config` that no Llama has; the defaults are those of a Llama."""
-    found = []
+    switches = []
     for field in fields(config):
         value = getattr(config, field.name)
         if field.default is not MISSING and value != field.default:
-            found.append(f"model.{field.name}={str(value).lower()}")
-    return found
+            switches.append(f"model.{field.name}={str(value).lower()}")
+    return switches

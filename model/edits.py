@@ -35,10 +35,10 @@ def exchange_weights(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _total_and_shares(weights: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """Return the total weight [B, 1] of some tokens, and each one's share of it [B, T]."""
-    kept = weights.masked_fill(~inside, 0)
-    total = kept.sum(-1, keepdim=True)
+    masked = weights.masked_fill(~inside, 0)
+    total = masked.sum(-1, keepdim=True)
     even = inside.float() / inside.sum(-1, keepdim=True)
-    return total, torch.where(total > 0, kept / total.where(total > 0, 1.0), even)
+    return total, torch.where(total > 0, masked / total.where(total > 0, 1.0), even)
 
 
 def remove_head(layer: int, head: int) -> HeadEdit:

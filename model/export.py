@@ -62,8 +62,8 @@ def as_llama(model: Transformer, bos_id: int = 0) -> Any:
     return llama.eval()
 
 
-def export_transformers(model: Transformer, folder: Path, bos_id: int = 0, tokenizer: Tokenizer | None = None) -> None:
-    """Write `as_llama` to `folder`, with its tokenizer if given; `bos_id` begins and ends a text and pads a batch."""
+def export_transformers(model: Transformer, folder: Path, bos_id: int, tokenizer: Tokenizer) -> None:
+    """Write `as_llama` and its tokenizer to `folder`; `bos_id` begins and ends a text and pads a batch."""
     from transformers import PreTrainedTokenizerFast
     from transformers.utils.logging import disable_progress_bar
 
@@ -71,11 +71,9 @@ def export_transformers(model: Transformer, folder: Path, bos_id: int = 0, token
     as_llama(model, bos_id).save_pretrained(folder)
 
     # transformers pads a batch with the same token; the attention mask hides it.
-    if tokenizer is not None:
-        bos = tokenizer.id_to_token(bos_id)
-        unknown = getattr(tokenizer.model, "unk_token", None)
-        PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, model_max_length=model.config.context_length,
-            bos_token=bos, eos_token=bos, pad_token=bos, unk_token=unknown,
-            clean_up_tokenization_spaces=False,
-        ).save_pretrained(folder)  # fmt: skip
+    bos = tokenizer.id_to_token(bos_id)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=model.config.context_length,
+        bos_token=bos, eos_token=bos, pad_token=bos, unk_token=getattr(tokenizer.model, "unk_token", None),
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)  # fmt: skip

@@ -133,6 +133,7 @@ def _load(path: Path, named: str, device: torch.device) -> TransformersView:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # Every error below is one of the files, except a device without memory.
     try:
         model = _load_folder(path, device)
         if not all(weight.isfinite().all() for weight in model.parameters()):
@@ -209,9 +210,11 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _sha256(path: Path) -> str:
     """Return one digest of settings, tokenizer and weights in a folder."""
-    settings = sorted(file for pattern in _FILES for file in path.glob(pattern))
+    settings = list[Path]()
+    for pattern in _FILES:
+        settings += path.glob(pattern)
     digest = hashlib.sha256()
-    for name in (*settings, *_weight_files(path)):
+    for name in (*sorted(settings), *_weight_files(path)):
         with name.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

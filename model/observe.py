@@ -7,6 +7,7 @@ right only: the causal mask hides the padding from every real token.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -48,7 +49,8 @@ def _at_site(change: Change | None, site: Tensor) -> Change | None:
         return None
 
     def apply(values: Tensor) -> Tensor:
-        edited, rows = values.clone(), torch.arange(len(site), device=site.device)
+        rows = torch.arange(len(site), device=site.device)
+        edited = values.clone()
         edited[rows, site] = change(values[rows, site])
         return edited
 
@@ -156,7 +158,9 @@ class SitePass:
 
     def __init__(self, model: ObservableModel, tokens: Tensor, site: Tensor) -> None:
         """Run the unedited pass over `tokens` [B, T]; `site` [B] are the positions."""
-        self._model, self._tokens, self._site = model, tokens, site
+        self._model = model
+        self._tokens = tokens
+        self._site = site
         self._rows = torch.arange(len(site), device=site.device)
         self._streams = model.residual_stream(tokens)
 
@@ -166,17 +170,19 @@ class SitePass:
 
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
         """Return the logits [E, B, V] with each of E lists of edits, or [E, B, n] of the tokens `words` [B, n] only."""
-        whole = [[edit.at(self._site) for edit in edits] for edits in edit_lists]
-        logits = [self._model.logits(self._tokens, self._site, edits, self._streams) for edits in whole]
+        logits = []
+        for edits in edit_lists:
+            head_edits = [edit.at(self._site) for edit in edits]
+            logits.append(self._model.logits(self._tokens, self._site, head_edits, self._streams))
         return of_words(torch.stack(logits), words)
 
     def records(self) -> list[SiteRecord]:
         """Return what the heads of each layer computed at the site."""
-        found = []
+        records = []
         for record in self._model.record(self._tokens, self._site[:, None]):
             weights = record.scores[:, :, 0].softmax(-1)  # [B, H, T]
-            found.append(SiteRecord(weights, record.head_output[self._rows, :, self._site]))
-        return found
+            records.append(SiteRecord(weights, record.head_output[self._rows, :, self._site]))
+        return records
 
     def final_stream(self) -> Tensor:
         """Return the unedited residual stream [B, D] at the site after the last layer."""
@@ -188,8 +194,10 @@ class TransformerView(ObservableModel):
 
     def __init__(self, model: Transformer) -> None:
         self.model = model  # not copied
-        self.n_layer, self.n_head = model.config.n_layer, model.config.n_head
-        self.context_length, self.vocab_size = model.config.context_length, model.vocab_size
+        self.n_layer = model.config.n_layer
+        self.n_head = model.config.n_head
+        self.context_length = model.config.context_length
+        self.vocab_size = model.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -212,8 +220,8 @@ class TransformerView(ObservableModel):
 
         # An edited layer needs its weights, by the formula; the others run as in training.
         for layer, block in enumerate(self.model.layers()[first:], first):
-            layer_edits = [edit for edit in edits if edit.layer == layer]
-            x = _edited_block(block, x, layer_edits) if layer_edits else block(x)
+            is_edited = any(edit.layer == layer for edit in edits)
+            x = _edited_block(block, x, layer, edits) if is_edited else block(x)
         if positions is not None:
             rows = torch.arange(len(x), device=x.device)
             x = x[rows if positions.ndim == 1 else rows[:, None], positions]  # [B, D] or [B, n, D]
@@ -262,12 +270,24 @@ class TransformerView(ObservableModel):
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
+def _edited_block(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]) -> Tensor:
+    """Return the residual stream [B, T, D] after `block`, by the formula, with the edits of this `layer`."""
+    query, key, value = block.attention.project(block.norm_1(x))
+    weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
+    apply_edits(weights, layer, [edits], "weights")
+    head_output = weights @ value.float()  # [B, H, T, K]
+    apply_edits(head_output, layer, [edits], "output")
+    x = x + block.attention.merge_heads(head_output.to(x.dtype))
+    return x + block.mlp(block.norm_2(x))
+
+
 class TransformerSitePass(SitePass):
     """The site's logits from keys and values of one unedited pass: an edit at the site changes no other position."""
 
     @torch.no_grad()
     def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:
-        self._transformer, self._site = view.model, site
+        self._transformer = view.model
+        self._site = site
         self._keys = list[Tensor]()  # one per layer [B, H, T, K]
         self._values = list[Tensor]()  # one per layer [B, H, T, K]
         self._streams = list[Tensor]()  # [B, 1, D] at the site before each layer and after the last
@@ -287,12 +307,11 @@ class TransformerSitePass(SitePass):
     @torch.no_grad()
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
         # Every list has its own copy of the texts, from the lowest edited layer on.
-        n_lists, n_texts = len(edit_lists), len(self._site)
-        edited_layers = [edit.layer for edits in edit_lists for edit in edits]
-        first = min(edited_layers, default=len(self._keys))
+        n_lists = len(edit_lists)
+        first = min((edit.layer for edit in chain(*edit_lists)), default=len(self._keys))
         x = self._streams[first].repeat(n_lists, 1, 1)  # [E * B, 1, D]
         site = self._site.repeat(n_lists)  # [E * B]
-        rows = torch.arange(n_lists * n_texts, device=site.device)
+        rows = torch.arange(len(site), device=site.device)
         for layer, block in enumerate(self._transformer.layers()[first:], first):
             # The site's own key and value depend on the edits below; those elsewhere do not.
             query, key, value = block.attention.project(block.norm_1(x), site[:, None, None])
@@ -304,24 +323,24 @@ class TransformerSitePass(SitePass):
             # Attention of the site alone, with the edits of this layer.
             scores = block.attention.scores(query, keys, site[:, None])  # [E * B, H, 1, T]
             weights = scores.softmax(-1)[:, :, 0]  # [E * B, H, T]
-            edit_rows(weights, layer, edit_lists, "weights")
+            apply_edits(weights, layer, edit_lists, "weights")
             head_output = (weights[:, :, None] @ values.float())[:, :, 0]  # [E * B, H, K]
-            edit_rows(head_output, layer, edit_lists, "output")
+            apply_edits(head_output, layer, edit_lists, "output")
 
             x = x + block.attention.merge_heads(head_output[:, :, None].to(x.dtype))
             x = x + block.mlp(block.norm_2(x))
-        return of_words(self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, n_texts)), words)
+        return of_words(self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, -1)), words)
 
     @torch.no_grad()
     def records(self) -> list[SiteRecord]:
-        found = []
+        records = []
         for layer, block in enumerate(self._transformer.layers()):
-            keys, values = self._keys[layer], self._values[layer]
-            x = block.norm_1(self._streams[layer])  # [B, 1, D]
-            query, _, _ = block.attention.project(x, self._site[:, None, None])
-            weights = block.attention.scores(query, keys, self._site[:, None]).softmax(-1)  # [B, H, 1, T]
-            found.append(SiteRecord(weights[:, :, 0], (weights @ values.float())[:, :, 0]))
-        return found
+            query, _, _ = block.attention.project(block.norm_1(self._streams[layer]), self._site[:, None, None])
+            scores = block.attention.scores(query, self._keys[layer], self._site[:, None])
+            weights = scores.softmax(-1)  # [B, H, 1, T]
+            output = weights @ self._values[layer].float()  # [B, H, 1, K]
+            records.append(SiteRecord(weights[:, :, 0], output[:, :, 0]))
+        return records
 
     def final_stream(self) -> Tensor:
         return self._streams[-1][:, 0]
@@ -332,37 +351,16 @@ def of_words(logits: Tensor, words: Tensor | None) -> Tensor:
     return logits if words is None else logits.gather(2, words.expand(len(logits), -1, -1))
 
 
-def edit_rows(
-    values: Tensor, layer: int, edit_lists: Sequence[Sequence[SiteEdit]], part: Literal["weights", "output"]
+def apply_edits(
+    values: Tensor,
+    layer: int,
+    edit_lists: Sequence[Sequence[HeadEdit | SiteEdit]],
+    name: Literal["weights", "output"],
 ) -> None:
-    """Apply the edits of one layer's weights or outputs to `values` [E * B, H, ...], in place."""
+    """Apply the edits of one layer's weights or outputs to `values` [E * B, H, ...] of E lists, in place."""
     by_list = values.unflatten(0, (len(edit_lists), -1))  # [E, B, H, ...]
     for i, edits in enumerate(edit_lists):
         for edit in edits:
-            change = getattr(edit, part)
+            change = getattr(edit, name)
             if edit.layer == layer and change is not None:
                 by_list[i, :, edit.head] = change(by_list[i, :, edit.head])
-
-
-def _edited_block(block: Block, x: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
-    """Return the residual stream [B, T, D] after `block`, by the formula, with `edits` applied."""
-    query, key, value = block.attention.project(block.norm_1(x))
-    weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
-    head_output = apply_edits(weights, value, edits)
-    x = x + block.attention.merge_heads(head_output.to(x.dtype))
-    return x + block.mlp(block.norm_2(x))
-
-
-def apply_edits(weights: Tensor, values: Tensor, edits: Sequence[HeadEdit]) -> Tensor:
-    """Return the head outputs [B, H, T, K] of one layer after all `edits`.
-
-    The `weights` [B, H, T, T] are changed in place, before the outputs; `values` are [B, H, T, K].
-    """
-    for edit in edits:
-        if edit.weights is not None:
-            weights[:, edit.head] = edit.weights(weights[:, edit.head])
-    head_output = weights @ values.float()
-    for edit in edits:
-        if edit.output is not None:
-            head_output[:, edit.head] = edit.output(head_output[:, edit.head])
-    return head_output

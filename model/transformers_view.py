@@ -5,8 +5,9 @@ with recording and edits, so one implementation serves every architecture that u
 Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -28,15 +29,10 @@ from model.observe import (
     apply_edits,
     check_edits,
     check_tokens,
-    edit_rows,
     of_words,
 )
 
 _INTERFACE = "antecedent"  # name of our attention function in transformers
-# In a smaller vocabulary the output layer takes so little time that it computes the logits of all words.
-_MANY_WORDS = 8192
-# In a model with fewer layers, one pass for all edits takes no longer than one for each lowest edited layer.
-_MANY_LAYERS = 8
 # Names of attributes for the output projection in an attention module, of the norm in a model's body.
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
@@ -98,8 +94,9 @@ def _observed_attention(
     assert attention_mask is not None  # see `_full_mask`
     scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
     weights = scores.softmax(-1)
-    layer_edits = [edit for edit in current.edits if edit.layer == layer]
-    head_output = apply_edits(weights, values, layer_edits)  # [B, H, T, K]
+    apply_edits(weights, layer, [current.edits], "weights")
+    head_output = weights @ values.float()  # [B, H, T, K]
+    apply_edits(head_output, layer, [current.edits], "output")
 
     # What the current pass keeps of this layer.
     current.modules[layer] = module
@@ -123,42 +120,37 @@ def _scaled(scores: Tensor, scaling: float, softcap: float | None) -> Tensor:
 def _site_attention(
     query: Tensor, key: Tensor, value: Tensor, layer: int, current: _Pass, scaling: float, softcap: float | None
 ) -> Tensor:
-    """Return the head outputs [E * B, 1, H, K] at the site alone, from kept keys and values, with E lists of edits.
+    """Return the head outputs [E * B, 1, H, K] at the site alone, from cached keys and values, with E lists of edits.
 
     `query` [E * B, H, 1, K], `key` and `value` [E * B, G, 1, K] are the site's own; R = H / G query heads share a key.
     """
     assert current.site is not None and current.edit_lists is not None
-    kept = current.sites[layer]
+    cached = current.sites[layer]
     n_lists = len(current.edit_lists)
-    n_texts, n_groups = kept.keys.shape[:2]
+    n_texts, n_groups = cached.keys.shape[:2]
     rows = torch.arange(n_texts, device=query.device)
     own_key = key[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
     own_value = value[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
+    queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
 
     # The lists and the query heads of a group are rows of one product: keys are not copied.
-    n_shared = query.shape[1] // n_groups  # R
-    queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))  # [E, B, G, R, K]
-    of_group = queries.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, K]
-    scores = (of_group @ kept.keys.mT).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, T]
-    own_scores = (queries * own_key[:, :, :, None]).sum(-1)  # [E, B, G, R]
-    scores[rows, ..., current.site] = own_scores.permute(1, 2, 0, 3)
+    scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, cached.keys)
+    scores[:, rows, :, :, current.site] = (queries * own_key[:, :, :, None]).sum(-1).transpose(0, 1)
     scores = _scaled(scores, scaling, softcap)
-    scores = scores.masked_fill(~kept.is_visible[:, None, None, None], float("-inf"))
+    scores = scores.masked_fill(~cached.is_visible[:, None, None], float("-inf"))
 
     # Edits see the rows in the order [E * B, H, T].
-    weights = scores.softmax(-1).permute(2, 0, 1, 3, 4).flatten(2, 3).flatten(0, 1).contiguous()
-    edit_rows(weights, layer, current.edit_lists, "weights")
+    weights = scores.softmax(-1).flatten(2, 3).flatten(0, 1)
+    apply_edits(weights, layer, current.edit_lists, "weights")
 
-    # The product with the kept values, plus the change of the value of the site itself.
-    grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, n_shared))
-    of_group = grouped.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [B, G, E * R, T]
-    output = (of_group @ kept.values.float()).unflatten(2, (n_lists, n_shared))  # [B, G, E, R, K]
-    output = output.permute(2, 0, 1, 3, 4)  # [E, B, G, R, K]
+    # The product with the cached values, plus the change of the value of the site itself.
+    grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
+    output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, cached.values.float())
     on_itself = grouped[:, rows, :, :, current.site].transpose(0, 1)  # [E, B, G, R]
-    changed = own_value.float() - kept.values[rows, :, current.site].float()  # [E, B, G, K]
+    changed = own_value.float() - cached.values[rows, :, current.site].float()  # [E, B, G, K]
     output = output + on_itself[..., None] * changed[:, :, :, None]
     output = output.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
-    edit_rows(output, layer, current.edit_lists, "output")
+    apply_edits(output, layer, current.edit_lists, "output")
     return output[:, None].to(query.dtype)
 
 
@@ -208,11 +200,9 @@ class TransformersView(ObservableModel):
         self._returns_tuple = False  # whether a layer returns the stream as the first of a tuple
         _, self.n_head, _, self._head_dim = first_pass.layers[0][1].shape
         # Whether a pass that starts at the middle layer gives the logits of the whole pass.
-        self.starts_late = self.n_layer >= _MANY_LAYERS
-        if self.starts_late:
-            middle = self.n_layer // 2
-            with self.starting_at(middle, self.residual_stream(tokens)[middle]):
-                self.starts_late = _are_near(self._run(self.model, tokens).logits, logits)
+        middle = self.n_layer // 2
+        with self.starting_at(middle, self.residual_stream(tokens)[middle]):
+            self.starts_late = _are_near(self._run(self.model, tokens).logits, logits)
 
     @property
     def device(self) -> torch.device:
@@ -225,7 +215,6 @@ class TransformersView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """Return float32 logits; with `streams` the pass over a deep model starts at the lowest edited layer."""
         check_edits(self, edits)
         first = min((edit.layer for edit in edits), default=self.n_layer) if self.starts_late and streams else 0
         with self.starting_at(first, streams[first] if streams else None):
@@ -265,52 +254,28 @@ class TransformersView(ObservableModel):
         return streams
 
     @contextmanager
-    def keeping_streams(self, *index: Tensor) -> Iterator[list[Tensor]]:
-        """Yield a list that receives the residual stream before each layer and after the last in a pass.
-
-        L + 1 times [B, T, D], or of that what the tensors of `index` select.
-        """
-        with _keeping_inputs(self._layers, index) as streams:
+    def keeping_streams(self) -> Iterator[list[Tensor]]:
+        """Yield a list that receives the L + 1 streams of `residual_stream` in a pass."""
+        with _keeping_inputs(self._layers) as streams:
 
             def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
                 self._returns_tuple = not isinstance(output, Tensor)
-                last = output[0] if self._returns_tuple else output
-                streams.append(last[index] if index else last)
+                streams.append(output[0] if self._returns_tuple else output)
 
             with self._layers[-1].register_forward_hook(keep_output):
                 yield streams
 
-    @contextmanager
-    def starting_at(self, first: int, stream: Tensor | None) -> Iterator[None]:
+    def starting_at(self, first: int, stream: Tensor | None) -> AbstractContextManager[None]:
         """Let passes begin at the layer `first` with the residual stream `stream` [B, T, D]; 0: as usual."""
+        output = (stream,) if self._returns_tuple else stream
+        return _replaced(self._layers[:first], lambda *_, **__: output)
 
-        def idle(*_: Any, **__: Any) -> Any:
-            return (stream,) if self._returns_tuple else stream
-
-        with ExitStack() as stack:
-            for layer in self._layers[:first]:
-                layer.forward = idle  # only this object's method; its class keeps the real one
-                stack.callback(delattr, layer, "forward")
-            yield
-
-    @contextmanager
-    def answering(self, words: Tensor) -> Iterator[None]:
+    def answering(self, words: Tensor) -> AbstractContextManager[None]:
         """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text."""
         layer: Any = self.model.get_output_embeddings()
         weight = layer.weight[words]  # [B, n, D]
-        streams: list[Tensor] = []
-
-        def take_stream(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-            streams.append(inputs[0])  # [B, 1, D]
-            return (inputs[0][:0],)
-
-        def answer(*_: Any) -> Tensor:
-            logits = streams.pop() @ weight.mT  # [B, 1, n]
-            bias = getattr(layer, "bias", None)
-            return logits if bias is None else logits + bias[words][:, None]
-
-        with layer.register_forward_pre_hook(take_stream), layer.register_forward_hook(answer):
-            yield
+        bias = 0 if getattr(layer, "bias", None) is None else layer.bias[words][:, None]  # [B, 1, n]
+        return _replaced([layer], lambda stream: stream @ weight.mT + bias)
 
     def head_weights(self, layer: int) -> HeadWeights:
         module: Any = self._modules[layer]
@@ -379,50 +344,40 @@ class TransformersSitePass(SitePass):
 
     def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
         rows = torch.arange(len(site), device=site.device)
-        self._view, self._site = view, site
+        self._view = view
+        self._site = site
         self._tokens = tokens[rows, site]  # [B]
-        kept = _Pass(site=site)
-        with view.keeping_streams(rows, site) as streams:
-            self._clean = view._logits_at(tokens, site, kept).float()  # [B, V]
-        self._streams = streams  # before each layer and after the last, L + 1 times [B, D]
-        self._sites = kept.sites
+        unedited = _Pass(site=site)
+        with view.keeping_streams() as streams:
+            self._clean = view._logits_at(tokens, site, unedited).float()  # [B, V]
+        self._streams = [stream[rows, site] for stream in streams]  # L + 1 times [B, D]
+        self._sites = unedited.sites
 
     def agrees(self) -> bool:
         """Return whether a pass over the site alone gives the logits of the whole pass."""
         return _are_near(self._run([[]])[0], self._clean)
 
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
-        clean = of_words(self._clean[None], words)  # [1, B, V or n]
-        if not any(edit_lists):
-            return clean.expand(len(edit_lists), -1, -1)
-        if not self._view.starts_late:
-            return self._run(edit_lists, words)
-
         # The lists with the same lowest edited layer together: nothing below it changes.
-        logits = clean.repeat(len(edit_lists), 1, 1)  # [E, B, V or n]
-        lowest = [min((edit.layer for edit in edits), default=-1) for edits in edit_lists]
-        for first in {*lowest} - {-1}:
-            members = [i for i, layer in enumerate(lowest) if layer == first]
-            logits[members] = self._run([edit_lists[i] for i in members], words, first)
+        members = defaultdict[int, list[int]](list)
+        for i, edits in enumerate(edit_lists):
+            if edits:
+                members[min(edit.layer for edit in edits) if self._view.starts_late else 0].append(i)
+        logits = of_words(self._clean[None], words).repeat(len(edit_lists), 1, 1)  # [E, B, V or n]
+        for first, indices in members.items():
+            logits[indices] = self._run([edit_lists[i] for i in indices], words, first)
         return logits
 
     def _run(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None, first: int = 0) -> Tensor:
-        """Return the logits [E, B, V] of a pass over the tokens at the site, or [E, B, n] of `words` [B, n] only.
-
-        The pass starts at the layer `first`, with the unedited stream.
-        """
+        """Return the logits of `edited_logits` by a pass over the tokens at the site, from the layer `first` on."""
         n_lists = len(edit_lists)
         tokens = self._tokens.repeat(n_lists)[:, None]  # [E * B, 1]
         positions = self._site.repeat(n_lists)[:, None]  # [E * B, 1]
         current = _Pass(site=self._site, sites=self._sites, edit_lists=edit_lists)
-        has_few = words is not None and self._view.vocab_size > _MANY_WORDS
-        with ExitStack() as stack:
-            if words is not None and has_few:
-                stack.enter_context(self._view.answering(words.repeat(n_lists, 1)))
-            stack.enter_context(self._view.starting_at(first, self._streams[first].repeat(n_lists, 1)[:, None]))
+        answering = nullcontext() if words is None else self._view.answering(words.repeat(n_lists, 1))
+        with answering, self._view.starting_at(first, self._streams[first].repeat(n_lists, 1)[:, None]):
             output = self._view._run(self._view.model, tokens, current, position_ids=positions)
-        logits = output.logits[:, 0].float().unflatten(0, (n_lists, -1))
-        return logits if has_few else of_words(logits, words)
+        return output.logits[:, 0].float().unflatten(0, (n_lists, -1))
 
     def records(self) -> list[SiteRecord]:
         return [self._sites[layer].record for layer in range(self._view.n_layer)]
@@ -432,18 +387,27 @@ class TransformersSitePass(SitePass):
 
 
 @contextmanager
-def _keeping_inputs(modules: Sequence[nn.Module], index: tuple[Tensor, ...] = ()) -> Iterator[list[Tensor]]:
-    """Yield a list that receives the hidden states [B, T, D] each of `modules` reads in a pass, at `index` only."""
+def _keeping_inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the hidden states [B, T, D] that each of `modules` reads in a pass."""
     inputs: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        stream = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        inputs.append(stream[index] if index else stream)
+        inputs.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
 
     with ExitStack() as hooks:
         for module in modules:
             hooks.enter_context(module.register_forward_pre_hook(keep, with_kwargs=True))
         yield inputs
+
+
+@contextmanager
+def _replaced(modules: Sequence[Any], forward: Callable[..., Any]) -> Iterator[None]:
+    """Let `modules` compute `forward` instead of their own in the body."""
+    with ExitStack() as stack:
+        for module in modules:
+            module.forward = forward  # only this object's method; its class keeps the real one
+            stack.callback(delattr, module, "forward")
+        yield
 
 
 def _are_near(logits: Tensor, expected: Tensor) -> bool:

@@ -25,10 +25,10 @@ class Scores:
     a word or the pronoun alone is right in half of the cells: accuracy 1/2, block accuracy 0, pronoun contrast 0.
     """
 
-    accuracy: np.ndarray  # share of cells where the antecedent gets more attention than each distractor; ties count 1/2
+    accuracy: np.ndarray  # share of cells with more attention to the antecedent than to each distractor; ties: 1/2
     pair_accuracy: np.ndarray  # share of the two prefixes where the head is right for both pronouns
     block_accuracy: np.ndarray  # 1 where the head is right in all four cells
-    contrast: np.ndarray  # mean over prefixes of half the change of the log ratio when the pronoun changes
+    contrast: np.ndarray  # half the change of the log ratio with the pronoun, mean over prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,9 @@ class HeadRows:
     """What each head does at the query of each text. Shapes [N, L, H]: N texts, L layers, H heads."""
 
     log_ratio: np.ndarray  # log of the weight on the antecedents over the weight on the distractors
-    value_log_ratio: np.ndarray  # the same with weight x ||W_O W_V x||; nan where the model gives no output weights
+    value_log_ratio: np.ndarray  # the same with weight x ||W_O W_V x||; nan without known output weights
     attention_margin: np.ndarray  # score of the best antecedent minus score of the best distractor
     mass: np.ndarray  # weight on all mentions together
-
-    def of_pairs(self, index: np.ndarray) -> "HeadRows":
-        """Return the rows of both texts of the pairs at `index`."""
-        texts = (2 * index[:, None] + np.arange(2)).ravel()
-        return HeadRows(**{field.name: getattr(self, field.name)[texts] for field in fields(self)})
 
     def weight_difference(self) -> np.ndarray:
         """Return how far the weights on antecedents and distractors are apart, the mean over the items, [L, H].
@@ -101,9 +96,9 @@ class Candidates(NamedTuple):
     gold: Tensor  # [N, W] True for antecedents
 
 
-def candidates(cells: Sequence[Cell]) -> Candidates:
+def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     """Return the mentions of texts, antecedents first."""
-    # As many words, and tokens of a word, as the largest item has; -1 where there is none.
+    # As many words, and tokens of a word, as the largest item has; -1 where there is none
     mentions = [cell.meant + cell.not_meant for cell in cells]
     n_words = max(1, *map(len, mentions))
     n_tokens = max(map(len, chain(*mentions)), default=1)
@@ -113,29 +108,8 @@ def candidates(cells: Sequence[Cell]) -> Candidates:
         gold[i, : len(cells[i].meant)] = True
         for j, word in enumerate(words):
             positions[i, j, : len(word)] = word
-    present = torch.from_numpy(positions >= 0)
-    return Candidates(torch.from_numpy(positions.clip(min=0)), present, torch.from_numpy(gold))
-
-
-@torch.no_grad()
-def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadRows:
-    """Measure every head at the query of every text of the pairs; the texts end at the query.
-
-    Equal texts are read once, so that their rows are bit-identical.
-    """
-    cells, device = items.cells, model.device
-    shape = (len(cells), model.n_layer, model.n_head)
-    found = HeadRows(*(np.empty(shape, dtype=np.float32) for _ in fields(HeadRows)))
-    texts = [cell.tokens[: cell.query + 1] for cell in cells]
-    for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
-        index = torch.tensor(rows, device=device)  # [N] the text of each item
-        mentions = Candidates(*(part.to(device) for part in candidates([cells[i] for i in members])))
-        for layer, record in enumerate(model.record(tokens.to(device), query[:, None].to(device))):
-            norms = output_norms(model.head_weights(layer).output, record, index, mentions.positions)
-            scores = record.scores[index, :, 0]  # [N, H, T] of the query
-            for name, values in reduce_scores(scores, mentions, norms).items():
-                getattr(found, name)[members, layer] = values.cpu().numpy()
-    return found
+    tensors = (torch.from_numpy(values).to(device) for values in (positions.clip(min=0), positions >= 0, gold))
+    return Candidates(*tensors)
 
 
 def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor, positions: Tensor) -> Tensor:
@@ -155,8 +129,8 @@ def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor
     return norms.transpose(1, 2).unflatten(-1, positions.shape[1:])
 
 
-def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> dict[str, Tensor]:
-    """Reduce the attention scores of a query to the fields of `HeadRows`, each [N, H].
+def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> Tensor:
+    """Reduce the attention scores of a query to the fields of `HeadRows`, [fields, N, H].
 
     A word's score is the log-sum-exp of its tokens' scores, so the softmax's denominator, and with it the attention
     sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan. `scores`
@@ -175,12 +149,10 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
 
     # Weights are exp(score - total), with the softmax's denominator exp(total).
     right, wrong = _sides(word_scores, mentions)
-    return {
-        "log_ratio": right.logsumexp(-1) - wrong.logsumexp(-1),
-        "value_log_ratio": value_log_ratio.masked_fill(is_zero, 0),
-        "attention_margin": right.amax(-1) - wrong.amax(-1),
-        "mass": (word_scores.logsumexp(-1) - scores.logsumexp(-1)).exp(),
-    }
+    log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
+    margin = right.amax(-1) - wrong.amax(-1)
+    mass = (word_scores.logsumexp(-1) - scores.logsumexp(-1)).exp()
+    return torch.stack([log_ratio, value_log_ratio.masked_fill(is_zero, 0), margin, mass])
 
 
 def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
@@ -196,16 +168,13 @@ class HeadScores:
     items: Items
     rows: HeadRows
 
-    @classmethod
-    def of_model(cls, model: ObservableModel, items: Items, tokens_per_batch: int) -> "HeadScores":
-        return cls(items, measure_heads(model, items, tokens_per_batch))
-
     def of(self, question: str, part: str) -> "HeadScores":
-        """Return the pairs of a question and part, with their rows."""
         return self.take(self.items.index(question, part))
 
     def take(self, index: np.ndarray) -> "HeadScores":
-        return HeadScores(self.items.take(index), self.rows.of_pairs(index))
+        texts = (2 * index[:, None] + np.arange(2)).ravel()
+        rows = (getattr(self.rows, field.name)[texts] for field in fields(HeadRows))
+        return HeadScores(self.items.take(index), HeadRows(*rows))
 
     def with_set(self, heads: Sequence[Head]) -> "HeadScores":
         """Return all heads as one layer with the summed weights of `heads` as one more: at SET, [N, 1, L H + 1].
@@ -224,3 +193,24 @@ class HeadScores:
         """Return the scores of every head, each [N_b, L, H]; ValueError unless the pairs are whole blocks."""
         check_blocks(self.items)
         return score(self.rows.log_ratio, self.rows.attention_margin)
+
+
+@torch.no_grad()
+def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadScores:
+    """Measure every head at the query of every text of the pairs; the texts end at the query.
+
+    Equal texts are read once, so that their rows are bit-identical.
+    """
+    cells = items.cells
+    device = model.device
+    columns = np.empty((len(fields(HeadRows)), len(cells), model.n_layer, model.n_head), dtype=np.float32)
+    texts = [cell.tokens[: cell.query + 1] for cell in cells]
+    for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
+        index = torch.tensor(rows, device=device)  # [N] the text of each item
+        mentions = candidates([cells[i] for i in members], device)
+        for layer, record in enumerate(model.record(tokens.to(device), query[:, None].to(device))):
+            weight = model.head_weights(layer).output
+            norms = output_norms(weight, record, index, mentions.positions)
+            scores = record.scores[index, :, 0]  # [N, H, T] of the query
+            columns[:, members, layer] = reduce_scores(scores, mentions, norms).cpu().numpy()
+    return HeadScores(items, HeadRows(*columns))

@@ -4,7 +4,7 @@ For each question a head is chosen on dev, tested once on every part of the test
 heads of all models are measured once for all questions. Axes: N_b blocks, L layers, H heads per layer.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -15,16 +15,16 @@ from torch import Tensor
 from data.errors import UserError
 from data.pairs import Cell, Items
 from model.observe import ObservableModel
-from probe.attention import SET, HeadScores, Scores, best_head
+from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.edits import PASS_ERROR, curve_of, grown, measure_margins, screened
 from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Estimate, Finding, Grid, Head, Part, Shown, Tested
-from probe.rules import Rule, best_rule, fit_rules, score_rules, selectivity
+from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratio, mean_and_range, sample_of
-from probe.verdict import SUPPORTED, exclusions_of, judged
+from probe.verdict import SUPPORTED, exclusions_of, judged, unit_of
 from probe.weights import entropies, head_types, ov_auc, score_asymmetry
 
 MAX_CONTROL_HEADS = 20
@@ -35,7 +35,8 @@ N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
-_EDITS = ("swap", "cut_meant", "cut_other", "counterpart", "zero")
+N_TEXTS = 256  # for the entropies
+_EDITS = ("swap", "cut_meant", "cut_other", "zero", "restored")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
 
@@ -50,7 +51,6 @@ class _Context:
     config: ProbeConfig
 
     def types_of(self, head: Head) -> dict[str, float]:
-        """Return the mean weights of a head on random tokens, by type."""
         return {name: float(grid[head]) for name, grid in self.head_types.items()}
 
 
@@ -69,14 +69,14 @@ def study_attention(
     """
     # Every head of every model at all texts; untrained models at dev and the headline only.
     progress("the heads at all texts", 0.0)
-    trained = HeadScores.of_model(model, items, config.tokens_per_batch)
+    trained = measure_heads(model, items, config.tokens_per_batch)
     names = {question.name for question in questions}
-    needed = [i for i, pair in enumerate(items.pairs) if pair.question in names and pair.part in (DEV, HEADLINE)]
+    needed = Items([pair for pair in items.pairs if pair.question in names and pair.part in (DEV, HEADLINE)])
     of_untrained = []
-    for number, other in enumerate(untrained, 1):
+    for number, untrained_model in enumerate(untrained, 1):
         progress("untrained models", number / (1 + config.n_untrained))
-        of_untrained.append(HeadScores.of_model(other, items.take(needed), config.tokens_per_batch))
-    tested_cells = [cell for pair in items.pairs if pair.part != DEV for cell in pair.cells]
+        of_untrained.append(measure_heads(untrained_model, needed, config.tokens_per_batch))
+    tested_cells = Items([pair for pair in items.pairs if pair.part != DEV]).cells
     contract = check_contract(model, tested_cells) | _check_undecided(trained)
 
     # One question after the other
@@ -104,30 +104,29 @@ def _study(question: Question, context: _Context) -> Finding:
     rules = fit_rules(dev.items)
 
     # Test on every part, and all heads on the headline.
-    parts = {}
+    by_part = {}
     for name in context.trained.items.parts(question.name):
         if name != DEV:
-            parts[name] = _score_part(context.trained.of(question.name, name), head, rules, config)
+            by_part[name] = _score_part(context.trained.of(question.name, name), head, rules, config)
     tested = context.trained.of(question.name, HEADLINE)
     scores = tested.scores()
     p_values, smallest_p = _p_values(scores, tested.items, config)
 
     # Controls, edits and weights of the chosen head on the headline; then what may be claimed.
-    of_head = _tested([head], parts[HEADLINE].values, smallest_p, question, context)
+    of_head = _tested([head], by_part[HEADLINE].values, smallest_p, question, context)
 
     # Heads may share the work, so that none is supported alone. The set is tested after the head, so its p are doubled.
     curve, of_all = _curve(dev, tested.items, context)
     of_set = None
     if of_head.verdict != SUPPORTED and len(curve) > 1:
-        heads = [each for each, *_ in curve]
-        values = _scored(tested.with_set(heads), SET, rules, config)
+        heads = [added for added, *_ in curve]
+        values = _scored(tested.with_set(heads), SET, score_rules(rules, tested.items), config)
         values |= {name: Estimate(min(1.0, 2 * values[name].value)) for name in p_values}
         of_set = _tested(heads, values, 2 * smallest_p, question, context)
-    is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE_OF_ALL * of_all
     grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
     return Finding(
         **question.words_of_findings,
-        unit="set" if is_set else "head",
+        unit=unit_of(of_head, of_set, curve, MIN_SHARE_OF_ALL * of_all),
         head=of_head,
         set=of_set,
         curve=curve,
@@ -136,9 +135,9 @@ def _study(question: Question, context: _Context) -> Finding:
         clusters=tested.items.n_clusters(),
         smallest_p=smallest_p,
         untrained=_untrained(question, context),
-        rules=parts[HEADLINE].rules,
+        rules=by_part[HEADLINE].rules,
         grids=grids | {"p": p_values["p"].tolist()},
-        parts=parts,
+        parts=by_part,
         head_type=context.types_of(head),
         examples=_median_block(tested, head),
     )
@@ -177,49 +176,48 @@ def _tested(
 
 
 def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[str, np.ndarray], float]:
-    """Return p of all columns of scores [N_b, ...], and the smallest p that is possible.
-
-    A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast. Its p is the larger one.
-    """
+    """Return p of all columns of scores [N_b, ...], and the smallest p that is possible."""
+    # A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast. Its p is the larger one.
     pairs = sample_of(items, scores.pair_accuracy).test(config, centre=0.5)
     contrasts = sample_of(items, scores.contrast).test(config)
     p_values = {"p_pair_accuracy": pairs.p, "p_contrast": contrasts.p, "p": np.maximum(pairs.p, contrasts.p)}
     return p_values, max(pairs.smallest_p, contrasts.smallest_p)
 
 
-def _scored(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> dict[str, Estimate]:
-    """Return the scores of one head on a part, its lead over the best rule, and its p."""
-    scores = part.scores()
-    rule_scores = score_rules(rules, part.items)
-
+def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> dict[str, Estimate]:
+    """Return the scores of one head, its lead over the best rule, and its p."""
     # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
+    scores = tested.scores()
+    best_rule = max(of_rules.values(), key=lambda of_rule: of_rule.accuracy.mean())
     by_block = {field.name: getattr(scores, field.name)[:, *head] for field in fields(Scores)}
-    by_block["lead"] = by_block["accuracy"] - rule_scores[best_rule(rule_scores)].accuracy
-    estimates = sample_of(part.items, np.stack(list(by_block.values()), axis=1)).means(config)
-    p_values, _ = _p_values(scores, part.items, config)
+    by_block["lead"] = by_block["accuracy"] - best_rule.accuracy
+    estimates = sample_of(tested.items, np.stack(list(by_block.values()), axis=1)).means(config)
+    p_values, _ = _p_values(scores, tested.items, config)
     of_head = {name: Estimate(float(p[head])) for name, p in p_values.items()}
     return dict(zip(by_block, estimates, strict=True)) | of_head
 
 
-def _score_part(part: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
-    """Return the scores of one head on a part, with those of the rules."""
-    values = _scored(part, head, rules, config)
-    values["value_contrast"] = Estimate(float(part.rows.value_log_ratio[:, *head].mean()))
-    accuracies = sample_of(part.items, part.scores().accuracy)
-    values["bar"] = Estimate(accuracies.chance_level(0.5, config.n_bootstrap, config.seed))
-    of_rules = {name: float(each.accuracy.mean()) for name, each in score_rules(rules, part.items).items()}
-    return Part(n=len(part.items.cells), clusters=part.items.n_clusters(), values=values, rules=of_rules)
+def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
+    """Return the scores of one head on a part of the items, with those of the rules."""
+    of_rules = score_rules(rules, tested.items)
+    values = _scored(tested, head, of_rules, config)
+    values["value_contrast"] = Estimate(float(tested.rows.value_log_ratio[:, *head].mean()))
+    accuracies = sample_of(tested.items, tested.scores().accuracy)
+    values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
+    accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
+    n_texts = len(tested.items.cells)
+    return Part(n=n_texts, clusters=tested.items.n_clusters(), values=values, rules=accuracy_of_rules)
 
 
 def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
     """Return the headline scores of the untrained models' own best dev heads: mean and range."""
-    found: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
-    for other in context.untrained:
-        head = best_head(other.of(question.name, DEV).scores())
-        scores = other.of(question.name, HEADLINE).scores()
-        for name, values in found.items():
-            values.append(float(getattr(scores, name)[:, *head].mean()))
-    return {name: mean_and_range(values) for name, values in found.items()} if context.untrained else {}
+    means: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
+    for untrained in context.untrained:
+        head = best_head(untrained.of(question.name, DEV).scores())
+        scores = untrained.of(question.name, HEADLINE).scores()
+        for name, by_model in means.items():
+            by_model.append(float(getattr(scores, name)[:, *head].mean()))
+    return {name: mean_and_range(by_model) for name, by_model in means.items()}
 
 
 def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[str, Estimate]:
@@ -235,55 +233,44 @@ def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[
 
 def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -> float:
     """Return how much better the best head is than with random labels, or a set, which these may choose too."""
-    parts = _same_words(question, context)
-    if len(heads) > 1:
-        parts = [part.with_set(heads) for part in parts]
-    dev, test = ((part.items, part.rows.attention_margin) for part in parts)
-    config = context.config
-    return selectivity(*dev, *test, config.n_controls, config.seed, SET if len(heads) > 1 else None)
-
-
-def _same_words(question: Question, context: _Context) -> list[HeadScores]:
-    """Return the items on which the control task chooses a head and those on which it scores it: the same words.
-
-    A file of the user's own has no test items with the words of dev, so every second dev block of each pair is scored.
-    """
     dev = context.trained.of(question.name, DEV)
-    same = context.trained.of(question.name, SAME_WORDS)
-    if same.items.pairs:
-        return [dev, same]
-    names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
-    by_pair = np.argsort(names, kind="stable")
-    return [
-        dev.take(np.sort(2 * blocks[:, None] + np.arange(2), axis=None)) for blocks in (by_pair[::2], by_pair[1::2])
-    ]
+    test = context.trained.of(question.name, SAME_WORDS)
+    if not test.items.pairs:
+        # A file of the user's own has no test items with these words: every second dev block of each pair of words
+        names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
+        by_pair = np.argsort(names, kind="stable")
+        halves = [2 * np.sort(blocks)[:, None] + np.arange(2) for blocks in (by_pair[::2], by_pair[1::2])]
+        dev, test = (dev.take(half.ravel()) for half in halves)
+    config = context.config
+    if len(heads) == 1:
+        return selectivity(dev, test, config.n_controls, config.seed)
+    return selectivity(dev.with_set(heads), test.with_set(heads), config.n_controls, config.seed, SET)
 
 
 # Edits
 
 
 def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str, Estimate]:
-    """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs.
-
-    If the interval of the change reaches 0, the model treats the texts of a pair alike, and there are no shares.
-    """
+    """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
     pairs = items.comparable()
     if not pairs.pairs:
         return {}
-    model, config = context.model, context.config
+    model = context.model
+    config = context.config
     margins = measure_margins(model, pairs, [heads], _EDITS, config.tokens_per_batch)
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
+    # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
-    for name in (*_EDITS, "specificity", "restored"):
+    for name in (*_EDITS, "specificity"):
         values[name] = estimate_ratio(margins.lost(name)[:, 0], margins.total, pairs, config)
 
     # The same swap of other heads of the layer
     layer, head = heads[0]
-    others = np.delete(np.arange(model.n_head), head)
-    drawn = np.sort(np.random.default_rng(config.seed).permutation(others)[:MAX_CONTROL_HEADS])
+    other_heads = np.delete(np.arange(model.n_head), head)
+    drawn = np.sort(np.random.default_rng(config.seed).permutation(other_heads)[:MAX_CONTROL_HEADS])
     if len(drawn) and len(heads) == 1:
-        controls = [[Head(layer, int(other))] for other in drawn]
+        controls = [[Head(layer, control)] for control in drawn.tolist()]
         of_controls = measure_margins(model, pairs, controls, ["swap"], config.tokens_per_batch).lost("swap")
         swaps = of_controls.mean(axis=0) / margins.total.mean()
         values["control_heads"] = mean_and_range(swaps.tolist())
@@ -291,15 +278,13 @@ def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str
 
 
 def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tuple[Head, float, Estimate]], float]:
-    """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev.
-
-    The smallest set that swaps enough; later heads can repair the loss of one, so they are found together.
-    """
-    dev_pairs, pairs = dev.items.comparable(), tested.comparable()
+    """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
+    dev_pairs = dev.items.comparable()
+    pairs = tested.comparable()
     if not dev_pairs.pairs or not pairs.pairs:
         return [], 0.0
     differences = dev.rows.weight_difference()
-    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED, by_place=True)
+    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
     n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
     dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
 
@@ -307,7 +292,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tupl
         margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
         return margins.swaps(signed_by_model=False)
 
-    # Candidates: all heads, in a large model those that move the answer most alone.
+    # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
     candidates = heads
     if len(heads) > MAX_CANDIDATES:
         alone, _ = swaps(dev_pairs, [[head] for head in heads])
@@ -332,32 +317,27 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     shown = []
     for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
         for text, cell in zip(pair.texts, pair.cells, strict=True):
-            meant, other = ([list(word) for word in words] for words in (cell.meant, cell.not_meant))
-            shown.append(Shown(kind="median", text=text, query=cell.query, word="", meant=meant, other=other))
+            meant = list(map(list, cell.meant))
+            distractors = list(map(list, cell.not_meant))
+            shown.append(Shown(kind="median", text=text, query=cell.query, word="", meant=meant, other=distractors))
     return shown
 
 
 def _check_undecided(scores: HeadScores) -> dict[str, float]:
-    """Return the largest distance from accuracy 1/2 of any head at each undecided site.
-
-    UserError if it is not exactly 0, so that the row has read later tokens.
-    """
+    """Return the largest distance from accuracy 1/2 of any head at each undecided site; UserError if it is not 0."""
     distances = {}
     for question in UNDECIDED:
-        for part in scores.items.parts(question.name):
-            accuracy = scores.of(question.name, part).scores().accuracy.mean(axis=0)  # [L, H]
-            distances[question.name] = float(np.abs(accuracy - 0.5).max())
-            if distances[question.name] > 0:
-                raise UserError(f"no report for this model: {question.name} is decided before its cue is read")
+        for name in scores.items.parts(question):
+            accuracy = scores.of(question, name).scores().accuracy.mean(axis=0)  # [L, H]
+            distances[question] = float(np.abs(accuracy - 0.5).max())
+            if distances[question] > 0:  # the row has read later tokens
+                raise UserError(f"no report for this model: {question} is decided before its cue is read")
     return distances
 
 
-def _texts_of_one_length(cells: Sequence[Cell], n_texts: int = 256) -> Tensor:
-    """Return up to `n_texts` different, evenly spaced texts [B, T] of the most common length."""
-    by_length: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
-    for cell in cells:
-        by_length[len(cell.tokens)][cell.tokens] = None
-    most_common = max(by_length, key=lambda length: len(by_length[length]))
-    texts = list(by_length[most_common])
-    step = max(1, len(texts) // n_texts)
-    return torch.tensor(texts[::step][:n_texts])
+def _texts_of_one_length(cells: Sequence[Cell]) -> Tensor:
+    """Return up to N_TEXTS different, evenly spaced texts [B, T] of the most common length."""
+    texts = list(dict.fromkeys(cell.tokens for cell in cells))
+    [(length, _)] = Counter(map(len, texts)).most_common(1)
+    texts = [text for text in texts if len(text) == length]
+    return torch.tensor(texts[:: max(1, len(texts) // N_TEXTS)][:N_TEXTS])

@@ -1,7 +1,7 @@
 """Batches of texts of similar length, so that little of a batch is padding."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -9,15 +9,6 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 Progress = Callable[[str, float], None]  # called with the stage and its finished share
-
-
-class _TextBatch(NamedTuple):
-    """The texts of one forward pass: N given texts, B different ones."""
-
-    members: list[int]  # [N] index of each text among all given texts
-    rows: list[int]  # [N] the row of each
-    tokens: Tensor  # [B, T], padded on the right
-    last: Tensor  # [B] position of each row's last token
 
 
 def length_batches(lengths: Sequence[int], tokens_per_batch: int, n_texts: int = 1) -> Iterator[list[int]]:
@@ -38,8 +29,13 @@ def progress_bar(total: int, unit: str) -> "tqdm[NoReturn]":
     return tqdm(total=total, unit=unit, leave=False, delay=2, disable=None)
 
 
-def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Iterator[_TextBatch]:
-    """Yield all texts in batches; equal texts share a row."""
+def text_batches(
+    texts: Sequence[tuple[int, ...]], tokens_per_batch: int
+) -> Iterator[tuple[list[int], list[int], Tensor, Tensor]]:
+    """Yield N texts at once: their indices [N], the row of each [N], tokens [B, T], and the last position [B] of a row.
+
+    Equal texts share a row. Rows are padded on the right.
+    """
     members: dict[tuple[int, ...], list[int]] = {}
     for i, text in enumerate(texts):
         members.setdefault(text, []).append(i)
@@ -48,9 +44,12 @@ def text_batches(texts: Sequence[tuple[int, ...]], tokens_per_batch: int) -> Ite
     with progress_bar(len(lengths), "text") as bar:
         for chosen in length_batches(lengths, tokens_per_batch):
             batch = [different[i] for i in chosen]
-            rows = [row for row, text in enumerate(batch) for _ in members[text]]
-            indices = [i for text in batch for i in members[text]]
-            yield _TextBatch(indices, rows, pad_rows(batch), torch.tensor([len(text) - 1 for text in batch]))
+            indices = list[int]()
+            rows = list[int]()
+            for row, text in enumerate(batch):
+                indices += members[text]
+                rows += [row] * len(members[text])
+            yield indices, rows, pad_rows(batch), torch.tensor(list(map(len, batch))) - 1
             bar.update(len(chosen))
 
 

@@ -1,12 +1,13 @@
 """How the model answers at the payoff, between two oracles: with and without knowledge of the antecedent."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data.pairs import ORACLES, Cell, Items
+from data.pairs import Cell, Items
 from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
@@ -19,25 +20,18 @@ from probe.statistics import sample_of
 def behaviour_study(model: ObservableModel, items: Items, config: ProbeConfig) -> list[Answers]:
     """Return accuracy and loss at the payoffs, by question and part, without sites where nothing is decided yet."""
     results = []
-    undecided = {question.name for question in UNDECIDED}
     for question, part in dict.fromkeys((pair.question, pair.part) for pair in items.pairs):
-        group = items.of(question, part)
-        has_payoff = [all(cell.payoff is not None for cell in pair.cells) for pair in group.pairs]
-        group = group.take(np.flatnonzero(has_payoff))
-        if question in undecided or not group.pairs:
+        pairs = items.of(question, part).pairs
+        group = Items([pair for pair in pairs if None not in (pair.cells[0].payoff, pair.cells[1].payoff)])
+        if question in UNDECIDED or not group.pairs:
             continue
 
         # A tie counts half; both texts of a pair are in the same clusters.
         margins, losses = measure_payoffs(model, group.cells, config.tokens_per_batch)
         right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
-        loss = float(losses.mean())
-        oracles = oracle_losses(group.cells)
-        accuracy, share = sample_of(group, right).mean(config), resolved_share(loss, oracles)
-        known = {f"{name}_loss": oracles.get(name) for name in ORACLES}
-        n = len(group.cells)
-        results.append(
-            Answers(question=question, part=part, n=n, accuracy=accuracy, resolved_share=share, loss=loss, **known)
-        )
+        accuracy = sample_of(group, right).mean(config)
+        known = mean_losses(losses, group.cells)
+        results.append(Answers(question=question, part=part, n=len(group.cells), accuracy=accuracy, **known))
     return results
 
 
@@ -46,43 +40,32 @@ def measure_payoffs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the margin log p(answers) - log p(foils) and the loss -log p(target), [N] each, in nats at the payoff.
 
-    Both are nan for texts without a payoff.
+    Every text must have a payoff.
     """
     # The texts up to the payoff, whose next token is the answer.
-    margins, losses = np.full((2, len(cells)), np.nan)
-    with_payoff: list[int] = []
-    texts: list[tuple[int, ...]] = []
-    for i, cell in enumerate(cells):
-        if cell.payoff is not None:
-            with_payoff.append(i)
-            texts.append(cell.tokens[: cell.payoff + 1])
-
+    texts = [cell.tokens[: (cell.payoff or 0) + 1] for cell in cells]
+    margins, losses = np.empty((2, len(cells)))
     for members, rows, tokens, payoffs in text_batches(texts, tokens_per_batch):
-        index = [with_payoff[i] for i in members]
-        batch = [cells[i] for i in index]
+        batch = [cells[i] for i in members]
         logits = model.logits(tokens.to(model.device), payoffs.to(model.device))[rows]  # [N, V]
         answers, foils = answer_ids(batch)
         targets = torch.tensor([cell.target for cell in batch], device=logits.device)
         of_batch = answer_margins(logits, answers.to(logits.device), foils.to(logits.device))
-        margins[index] = of_batch.cpu().numpy()
-        losses[index] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
+        margins[members] = of_batch.cpu().numpy()
+        losses[members] = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     return margins, losses
 
 
-def oracle_losses(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return the mean loss of each oracle in nats; empty if it is not known for every text."""
-    if not cells or not all(cell.surprisal for cell in cells):
-        return {}
-    means = np.array([cell.surprisal for cell in cells]).mean(axis=0)
-    return dict(zip(ORACLES, means.tolist(), strict=True))
+def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the mean `loss` of the texts [N] in nats, and if known of each oracle, `blind_loss` and `bayes_loss`.
 
-
-def resolved_share(loss: float, oracles: dict[str, float]) -> float | None:
-    """Return (blind loss - loss) / (blind loss - Bayes loss).
-
-    1: as good as the Bayes-optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse.
-    None if a loss is not known or the antecedent makes no difference to it.
+    `resolved_share` is (blind loss - loss) / (blind loss - Bayes loss). 1: as good as the Bayes-optimal predictor; 0:
+    as good as if the model ignored the antecedent; below 0: worse. Without the three losses, or if the antecedent makes
+    no difference to them, it is None.
     """
-    if not oracles or np.isnan(loss) or oracles["blind"] == oracles["bayes"]:
-        return None
-    return (oracles["blind"] - loss) / (oracles["blind"] - oracles["bayes"])
+    loss = float(losses.mean())
+    blind = bayes = share = None
+    if all(cell.surprisal for cell in cells):
+        blind, bayes = np.array([cell.surprisal for cell in cells]).mean(axis=0).tolist()  # as in ORACLES
+        share = None if blind == bayes else (blind - loss) / (blind - bayes)
+    return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}

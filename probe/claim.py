@@ -7,9 +7,9 @@ from probe.results import Estimate, Finding, TestedModel
 from probe.statistics import MIN_SEEDS
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
-_VERBS = {"attention": ("links", "link"), "edge": ("copies", "copy")}  # by outcome: for one head, for several
+_VERBS = {"attention": ("links", "link"), "edge": ("copies", "copy")}  # for one head, for several
 _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
-_UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # if the training data are unknown
+_UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
 _COPYING = "that the head finds the person whom the author means: one that copies from anybody passes the same bars"
 
 

@@ -51,7 +51,7 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     """
     tokens = tokens.to(model.device)
     query = query.to(model.device)
-    violations = _attention_violations(model, tokens, query)
+    violations = _map_violations(model, tokens, query)
 
     # An edit that changes nothing makes the model compute its attention explicitly.
     logits = model.logits(tokens)  # [B, T, V]
@@ -69,7 +69,7 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     return violations
 
 
-def _attention_violations(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:
+def _map_violations(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:
     """Return the largest violation of each limit on attention maps over all layers."""
     future = torch.ones(2 * tokens.shape[-1:], dtype=torch.bool, device=tokens.device).triu(1)
     violations: dict[str, list[float]] = defaultdict(list)

@@ -1,13 +1,9 @@
 """What differs between two models of one shape on the same items, for example before and after fine-tuning.
 
-    answer      half of the change of the answer margin between the two texts of a pair, in nats
-    effect      how much of the margin a head moves, in nats: by attention: its weights on both mentions change places;
-                by edges: its edges to the entities are cut
-    attention   by attention only: pronoun contrast of a head, in nats
-
-Each is measured in both models, and the differences are tested by the two-sided max-T sign-flip test of
-`probe.statistics`, corrected for the search over all heads of the measure. A head whose output is removed keeps its
-attention: only its effect changes.
+answer      half of the change of the answer margin between the two texts of a pair, in nats
+effect      how much of the margin a head moves, in nats: by attention its weights on both mentions change places,
+            by edges its edges to the entities are cut
+attention   by attention only: pronoun contrast of a head, in nats. A head without output keeps it
 """
 
 from collections.abc import Sequence
@@ -17,7 +13,7 @@ import numpy as np
 
 from data.pairs import Items
 from model.observe import ObservableModel
-from probe.attention import HeadScores
+from probe.attention import measure_heads
 from probe.config import ProbeConfig
 from probe.edge_study import EDIT_ALL, Half, candidates_of
 from probe.edits import PASS_ERROR, all_heads, measure_margins, screened
@@ -25,7 +21,7 @@ from probe.questions import DEV, HEADLINE, TESTED, Question
 from probe.results import Change, Head
 from probe.statistics import sample_of
 
-MAX_HEADS = 64  # in models with more heads, the effect is measured of MAX_CANDIDATES heads of each model
+MAX_HEADS = 64  # with more heads, effects are measured of MAX_CANDIDATES heads of each model
 MAX_CANDIDATES = 8
 MAX_EDITED = 32  # heads of each model that are edited to find those
 N_DEV_BLOCKS = 16  # blocks for the choice of the candidates
@@ -53,39 +49,43 @@ def _by_attention(
     heads = all_heads(models[0])
 
     # Answers and effects, the mean over both texts of a pair: [N, 1] and [N, C].
-    found: list[_Measured] = []
+    measured: list[_Measured] = []
     pairs = tested.comparable()
     edited = heads if len(heads) <= MAX_HEADS else _strongest(models, items.of(question.name, DEV), config)
     if pairs.pairs and edited:
         sets = [[head] for head in edited]
         margins = [measure_margins(model, pairs, sets, ["swap"], config.tokens_per_batch) for model in models]
-        found.append(("answer", [None], pairs, [each.total[:, None] / 2 for each in margins]))
-        found.append(("effect", edited, pairs, [each.lost("swap") for each in margins]))
+        measured.append(("answer", [None], pairs, [of_model.total[:, None] / 2 for of_model in margins]))
+        measured.append(("effect", edited, pairs, [of_model.lost("swap") for of_model in margins]))
 
     # The pronoun contrast of every head on every block, [N_b, L H].
-    contrasts = [HeadScores.of_model(model, tested, config.tokens_per_batch).scores().contrast for model in models]
-    return [*found, ("attention", heads, tested, [each.reshape(len(each), -1) for each in contrasts])]
+    contrasts = []
+    for model in models:
+        contrast = measure_heads(model, tested, config.tokens_per_batch).scores().contrast
+        contrasts.append(contrast.reshape(len(contrast), -1))
+    return [*measured, ("attention", heads, tested, contrasts)]
 
 
 def _by_edges(
     models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
 ) -> list[_Measured]:
-    """Return the measures; cases are the passages.
-
-    With many heads those with the largest direct effects on dev in either model are cut, and compared on the other
-    half; with few heads nothing is chosen, and both halves are used.
-    """
+    """Return the measures; cases are the passages."""
     heads = all_heads(models[0])
-    dev, tested = items.of(question.name, DEV), items.of(question.name, TESTED)
+    dev = items.of(question.name, DEV)
+    tested = items.of(question.name, TESTED)
+    # With few heads nothing is chosen, and both halves are used; else those with the largest direct effects are cut.
     if len(heads) <= EDIT_ALL:
         tested = dev + tested
     else:
-        choosing = [(model, Half(model, dev, config.tokens_per_batch)) for model in models]
-        heads = sorted({head for of_model in choosing for head in candidates_of(*of_model)})
-    halves = [Half(model, tested, config.tokens_per_batch) for model in models]
-    answers = [np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None] for half in halves]
-    effects = [half.edge_effects([[head] for head in heads]) for half in halves]
-    return [("answer", [None], halves[0].items, answers), ("effect", heads, halves[0].items, effects)]
+        candidates = [candidates_of(model, Half(model, dev, config.tokens_per_batch)) for model in models]
+        heads = sorted(set().union(*candidates))
+    answers = []
+    effects = []
+    for model in models:
+        half = Half(model, tested, config.tokens_per_batch)
+        answers.append(np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None])
+        effects.append(half.edge_effects([[head] for head in heads]).values)
+    return [("answer", [None], half.items, answers), ("effect", heads, half.items, effects)]
 
 
 def spread_blocks(items: Items, most: int) -> Items:
@@ -102,10 +102,11 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
     chosen: dict[Head, None] = {}
     for model in models if pairs.pairs else ():
         # The heads with the largest difference of weights
-        differences = HeadScores.of_model(model, dev, config.tokens_per_batch).rows.weight_difference()
-        heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED, by_place=True)
+        differences = measure_heads(model, dev, config.tokens_per_batch).rows.weight_difference()
+        heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED)
         margins = measure_margins(model, pairs, [[head] for head in heads], ["swap"], config.tokens_per_batch)
-        order = np.argsort(-np.abs(margins.lost("swap").mean(axis=0)), kind="stable")[:MAX_CANDIDATES]
+        effects = np.abs(margins.lost("swap").mean(axis=0))
+        order = np.argsort(-effects, kind="stable")[:MAX_CANDIDATES]
         chosen |= dict.fromkeys(heads[i] for i in order)
     return sorted(chosen)
 

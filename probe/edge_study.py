@@ -20,11 +20,11 @@ from probe.edits import MIN_SHARE, Sites, Swapped, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
 from probe.rules import FIXED_RULES
-from probe.statistics import estimate_ratio, mean_and_range, sample_of
-from probe.verdict import SUPPORTED, judged
+from probe.statistics import Sample, estimate_ratio, mean_and_range, sample_of
+from probe.verdict import judged, unit_of
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
-MIN_CLUSTERS = 9  # documents and entities of each class in the tested half: with 8 no p is below 2 / 2^8
+MIN_CLUSTERS = 9  # documents and entities of each class in a half: with 8 no p is below 2 / 2^8
 EDIT_ALL = 32  # with more heads than this,
 MAX_EDITED = 8  # only so many are edited
 N_EXAMPLES = 3
@@ -34,19 +34,18 @@ class Half:
     """The passages of one part, with the unedited pass of a model over them."""
 
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
-        has_two = np.array([pair.has_two for pair in items.pairs], dtype=bool)
-        self.one = Sites(model, items.take(np.flatnonzero(~has_two)), tokens_per_batch)
-        self.two = Sites(model, items.take(np.flatnonzero(has_two)), tokens_per_batch)
+        self.one = Sites(model, Items([pair for pair in items.pairs if not pair.has_two]), tokens_per_batch)
+        self.two = Sites(model, Items([pair for pair in items.pairs if pair.has_two]), tokens_per_batch)
         self.items = self.one.items + self.two.items
 
-    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> np.ndarray:
+    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> Sample:
         """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
 
         In the order of `items`. It does not use the author's pronoun.
         """
-        one = self.one.margins(sets, ["cut_meant"]).lost("cut_meant")
-        two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
-        return np.concatenate([one, two])
+        of_one = self.one.margins(sets, ["cut_meant"]).lost("cut_meant")
+        of_two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
+        return sample_of(self.items, np.concatenate([of_one, of_two]))
 
     def direct_effects(self) -> np.ndarray:
         """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
@@ -56,19 +55,21 @@ class Half:
 def problem_of(question: Question, items: Items) -> str:
     """Return why a question cannot be tested on its passages, with the counts; "" if it can."""
     # Passages of each kind, and documents in each half.
-    counts, problems = [], []
+    counts = []
+    problems = []
     for name, has_two in zip(question.words[1:], (False, True), strict=True):
         documents = []
-        for part in (DEV, TESTED):
-            pairs = items.of(question.name, part).pairs
+        for half in (DEV, TESTED):
+            pairs = items.of(question.name, half).pairs
             documents.append([pair.clusters[0] for pair in pairs if pair.has_two == has_two])
         n_passages = sum(map(len, documents))
-        fewest = min(len(set(names)) for names in documents)
+        fewest = min(map(len, map(set, documents)))
         counts.append(f"{n_passages} passages with {name} (needed: {MIN_PASSAGES})")
         if n_passages < MIN_PASSAGES:
             kind = "(two)" if has_two else "(one)"
             reasons = [(n, reason) for reason, n in items.reasons(question.name).items() if reason.endswith(kind)]
-            problems += [f"{n:,} left out: {reason}" for n, reason in sorted(reasons)[-1:]] or [""]
+            n_left_out, reason = max(reasons, default=(0, ""))
+            problems.append(f"{n_left_out:,} left out: {reason}" if reason else "")
         elif fewest < MIN_CLUSTERS:
             problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
 
@@ -99,18 +100,18 @@ def study_edges(
     choosing = Half(model, items.of(question.name, DEV), config.tokens_per_batch)
     candidates = candidates_of(model, choosing)
     singles = [[head] for head in candidates]
-    best = int(choosing.edge_effects(singles).mean(axis=0).argmax())
+    best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
 
     # The tested half: every candidate's edges cut, also in untrained models.
     progress("testing", 0.2)
     tested = Half(model, items.of(question.name, TESTED), config.tokens_per_batch)
     effects = tested.edge_effects(singles)
-    test = sample_of(tested.items, effects).test(config)
+    test = effects.test(config)
     progress("untrained models", 0.3)
     untrained_t = []
-    for other in untrained:
-        half = Half(other, items.of(question.name, TESTED), config.tokens_per_batch)
-        untrained_t.append(sample_of(half.items, half.edge_effects(singles)).largest_t(config))
+    for untrained_model in untrained:
+        half = Half(untrained_model, items.of(question.name, TESTED), config.tokens_per_batch)
+        untrained_t.append(float(half.edge_effects(singles).test(config).t.max()))
 
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
@@ -121,12 +122,12 @@ def study_edges(
     heads = [head for head, *_ in curve]
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
-    # Only a set that reaches its share can take the place of the head.
-    is_set = of_set is not None and of_set.verdict == SUPPORTED and curve[-1][1] >= MIN_SHARE
-    is_set = is_set and of_head.verdict != SUPPORTED
+    unit = unit_of(of_head, of_set, curve, MIN_SHARE)
+    n_heads = model.n_layer * model.n_head
+    few = f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"
     return Finding(
         **question.words_of_findings,
-        unit="set" if is_set else "head",
+        unit=unit,
         head=of_head,
         set=of_set,
         curve=curve,
@@ -134,21 +135,13 @@ def study_edges(
         clusters={"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
         left_out=items.reasons(question.name),
         smallest_p=test.smallest_p,
-        untrained={"t": mean_and_range(untrained_t)} if untrained_t else {},
+        untrained={"t": mean_and_range(untrained_t)},
         rules=_rules(question, tested.two.items, documents),
-        grids=_grids(model, candidates, {"edge_effect": effects.mean(axis=0), "t": test.t, "p": test.p}),
-        parts=_strata(model, items, question, [choosing.two, tested.two], config),
-        examples=_typical(tested, head, of_set.heads if is_set and of_set else [head]),
-        notes=_screening_note(model, candidates),
+        grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
+        parts=_parts(model, items.of(question.name, EARLIER), [choosing.two, tested.two], config),
+        examples=_typical(tested, head, heads if unit == "set" else [head]),
+        notes=[few] if len(candidates) < n_heads else [],
     )
-
-
-def _screening_note(model: ObservableModel, candidates: Sequence[Head]) -> list[str]:
-    """Return how the heads that were edited were found, if not all were."""
-    n_heads = model.n_layer * model.n_head
-    if len(candidates) == n_heads:
-        return []
-    return [f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"]
 
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
@@ -168,14 +161,16 @@ def confirm(
 
     UserError with the counts if there are too few.
     """
-    sites = Half(model, Items([pair for pair in items.pairs if pair.has_two]), config.tokens_per_batch)
-    n, counts = len(sites.items), sites.items.n_clusters()
+    with_two = Items([pair for pair in items.pairs if pair.has_two])
+    sites = Half(model, with_two, config.tokens_per_batch)
+    n = len(sites.items)
+    counts = sites.items.n_clusters()
     if n < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
         numbers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
         needed = f"needed: {MIN_PASSAGES}, and {MIN_CLUSTERS} of each"
         raise UserError(f"{question.name}: {n} passages with {question.words[2]}, {numbers} ({needed})")
     values, smallest_p = _edge_values(sites, heads, config)
-    values["author"] = _picks([sites.two], config)["author"]
+    values["author"] = _part_of([sites.two], config).values["author"]
     unit = "head" if len(heads) == 1 else "set"
     of_heads = Tested(list(heads), values)
     return Finding(**question.words_of_findings, unit=unit, head=of_heads, n=n, clusters=counts, smallest_p=smallest_p)
@@ -186,43 +181,34 @@ def confirm(
 
 def _answers_of(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Estimate]:
     """Return whether the margin follows the entities, and what one head does in passages with one entity."""
-    one = tested.one.items
+    items = tested.one.items
     margins = tested.one.margins([[head]], ["interchange"])
     values = {
-        "follows": sample_of(one, np.heaviside(margins.decision, 0.5)).mean(config),
-        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, margins.decision, one, config),
+        "follows": sample_of(items, np.heaviside(margins.decision, 0.5)).mean(config),
+        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, margins.decision, items, config),
     }
-    return values | _picks([tested.two], config)
+    return values | _part_of([tested.two], config).values
 
 
-def _picks(sites: Sequence[Sites], config: ProbeConfig) -> dict[str, Estimate]:
-    """Return how often the model picks whom the author means, and where the last one named is not meant."""
-    items = Items([pair for part in sites for pair in part.items.pairs])
-    decision = np.concatenate([part.clean for part in sites]).mean(axis=1)
-    is_right = np.heaviside(decision, 0.5)
-    wrong = np.flatnonzero(_prefers("nearest", items) < 0)
-    where_wrong = sample_of(items.take(wrong), is_right[wrong]).mean(config) if len(wrong) else NOT_KNOWN
-    return {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": where_wrong}
-
-
-def _strata(
-    model: ObservableModel, items: Items, question: Question, sites: Sequence[Sites], config: ProbeConfig
-) -> dict[str, Part]:
+def _parts(model: ObservableModel, earlier: Items, halves: Sequence[Sites], config: ProbeConfig) -> dict[str, Part]:
     """Return whom the model picks in all passages with two entities, and in those with an earlier pronoun."""
-    groups = {"both halves": list(sites)}
-    earlier = items.of(question.name, EARLIER)
+    parts = {"both halves": _part_of(halves, config)}
     if earlier.pairs:
-        groups["an earlier pronoun"] = [Sites(model, earlier, config.tokens_per_batch)]
-    parts = {}
-    for name, of_group in groups.items():
-        nearest = np.concatenate([_prefers("nearest", part.items) for part in of_group])
-        parts[name] = Part(
-            n=len(nearest),
-            clusters={"nearest_is_wrong": int((nearest < 0).sum())},
-            values=_picks(of_group, config),
-            rules={"nearest": float((nearest > 0).mean())},
-        )
+        parts["an earlier pronoun"] = _part_of([Sites(model, earlier, config.tokens_per_batch)], config)
     return parts
+
+
+def _part_of(groups: Sequence[Sites], config: ProbeConfig) -> Part:
+    """Return how often the model picks whom the author means, and where the last one named is not meant."""
+    items = sum((sites.items for sites in groups), Items([]))
+    is_right = np.heaviside(np.concatenate([sites.clean for sites in groups]).mean(axis=1), 0.5)
+    nearest = _prefers("nearest", items)
+    wrong = np.flatnonzero(nearest < 0)
+    values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
+    if len(wrong):
+        values["author_where_nearest_wrong"] = sample_of(items.take(wrong), is_right[wrong]).mean(config)
+    rules = {"nearest": float((nearest > 0).mean())}
+    return Part(n=len(items), clusters={"nearest_is_wrong": len(wrong)}, values=values, rules=rules)
 
 
 def _prefers(rule: str, items: Items) -> np.ndarray:
@@ -234,9 +220,10 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
     accuracies = {name: float((_prefers(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
-    others = [document for document in documents if document[0] not in tested_documents]
-    ngram = ngram_rule(others, question.name.split("_")[-1])
-    predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])  # 1: the first class, 1/2: undecided
+    untested = [document for document in documents if document[0] not in tested_documents]
+    ngram = ngram_rule(untested, question.source[0])
+    # 1: the first class, 0: the second, 1/2: undecided
+    predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])
     meant = np.array([pair.meant for pair in items.pairs])
     accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
     return accuracies
@@ -248,14 +235,14 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
 def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tuple[dict[str, Estimate], float]:
     """Return what the edges of heads carry, with t and p of one test, and the smallest p that is possible."""
     # All passages
-    effects = sample_of(tested.items, tested.edge_effects([heads]))
+    effects = tested.edge_effects([heads])
     test = effects.test(config)
 
     # Passages with two entities; the edge to a content word is compared where there is one.
     items = tested.two.items
     margins = tested.two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
     lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
-    has_control = np.array([all(cell.control for cell in pair.cells) for pair in items.pairs])
+    has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
     lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
 
     # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
@@ -281,13 +268,11 @@ def _tested(
     config: ProbeConfig,
     corrected_p: float | None = None,
 ) -> Tested:
-    """Return what some heads do together on the tested half, judged; `answers` are values of the whole model.
-
-    Without `corrected_p` they are a set, whose p is doubled: it is tested after the head.
-    """
+    """Return what some heads do together on the tested half, judged; `answers` are values of the whole model."""
     values, _ = _edge_values(tested, heads, config)
+    # The p of a set is doubled: it is tested after the head.
     p = min(1.0, 2 * values["p"].value) if corrected_p is None else corrected_p
-    t_lead = values["t"].value - max(untrained_t, default=0.0)
+    t_lead = values["t"].value - max(untrained_t)
     values = answers | values | {"p": Estimate(p), "t_lead": Estimate(t_lead)}
     return judged(Tested(list(heads), values), question)
 
@@ -311,39 +296,34 @@ def _grids(model: ObservableModel, candidates: Sequence[Head], columns: dict[str
 
 
 def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
-    """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`.
-
-    The candidates are the 20 % of the passages whose share exchanged is nearest to the median. Those with the highest
-    probability of a pronoun are returned, because elsewhere another word comes next.
-    """
-    # Passages near the median share.
+    """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`."""
+    # The 20 % of the passages whose share exchanged is nearest to the median.
     sites = tested.two
     moved, total = swaps_of(tested)([heads])
     shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
     distance = np.abs(shares - np.median(shares))
     nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]
 
-    # Among them, the ones where a pronoun is likely.
-    weights = sites.weights(head)[:, 0].tolist()  # [N, 2]
-    probabilities = sites.probabilities(heads)[:, 0]  # [N, 2 (unedited, exchanged), 2 words]
+    # Among them, those with the highest probability of a pronoun: elsewhere another word comes next.
+    weights, probabilities = sites.shown(head, heads)
     of_pronouns = probabilities[nearest, 0].sum(-1)
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
         pair = sites.items.pairs[i]
-        cell, text = pair.cells[0], pair.texts[0]
-        forms = (pair.forms[pair.meant], pair.forms[1 - pair.meant])
-        clean, exchanged = (dict(zip(forms, of_pass, strict=True)) for of_pass in probabilities[i].tolist())
+        cell = pair.cells[0]
+        text = pair.texts[0]
+        of_forms = probabilities[i, :, :: 1 - 2 * pair.meant].tolist()  # in the order of pair.forms
         names = [_surface(text, pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
         shown = Shown(
             kind="typical",
             text=text.rstrip(" "),  # the pronoun's token has the space
             query=cell.query,
             word="",
-            meant=[list(word) for word in cell.meant],
-            other=[list(word) for word in cell.other],
-            weights=dict(zip(names, weights[i], strict=True)),
-            next=[(form, clean[form]) for form in pair.forms],
-            exchanged=[(form, exchanged[form]) for form in pair.forms],
+            meant=list(map(list, cell.meant)),
+            other=list(map(list, cell.other)),
+            weights=dict(zip(names, weights[i].tolist(), strict=True)),
+            next=list(zip(pair.forms, of_forms[0], strict=True)),
+            exchanged=list(zip(pair.forms, of_forms[1], strict=True)),
         )
         examples.append(shown)
     return examples
@@ -351,5 +331,5 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
 
 def _surface(text: str, entity: str) -> str:
     """Return an entity as a text writes it last: "Anna" for "anna"."""
-    found = re.findall(rf"\b{re.escape(entity)}\b", text, re.IGNORECASE)
-    return str(found[-1]) if found else entity
+    forms = re.findall(rf"\b{re.escape(entity)}\b", text, re.IGNORECASE)
+    return str(forms[-1]) if forms else entity

@@ -5,8 +5,8 @@
 Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
 `cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
 2023); `interchange` replaces its output there by that of the counterpart (Geiger et al. 2021). Edits at all positions:
-`counterpart` replaces its output by that of the counterpart, `zero` removes it. Later layers may compensate for a head
-(self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
+`zero` removes its output, `restored` gives it the text's own output in the counterpart. Later layers may compensate for
+a head (self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
 
 Axes: N pairs, 2 texts, B texts of a batch (the counterpart is the next row), T tokens, C sets of heads, E edit lists,
 L layers, H heads per layer.
@@ -15,7 +15,7 @@ L layers, H heads per layer.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product, starmap
+from itertools import chain, product, starmap
 
 import numpy as np
 import torch
@@ -30,8 +30,8 @@ from probe.results import Estimate, Head
 from probe.statistics import estimate_ratio
 
 NO_TOKEN = -1  # pads rows of token ids
-PASS_ERROR = 1e-5  # nats; the margins of two float32 passes that should agree differ by up to this much
-MAX_ROWS = 512  # texts that are edited at once at the site; a large vocabulary needs 0.2 MB for each
+PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
+MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 
 # A set of heads grows one by one until its swap is MIN_SHARE of the answer (McGrath et al. 2023: heads share the work).
 MIN_SHARE = 0.8
@@ -64,10 +64,9 @@ class Margins:
         """
         if edit == "specificity":
             return self.lost("cut_meant") - self.lost("cut_other")
-        lost = self.clean[:, :, None] - self.edited[edit]
         if edit == "restored":
-            lost = self.edited[edit] - self.counter[:, :, None]
-        return np.asarray(lost.mean(axis=1))
+            return np.asarray((self.edited[edit] - self.counter[:, :, None]).mean(axis=1))
+        return np.asarray((self.clean[:, :, None] - self.edited[edit]).mean(axis=1))
 
     def swaps(self, *, signed_by_model: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
@@ -105,7 +104,6 @@ class _Batch:
         return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        """Return the edits of some heads at the query."""
         if name == "interchange":
             return [SiteEdit(*head, output=counterpart) for head in heads]
         change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
@@ -114,30 +112,30 @@ class _Batch:
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
-        """Return the edits of some heads in whole passes."""
         if name in _EVERYWHERE:
             return [HeadEdit(*head, output=_EVERYWHERE[name]) for head in heads]
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
 
     def by_pair(self, logits: Tensor) -> np.ndarray:
         """Return the margins [pairs, 2] of the logits [B, V] at the payoff."""
-        margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
-        return margins.reshape(-1, 2)
+        margin: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
+        return margin.reshape(-1, 2)
 
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
     """Yield the pairs in batches of up to `tokens_per_batch` tokens or one pair."""
-    lengths = [max(len(cell.tokens) for cell in pair.cells) for pair in items.pairs]
-    for index in length_batches(lengths, tokens_per_batch, n_texts=2):
-        cells = [cell for i in index for cell in items.pairs[i].cells]
+    lengths = [len(cell.tokens) for cell in items.cells]
+    of_pairs = list(map(max, lengths[::2], lengths[1::2]))
+    for index in length_batches(of_pairs, tokens_per_batch, n_texts=2):
+        cells = items.take(index).cells
         tokens = pad_rows([cell.tokens for cell in cells])  # [B, T]
         masks = {name: torch.zeros_like(tokens, dtype=torch.bool) for name in ("meant", "other", "control")}
         for row, cell in enumerate(cells):
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
-                masks[name][row, [i for word in words for i in word]] = True
+                masks[name][row, list(chain(*words))] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
-        parts = [part.to(device) for part in (tokens, *positions.T, *answer_ids(cells))]
-        yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *parts)
+        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
+        yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *tensors)
 
 
 def measure_margins(
@@ -145,23 +143,21 @@ def measure_margins(
 ) -> Margins:
     """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
     shape = (len(items), 2)
-    found = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
-    if "counterpart" in edits:
-        found.edited["restored"] = np.empty((*shape, len(sets)))
+    margins = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
     with progress_bar(len(items) * len(sets) * len(edits), "edit") as bar:
         for batch in _batches(items, tokens_per_batch, model.device):
             # Unedited, from streams that the edited passes begin with.
             streams = model.residual_stream(batch.tokens)
             logits = model.logits(batch.tokens, batch.payoff, (), streams)
-            found.clean[batch.pairs] = batch.by_pair(logits)
-            found.counter[batch.pairs] = batch.by_pair(counterpart(logits))
+            margins.clean[batch.pairs] = batch.by_pair(logits)
+            margins.counter[batch.pairs] = batch.by_pair(counterpart(logits))
             for c, name in product(range(len(sets)), edits):
                 logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
-                found.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
-                if name == "counterpart":  # in the counterpart's row a head has this text's output
-                    found.edited["restored"][batch.pairs, :, c] = batch.by_pair(counterpart(logits))
+                if name == "restored":  # in the counterpart's row a head has this text's output
+                    logits = counterpart(logits)
+                margins.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
                 bar.update(len(batch.pairs))
-    return found
+    return margins
 
 
 class Sites:
@@ -179,17 +175,17 @@ class Sites:
 
     def margins(self, sets: Sequence[Sequence[Head]], edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
-        found = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
+        edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
         places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:
             for batch, site_pass in self._passes:
                 # All edits of the batch together, [E, pairs, 2]
                 margins = _site_margins(batch, site_pass, [batch.site_edits(name, sets[c]) for name, c in places])
                 for (name, c), of_batch in zip(places, margins, strict=True):
-                    found[name][batch.pairs, :, c] = of_batch
+                    edited[name][batch.pairs, :, c] = of_batch
                 bar.update(len(batch.pairs) * len(places))
         # The answer of one text is the foil of the other.
-        return Margins(self.clean, -self.clean[:, ::-1], found)
+        return Margins(self.clean, -self.clean[:, ::-1], edited)
 
     @torch.no_grad()
     def direct_effects(self) -> np.ndarray:
@@ -216,23 +212,21 @@ class Sites:
         return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
 
     @torch.no_grad()
-    def weights(self, head: Head) -> np.ndarray:
-        """Return a head's weight on the mentions of the antecedent and of the other one, [N, 2 texts, 2]."""
-        weights = np.full((len(self.items), 2, 2), np.nan)
-        for batch, site_pass in self._passes:
-            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
-            for side, name in enumerate(("meant", "other")):
-                weights[batch.pairs, :, side] = (row * batch.masks[name]).sum(-1).cpu().numpy().reshape(-1, 2)
-        return weights
+    def shown(self, head: Head, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
+        """Return a head's weights on antecedent and other mention in the first text of each pair, [N, 2].
 
-    def probabilities(self, heads: Sequence[Head]) -> np.ndarray:
-        """Return the probabilities of answer and foil, unedited and with the weights exchanged, [N, 2 texts, 2, 2]."""
-        found = np.full((len(self.items), 2, 2, 2), np.nan)
+        And the probabilities of answer and foil there, unedited and with the weights of `heads` exchanged, [N, 2, 2].
+        """
+        weights = np.empty((len(self.items), 2))
+        probabilities = np.empty((len(self.items), 2, 2))
         for batch, site_pass in self._passes:
+            row = site_pass.records()[head.layer].weights[::2, head.head]  # [pairs, T]
+            for side, name in enumerate(("meant", "other")):
+                weights[batch.pairs, side] = (row * batch.masks[name][::2]).sum(-1).cpu().numpy()
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
             of_words = logits.softmax(-1).gather(2, batch.words.expand(2, -1, -1))  # [2, B, 2]
-            found[batch.pairs] = of_words.transpose(0, 1).cpu().numpy().reshape(-1, 2, 2, 2)
-        return found
+            probabilities[batch.pairs] = of_words[:, ::2].transpose(0, 1).cpu().numpy()
+        return weights, probabilities
 
 
 @torch.no_grad()
@@ -240,12 +234,12 @@ def _site_margins(batch: _Batch, site_pass: SitePass, edit_lists: Sequence[Seque
     """Return the margins in nats with each of E lists of edits, [E, pairs, 2]."""
     n_texts = len(batch.query)
     n_at_once = max(1, MAX_ROWS // n_texts)
-    found = np.empty((len(edit_lists), n_texts))
+    margins = np.empty((len(edit_lists), n_texts))
     for start in range(0, len(edit_lists), n_at_once):
         chunk = edit_lists[start : start + n_at_once]
         of_words = site_pass.edited_logits(chunk, batch.words)  # [E, B, 2]
-        found[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
-    return found.reshape(len(edit_lists), -1, 2)
+        margins[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
+    return margins.reshape(len(edit_lists), -1, 2)
 
 
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
@@ -268,7 +262,7 @@ def counterpart(x: Tensor) -> Tensor:
 
 
 # The output of a head that is edited at all positions.
-_EVERYWHERE: dict[str, Callable[[Tensor], Tensor]] = {"counterpart": counterpart, "zero": torch.zeros_like}
+_EVERYWHERE: dict[str, Callable[[Tensor], Tensor]] = {"restored": counterpart, "zero": torch.zeros_like}
 
 # Which heads are edited
 
@@ -278,16 +272,13 @@ def all_heads(model: ObservableModel) -> list[Head]:
     return list(starmap(Head, np.ndindex(model.n_layer, model.n_head)))
 
 
-def screened(scores: np.ndarray, *, above: int, most: int, by_place: bool = False) -> list[Head]:
-    """Return all heads, or of more than `above` those with the `most` largest scores [L, H].
-
-    Edits of all heads of a large model take too long. The largest score is first; with `by_place` they go by layer.
-    """
+def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
+    """Return all heads by layer, or of more than `above`, whose edits take too long, the `most` of largest score."""
     heads = list(starmap(Head, np.ndindex(*scores.shape)))
     if len(heads) <= above:
         return heads
-    order = np.argsort(-scores.ravel(), kind="stable")[:most]
-    return [heads[i] for i in (np.sort(order) if by_place else order)]
+    largest = np.argsort(-scores.ravel(), kind="stable")[:most]
+    return [heads[i] for i in np.sort(largest)]
 
 
 # Returns numerators [N, C] and denominator [N] of the shares that C sets of heads swap.

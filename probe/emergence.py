@@ -1,26 +1,25 @@
 """The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from data.corpus import Corpus, load_stories, validation_documents
+from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import Reader, find_passages, passage_items, sections
+from data.passages import Passage, Reader, find_passages, passage_items, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
-from probe.attention import HeadScores, best_head
-from probe.behaviour import measure_payoffs, oracle_losses, resolved_share
+from probe.attention import best_head, measure_heads
+from probe.behaviour import mean_losses, measure_payoffs
 from probe.edge_study import Half, swaps_of
 from probe.edits import all_heads
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, names_of
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
-from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example, TokenizedText, tokenize_text, word_attention
+from probe.sentences import EXAMPLE_BLOCK, Example, TokenizedText, tokenize_text, word_attention
 from probe.statistics import sample_of
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
@@ -32,7 +31,6 @@ N_SIGN_FLIPS = 400  # behind the bar
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs
 
-Examples = Sequence[tuple[Example, TokenizedText]]
 # Draws TensorBoard images by tag from the points and, per example, its words and the attention [L, H, W, W].
 Draw = Callable[[dict[str, HeadPoint], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
 
@@ -45,8 +43,8 @@ class _TrainingProbe:
     bos_id: int
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
-    stories: StorySplit | None = None  # the loss by token class is measured on their first ones
-    examples: Examples = ()  # whose attention is drawn
+    stories: StorySplit | None  # the loss by token class is measured on their first ones
+    examples: Mapping[Example, TokenizedText]  # whose attention is drawn
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
@@ -67,9 +65,9 @@ class _TrainingProbe:
         # Attention between the words of the examples, for TensorBoard.
         images = {}
         if self.draw and points and is_due(step, self.run.eval_every_steps, self.run.max_steps):
-            attention = word_attention(view, [text for _, text in self.examples])
-            shown = [(example, text.words, w) for (example, text), w in zip(self.examples, attention, strict=True)]
-            images = self.draw(points, shown)
+            attention = word_attention(view, list(self.examples.values()))
+            words = [text.words for text in self.examples.values()]
+            images = self.draw(points, list(zip(self.examples, words, attention, strict=True)))
         return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
@@ -85,15 +83,6 @@ class _TrainingProbe:
         return {name: values for name, values in by_class.items() if values is not None}
 
 
-def choose_examples(
-    tokenize: Callable[[str], TokenizedText], unknown_token: int | None, context_length: int
-) -> Examples:
-    """Return the worked examples, one per text, that fit the context and have no unknown token."""
-    by_text = {example.text: example for example in (*EXAMPLE_BLOCK, *TIRED_OR_SOFT)}
-    read = [(example, tokenize(text)) for text, example in by_text.items()]
-    return [each for each in read if len(each[1].tokens) <= context_length and unknown_token not in each[1].tokens]
-
-
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
     """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
 
@@ -104,17 +93,20 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
         return None
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
-    make = partial(_TrainingProbe, run=settings.run, bos_id=bos_id, draw=draw)
-    if not isinstance(corpus.validation, StorySplit):
+    stories = corpus.validation if isinstance(corpus.validation, StorySplit) else None
+    examples: dict[Example, TokenizedText] = {}
+    if stories is None:
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
-        return make(items=items) if items else None
-
-    # The stories, with worked examples
-    pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of)
-    tokenize = partial(tokenize_text, tokenizer, bos_id=bos_id)
-    examples = choose_examples(tokenize, unknown_id(tokenizer), settings.model.context_length)
-    items = choose_items(pairs, n_sequences)
-    return make(items=items, stories=corpus.validation, examples=examples) if items else None
+    else:
+        items = choose_items(link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of), n_sequences)
+        # The worked examples that the model can read
+        for example in EXAMPLE_BLOCK:
+            text = tokenize_text(tokenizer, example.text, bos_id)
+            if len(text.tokens) <= settings.model.context_length and unknown_id(tokenizer) not in text.tokens:
+                examples[example] = text
+    if not items:
+        return None
+    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items, stories=stories, examples=examples)
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
@@ -122,34 +114,38 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     # The first MAX_CHARACTERS of the validation text; the last document may be cut.
     documents = []
     n_left = MAX_CHARACTERS
-    for document in validation_documents(corpus):
+    for document in split_documents(corpus, corpus.validation):
         documents.append(document[:n_left])
         n_left -= len(documents[-1])
 
-    found = {}
+    watched = {}
     reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
-        passages = [passage for name, text in sections(documents) for passage in find_passages(name, text, kind)]
-        of_kinds = [passage_items(passages, question.name, reader, 0, limit, has_two=two) for two in (False, True)]
-        if min(map(len, of_kinds)) >= MIN_PASSAGES:
-            found[question.name] = of_kinds[0] + of_kinds[1]
-    return found
+        passages = list[Passage]()
+        for name, text in sections(documents):
+            passages += find_passages(name, text, kind)
+        with_one = passage_items(passages, question.name, reader, 0, limit, has_two=False)
+        with_two = passage_items(passages, question.name, reader, 0, limit, has_two=True)
+        if min(len(with_one), len(with_two)) >= MIN_PASSAGES:
+            watched[question.name] = with_one + with_two
+    return watched
 
 
 def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
-    """Return `n_sequences` texts in whole blocks, evenly spread over each watched question, by its name."""
+    """Return `n_sequences` texts in whole blocks, evenly spread over each question, by its name."""
     # Every question gets as many blocks.
-    known = {each.name: items.of(each.name, SAME_WORDS) for each in STORY_QUESTIONS if each.is_watched}
-    watched = {name: of_question for name, of_question in known.items() if of_question.pairs}
-    n_blocks = max(1, n_sequences // 4 // max(1, len(watched)))
-    for name, matching in watched.items():
+    names = [name for name in QUESTIONS if SAME_WORDS in items.parts(name)]
+    n_blocks = max(1, n_sequences // 4 // max(1, len(names)))
+    watched = {}
+    for name in names:
         # Every n-th block, n chosen so that they spread over all.
+        matching = items.of(name, SAME_WORDS)
         check_blocks(matching)
         distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
-        starts = range(0, len(matching), 2 * distance)[:n_blocks]
-        watched[name] = matching.take(i for start in starts for i in (start, start + 1))
+        starts = np.arange(0, len(matching), 2 * distance)[:n_blocks]
+        watched[name] = matching.take((starts[:, None] + [0, 1]).ravel())
     return watched
 
 
@@ -159,7 +155,7 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
     Raises FloatingPointError if a contrast is not finite.
     """
     # The heads: means over the blocks, [L, H].
-    scores = HeadScores.of_model(model, items, tokens_per_batch).scores()
+    scores = measure_heads(model, items, tokens_per_batch).scores()
     best = best_head(scores)
     contrast = scores.contrast.mean(axis=0)
     if np.isnan(contrast).any():
@@ -168,18 +164,15 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
         "accuracy": float(scores.accuracy.mean(axis=0)[best]),
         "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
         "contrast": float(contrast[best]),
-        "bar": sample_of(items, scores.accuracy).chance_level(centre=0.5, n_flips=N_SIGN_FLIPS, seed=0),
+        "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
     }
 
-    # The model's answers; without a payoff the means are nan.
-    margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
-    loss = float(losses.mean())
-    if not np.isnan(loss):
-        oracles = oracle_losses(items.cells)
-        values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": loss}
-        values |= {f"{name}_loss": value for name, value in oracles.items()}
-        if (share := resolved_share(loss, oracles)) is not None:
-            values["resolved_share"] = share
+    # The model's answers, if every text has a payoff.
+    if all(cell.payoff is not None for cell in items.cells):
+        margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
+        known = mean_losses(losses, items.cells)
+        values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": known.pop("loss")}
+        values |= {name: value for name, value in known.items() if value is not None}
     return _point(best, {"accuracy": scores.accuracy.mean(axis=0), "contrast": contrast}, values)
 
 

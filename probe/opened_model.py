@@ -21,24 +21,24 @@ from training.settings import TrainSettings
 class OpenedModel:
     """A run of train.py, or a model that another program trained."""
 
-    folder: Path  # the run, or where results about an external model go; results are written to its probe/
+    folder: Path  # the run, or the results folder of an external model; with probe/ in it
     name: str
     source: str  # the run's directory; the folder or hub name of an external model
     model: ObservableModel
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
     tokenizer: Tokenizer
     bos_id: int  # the token before every text
-    data: DataConfig | None  # corpus of a run; for an external model the stories, or None: English text
+    data: DataConfig | None  # corpus of a run; external model: the stories, or None: English text
     data_fingerprint: str
     shape: Mapping[str, Any]  # for probe.json: model settings, or the facts about an external model
     n_parameters: int
     departures: tuple[str, ...]  # from a Llama-style decoder
     environment: Mapping[str, Any]  # versions, for the page
     step: int = 0
-    max_steps: int | None = None  # None: an external model, so training steps, seed and data are unknown
+    max_steps: int | None = None  # None: an external model, of unknown training
     seed: int | None = None
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
-    owner: str | None = None  # external model: its folder or hub name, recorded in the results folder
+    owner: str | None = None  # external model: its name, recorded in the results folder
 
     @property
     def is_external(self) -> bool:

@@ -16,9 +16,10 @@ from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
-TESTED, EARLIER = "tested", "earlier"  # passages of the documents that are not in dev; those with an earlier pronoun
+TESTED = "tested"  # passages of the documents that are not in dev
+EARLIER = "earlier"  # passages with an earlier pronoun
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
-MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its own target, on random tokens
+MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Bar:
     end: Literal["value", "low", "high"]  # which number of the estimate
     needed: Literal["above", "at least", "below"]
     limit: float
-    reason: str = ""  # at the first bar of a criterion: why it is not met, with measures, ends and bars in braces
+    reason: str = ""  # at the first bar of a criterion: why it is not met, with values in braces
 
     @property
     def key(self) -> str:
@@ -48,10 +49,10 @@ class Question:
     link: str  # what a head links, by attention, or copies, by edges
     outcome: Literal["attention", "edge"]  # chooses the head, and is tested
     bars: tuple[Bar, ...]
-    suggestive: tuple[str, ...]  # criteria that "suggestive" needs
+    suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
-    source: tuple[str, ...] = ()  # family, site and levels of the stories
-    words: tuple[str, str, str] = ("", "", "")  # passages: the two pronouns, one entity, one of each class
+    source: tuple[str, ...] = ()  # family, site and levels of stories; class of passages
+    words: tuple[str, str, str] = ("", "", "")  # passages: pronouns, one entity, one of each class
     noun: str = "noun"
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
     is_watched: bool = True  # also asked during training, and of sets of heads
@@ -68,10 +69,6 @@ class Question:
         """What every finding about this question says of it."""
         names = ("description", "link", "outcome", "file")
         return {"question": self.name} | {name: getattr(self, name) for name in names}
-
-    def matches(self, text: LinkedText, link: Link) -> bool:
-        """Return whether a link of a story belongs to this question."""
-        return (text.family, link.site) == self.source[:2] and link.level in self.source[2:]
 
 
 _LINK_BARS = (
@@ -144,7 +141,6 @@ def _link(name: str, description: str, link: str, *source: str, examples: tuple[
 
 
 def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_watched: bool) -> Question:
-    """Return a question by edges."""
     return Question(
         name=f"next_pronoun_{name}",
         description=f"{words[0]}: {name}",
@@ -153,6 +149,7 @@ def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_
         bars=_EDGE_BARS,
         suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
         least_criteria=0,
+        source=(name,),
         words=words,
         noun=noun,
         is_watched=is_watched,
@@ -161,12 +158,10 @@ def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_
 
 _NUMBER = '"it" or "they": number agreement, at the pronoun'
 _GENDER = '"he" or "she": gender agreement, at the pronoun'
-_TOLD = '"he" or "she": gender stated in the story'
 _TIRED = '"because it was tired": at the word "tired"'
 STORY_QUESTIONS = (
     _link("number", _NUMBER, _PRONOUN, "agreement", "pronoun", "number", examples=EXAMPLE_BLOCK),
     _link("gender", _GENDER, _PRONOUN, "agreement", "pronoun", "gender"),
-    _link("told_gender", _TOLD, _PRONOUN, "agreement", "pronoun", "told_gender"),
     _link("later_cue", _TIRED, _CUE, "later_cue", "cue", "later_cue", examples=TIRED_OR_SOFT),
 )
 _PEOPLE = ('"she" or "he"', "one person", "a woman and a man")
@@ -178,12 +173,13 @@ PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
 QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values())}
 
 # At these sites the text so far is the same for both answers, so accuracy must be exactly 1/2: instrument checks.
-UNDECIDED = (
+_INSTRUMENT = (
     _link(
         "agreement_before_pronoun", "before the pronoun", _PRONOUN, "agreement", "before_pronoun", "number", "gender"
     ),
     _link("later_cue_at_pronoun", "at the pronoun, before the cue", _PRONOUN, "later_cue", "pronoun", "later_cue"),
 )
+UNDECIDED = tuple(question.name for question in _INSTRUMENT)
 
 # A pronoun without an antecedent ("Outside, it was raining"): a link head must not attend to nouns there.
 EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_antecedent", "pronoun", "no_antecedent")
@@ -191,7 +187,12 @@ EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_
 
 def names_of(text: LinkedText, link: Link) -> list[str]:
     """Return the questions that a link of a story belongs to."""
-    return [each.name for each in (*STORY_QUESTIONS, *UNDECIDED, EMPTY) if each.matches(text, link)]
+    names = []
+    for question in (*STORY_QUESTIONS, *_INSTRUMENT, EMPTY):
+        family, site, *levels = question.source
+        if (text.family, link.site) == (family, site) and link.level in levels:
+            names.append(question.name)
+    return names
 
 
 def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:

@@ -55,8 +55,8 @@ MEASURES = {
     "value_contrast": Measure("value-weighted contrast", "the contrast of weights times lengths of values"),
     "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
     "lead": Measure("lead", "accuracy minus that of the best rule"),
-    "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads", ".4f", True),
-    "p_contrast": Measure("p of the contrast", "corrected for all heads", ".4f", True),
+    "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads; doubled for a set", ".4f", True),
+    "p_contrast": Measure("p of the contrast", "corrected for all heads; doubled for a set", ".4f", True),
     "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
     "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
     "unlinked_share": Measure("weight without antecedent", "weight on mentions if nobody is meant, relative"),
@@ -64,7 +64,6 @@ MEASURES = {
     "cut_meant": Measure("edge to the antecedent cut", "share of the answer lost"),
     "cut_other": Measure("edge to the other one cut", "share of the answer lost; negative: the answer gets surer"),
     "specificity": Measure("edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
-    "counterpart": Measure("output of the counterpart", "share lost if the head's output comes from the other text"),
     "zero": Measure("no output", "share of the answer lost without the head; later layers may compensate"),
     "restored": Measure("output restored", "share of the answer restored by this head alone; 1: it suffices"),
     "control_heads": Measure("swap of other heads", "mean attention swap of other heads of the layer"),
@@ -78,7 +77,7 @@ MEASURES = {
     "author": Measure("author's entity", "the model picks whom the author means", is_share=True),
     "author_where_nearest_wrong": Measure("where nearest is wrong", "the same there", is_share=True),
     "t": Measure("t", "studentised mean of the tested effect", ".1f"),
-    "p": Measure("p", "corrected for all tested heads", ".4f", True),
+    "p": Measure("p", "corrected for all tested heads; doubled for a set", ".4f", True),
 }  # fmt: skip
 
 
@@ -120,7 +119,7 @@ class Tested:
 class Shown:
     """A text with a head's weights on its mentions and the most probable next words, to look at."""
 
-    kind: str  # "worked": an example that was written for it; "median": of the median block; "typical": a real passage
+    kind: str  # "worked": written as an example; "median": of the median block; "typical": a passage
     text: str
     query: int  # token position
     word: str  # at the query
@@ -128,7 +127,7 @@ class Shown:
     other: list[list[int]] = field(default_factory=list)
     weights: dict[str, float] = field(default_factory=dict)  # by mention
     next: list[tuple[str, float]] = field(default_factory=list)
-    exchanged: list[tuple[str, float]] = field(default_factory=list)  # the same words, the weights exchanged
+    exchanged: list[tuple[str, float]] = field(default_factory=list)  # weights exchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,20 +148,20 @@ class Finding:
     description: str
     link: str  # what a head links or copies: "a pronoun to its antecedent"
     outcome: str  # what the head was chosen and tested by: "attention" or "edge"
-    unit: str  # "head", the chosen one, or "set", if heads share the work: what the verdict is about
+    unit: str  # what the verdict is about: the chosen "head", or the "set"
     head: Tested
     set: Tested | None = None  # two heads or more that were added one by one
-    curve: list[tuple[Head, float, Estimate]] = field(default_factory=list)  # head added, swap on dev, swap tested
-    all_heads_swap: float | None = None  # joint swap of all heads on dev, in a large model of 16 candidates
+    curve: list[tuple[Head, float, Estimate]] = field(default_factory=list)  # added, swap on dev, tested
+    all_heads_swap: float | None = None  # on dev, together; in a large model of 16 candidates
     n: int  # tested texts, or passages
     clusters: dict[str, int]  # how many different ones
     left_out: dict[str, int] = field(default_factory=dict)
     smallest_p: float  # that is possible with so few clusters
-    untrained: dict[str, Estimate] = field(default_factory=dict)  # mean and range over untrained models
-    rules: dict[str, float] = field(default_factory=dict)  # accuracy of rules that do not know the model
-    grids: dict[str, Grid] = field(default_factory=dict)  # every head on the tested items; nan where not tested
-    parts: dict[str, Part] = field(default_factory=dict)  # the chosen head on each part of the tested items
-    head_type: dict[str, float] = field(default_factory=dict)  # weights on random tokens, by type of head
+    untrained: dict[str, Estimate] = field(default_factory=dict)  # mean and range
+    rules: dict[str, float] = field(default_factory=dict)  # accuracy of simple rules
+    grids: dict[str, Grid] = field(default_factory=dict)  # every head; nan where not tested
+    parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
+    head_type: dict[str, float] = field(default_factory=dict)  # on random tokens, by type
     examples: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own
@@ -248,14 +247,14 @@ class ProbeResults:
     model: TestedModel
     before: TestedModel | None = may_be_absent()
     settings: ProbeConfig
-    data: dict[str, Any]  # behind the items: fingerprint, and of the stories generator_version, links and leaked
+    data: dict[str, Any]  # fingerprint, and of the stories generator_version, links and leaked
     warnings: list[str]
-    missing: list[str] = field(default_factory=list)  # a sentence for each question that could not be asked
+    missing: list[str] = field(default_factory=list)  # why a question was not asked
     findings: list[Finding] = field(default_factory=list)
     confirmed: list[Finding] = field(default_factory=list)  # heads that were chosen on another text
     changes: list[Change] = field(default_factory=list)
     behaviour: list[Answers] = field(default_factory=list)
-    contract: dict[str, float] = field(default_factory=dict)  # largest violations (`probe.contract`)
+    contract: dict[str, float] = field(default_factory=dict)  # see `probe.contract`
     grids: dict[str, Grid] = field(default_factory=dict)  # for every head: entropy, asymmetry
 
     def finding(self, question: str) -> Finding | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from data.pairs import Cell, Items, Word
-from probe.attention import Scores, best_head, score
+from probe.attention import HeadScores, Scores, best_head, score
 from probe.results import Head
 
 Rule = Callable[[Cell], float]  # 1 if it prefers the antecedent, -1 another mention, 0 a tie
@@ -19,9 +19,9 @@ def _prefer(word_score: Callable[[Cell, Word], float]) -> Rule:
     """Return the rule that prefers the mention of highest score."""
 
     def rule(cell: Cell) -> float:
-        antecedent = max(word_score(cell, word) for word in cell.meant)
-        other = max(word_score(cell, word) for word in cell.not_meant)
-        return float(np.sign(antecedent - other))
+        of_meant = max(word_score(cell, word) for word in cell.meant)
+        of_others = max(word_score(cell, word) for word in cell.not_meant)
+        return float(np.sign(of_meant - of_others))
 
     return rule
 
@@ -39,22 +39,26 @@ def most_frequent(dev: Sequence[Cell]) -> Rule:
     """Return the rule that prefers the word that was an antecedent more often in `dev`."""
     counts: Counter[tuple[int, ...]] = Counter()
     for cell in dev:
-        counts.update(_word_ids(cell, word) for word in cell.meant)
-    return _prefer(lambda cell, word: counts[_word_ids(cell, word)])
+        counts.update(word_ids(cell, word) for word in cell.meant)
+    return _prefer(lambda cell, word: counts[word_ids(cell, word)])
 
 
 def fixed_offset(dev: Sequence[Cell]) -> Rule:
     """Return the rule that prefers the mention nearest to one distance before the query, the best one in `dev`."""
-    # The distances of the antecedents and of the other mentions; every one is a possible rule, [O].
-    sides = [[[cell.query - word[-1] for word in words] for words in (cell.meant, cell.not_meant)] for cell in dev]
-    found = sorted({distance for right, wrong in sides for distance in right + wrong})
+
+    def distances(cell: Cell, words: Sequence[Word]) -> np.ndarray:
+        return np.array([cell.query - word[-1] for word in words])
+
+    # Every distance of a mention is a possible rule, [O].
+    offsets = np.unique(np.concatenate([distances(cell, cell.meant + cell.not_meant) for cell in dev]))
 
     # Texts in which each rule is right, minus texts in which it is wrong.
-    wins = np.zeros(len(found))
-    for side in sides:
-        right, wrong = (np.abs(np.subtract.outer(distances, found)).min(0) for distances in side)
+    wins = np.zeros(len(offsets))
+    for cell in dev:
+        right = np.abs(np.subtract.outer(distances(cell, cell.meant), offsets)).min(axis=0)
+        wrong = np.abs(np.subtract.outer(distances(cell, cell.not_meant), offsets)).min(axis=0)
         wins += np.sign(wrong - right)
-    best = found[wins.argmax()] if found else 0
+    best = offsets[wins.argmax()]
     return _prefer(lambda cell, word: -abs(cell.query - word[-1] - best))
 
 
@@ -65,44 +69,35 @@ def fit_rules(dev: Items) -> dict[str, Rule]:
 
 def score_rules(rules: Mapping[str, Rule], items: Items) -> dict[str, Scores]:
     """Score rules on whole blocks whose texts have an antecedent and another mention, each field [N_b]."""
-    preferences = {name: np.array([rule(cell) for cell in items.cells]) for name, rule in rules.items()}  # [N]
-    return {name: score(each, each) for name, each in preferences.items()}
+    scores = {}
+    for name, rule in rules.items():
+        preferences = np.array(list(map(rule, items.cells)))  # [N]
+        scores[name] = score(preferences, preferences)
+    return scores
 
 
-def best_rule(scores: Mapping[str, Scores]) -> str:
-    """Return the rule of highest accuracy."""
-    return max(scores, key=lambda name: scores[name].accuracy.mean())
-
-
-def selectivity(
-    dev: Items,
-    dev_margin: np.ndarray,
-    test: Items,
-    test_margin: np.ndarray,
-    n_controls: int,
-    seed: int,
-    tested: Head | None = None,
-) -> float:
+def selectivity(dev: HeadScores, test: HeadScores, n_controls: int, seed: int, tested: Head | None = None) -> float:
     """Return the accuracy on the real labels minus the mean accuracy on control tasks (Hewitt & Liang 2019).
 
     A control task: words are ranked at random, and the higher-ranked word of a pair is gold in all four cells. The
     ranks are the same in dev and test, so a head that prefers some words to others can solve it. A pure link head has
     accuracy 1/2 on any ranks, so its selectivity is 1/2. For each of `n_controls` rankings the best head is chosen on
-    dev by `best_head` and scored on test; both are whole blocks, with the margins [texts, L, H] of `HeadRows`. So is
-    the head for the real labels, unless `tested` names it.
+    dev by `best_head` and scored on test, both whole blocks. So is the head for the real labels, unless `tested` names
+    it.
     """
     # The place of both words of each text in the list of all words, [texts].
-    both_words = [pair.clusters[1:] for pair in (*dev.pairs, *test.pairs)]
+    both_words = [pair.clusters[1:] for pair in (*dev.items.pairs, *test.items.pairs)]
     words, places = np.unique(both_words, return_inverse=True)
     first, second = places.reshape(-1, 2).repeat(2, axis=0).T
     meant = np.tile([0, 1], len(both_words))  # 0: the first word is gold, 1: the second
-    n_dev = len(dev.cells)
+    margins = np.concatenate([dev.rows.attention_margin, test.rows.attention_margin])
+    n_dev = len(dev.items.cells)
 
     def accuracy(labels: np.ndarray, place: Head | None = None) -> float:
         """Return the test accuracy of a head, or of the best on dev, with other gold words: 0 or 1, [texts]."""
-        signs = np.where(labels == meant, 1.0, -1.0)[:, None, None]
-        margins = dev_margin * signs[:n_dev], test_margin * signs[n_dev:]
-        on_dev, on_test = (score(margin, margin) for margin in margins)
+        signed = np.where(labels == meant, 1.0, -1.0)[:, None, None] * margins  # [texts, L, H]
+        on_dev = score(signed[:n_dev], signed[:n_dev])
+        on_test = score(signed[n_dev:], signed[n_dev:])
         return float(on_test.accuracy[:, *(place or best_head(on_dev))].mean())
 
     rng = np.random.default_rng(seed)
@@ -113,5 +108,6 @@ def selectivity(
     return accuracy(meant, tested) - float(np.mean(controls))
 
 
-def _word_ids(cell: Cell, word: Word) -> tuple[int, ...]:
+def word_ids(cell: Cell, word: Word) -> tuple[int, ...]:
+    """Return the token ids of a word."""
     return tuple(cell.tokens[position] for position in word)

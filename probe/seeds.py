@@ -20,7 +20,7 @@ from training.metrics import Metrics
 
 _Value = TypeVar("_Value")
 _AT_START = {"accuracy": 0.5}  # value at the start of a curve; the others rise from 0
-_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, with the value that they rise from
+_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, and their start
 SHOWN = {
     "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
     "edge": ("swap", "flips", "author", "nearest"),
@@ -35,7 +35,10 @@ class SweepRun:
     seed: int
     metrics: Metrics
     probe: ProbeResults | None  # None for a non-causal model, whose heads are not tested
-    changes: Mapping[str, Any] = field(default_factory=dict)  # the settings in which it differs from the standard
+    changes: Mapping[str, Any] = field(default_factory=dict)  # from the standard settings
+
+    def finding(self, question: str) -> Finding | None:
+        return self.probe.finding(question) if self.probe else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class QuestionOverSeeds:
     verdicts: list[str]
     levels: list[str]  # judged with all seeds, so one can be E4
     values: dict[str, Summary]  # by the names in SHOWN
-    timing: dict[str, dict[str, Summary]]  # t50 (step) and end of each curve; empty if not probed during training
+    timing: dict[str, dict[str, Summary]]  # t50 (step) and end of each curve; empty without a probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class SeedsResult:
     seeds: list[int]
     runs: list[str]
     questions: list[QuestionOverSeeds]
-    behaviour: dict[str, dict[str, Summary]]  # n, resolved_share and accuracy of the answers, by "QUESTION PART"
+    behaviour: dict[str, dict[str, Summary]]  # n, resolved_share, accuracy, by "QUESTION PART"
     warnings: list[str]
     schema_version: int = 4
 
@@ -80,16 +83,19 @@ class SeedsResult:
 def over_seeds(runs: Sequence[SweepRun], warnings: Sequence[str] = ()) -> SeedsResult:
     """Return what holds over runs with the same settings and different seeds."""
     probes = [run.probe for run in runs if run.probe]
-    findings = _in_all_runs([{each.question: each for each in probe.findings} for probe in probes])
-    answers = _in_all_runs([{f"{each.question} {each.part}": each for each in probe.behaviour} for probe in probes])
+    findings = []
+    answers = []
+    for probe in probes:
+        findings.append({finding.question: finding for finding in probe.findings})
+        answers.append({f"{group.question} {group.part}": group for group in probe.behaviour})
     behaviour = {}
-    for name, groups in answers.items():
+    for name, groups in _in_all_runs(answers).items():
         behaviour[name] = {
             "n": mean_over_runs([group.n for group in groups]),
             "resolved_share": mean_over_runs([group.resolved_share for group in groups]),
             "accuracy": mean_over_runs([group.accuracy.value for group in groups], is_share=True),
         }
-    questions = [_question(of_runs, [run.metrics for run in runs]) for of_runs in findings.values()]
+    questions = [_question(of_runs, runs) for of_runs in _in_all_runs(findings).values()]
     return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, behaviour, list(warnings))
 
 
@@ -120,56 +126,73 @@ def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, tuple
     Both are None if nothing has emerged: a head that ends below the bar of its question, or a resolved share that ends
     at or below 0. If the question was not probed during training, the result is empty.
     """
-    points = [(float(point.step), point.questions[question]) for point in metrics.probe if question in point.questions]
-    if not points:
+    probed = [point for point in metrics.probe if question in point.questions]
+    if not probed:
         return {}
-    steps, of_steps = zip(*points, strict=True)
-    last = of_steps[-1]
-    times: dict[str, tuple[float | None, float | None]] = {}
+    steps = [float(point.step) for point in probed]
+    points = [point.questions[question] for point in probed]
+    last = points[-1]
+
+    def timed(values: Sequence[float], start: float | None, has_emerged: bool) -> tuple[float | None, float | None]:
+        return (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
 
     # What the head does; the first measure of a question is the one that its bar is for.
+    times = {}
     layer, head = place
     has_emerged = next(iter(last.grids.values()))[layer][head] > last.values.get("bar", 0.0)
     for name in last.grids:
-        values = [point.grids[name][layer][head] for point in of_steps]
-        times[name] = (half_rise(steps, values, _AT_START.get(name, 0.0)), values[-1]) if has_emerged else (None, None)
+        values = [point.grids[name][layer][head] for point in points]
+        times[name] = timed(values, _AT_START.get(name, 0.0), has_emerged)
 
     # What the model answers: its loss falls from the first value, and some questions have no answers.
     for name, start in _OF_MODEL.items():
-        values = [point.values[name] for point in of_steps if name in point.values]
-        if len(values) == len(of_steps):
-            has_emerged = start is None or values[-1] > start
-            times[name] = (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
+        values = [point.values[name] for point in points if name in point.values]
+        if len(values) == len(points):
+            times[name] = timed(values, start, start is None or values[-1] > start)
     return times
 
 
 def _in_all_runs(by_run: Sequence[Mapping[str, _Value]]) -> dict[str, list[_Value]]:
     """Return the value of each run for every key that all runs have."""
-    keys = [key for key in by_run[0] if all(key in values for values in by_run)] if by_run else []
-    return {key: [values[key] for values in by_run] for key in keys}
+    columns = {}
+    for key in by_run[0] if by_run else ():
+        if all(key in values for values in by_run):
+            columns[key] = [values[key] for values in by_run]
+    return columns
 
 
-def _question(findings: Sequence[Finding], metrics: Sequence[Metrics]) -> QuestionOverSeeds:
-    """Return the findings of all runs about one question."""
+def _question(findings: Sequence[Finding], runs: Sequence[SweepRun]) -> QuestionOverSeeds:
     # Level E4 needs other seeds with such a head; links need one head alone.
-    name, outcome, n = findings[0].question, findings[0].outcome, len(findings)
-    supported = [each for each in findings if each.verdict == SUPPORTED]
-    n_counted = sum(outcome != "attention" or each.unit == "head" for each in supported)
-    levels = [level_over_seeds(each, QUESTIONS[name], n_counted, n) for each in findings]
-    share = Estimate(len(supported) / n, *share_interval(len(supported), n))
+    name = findings[0].question
+    outcome = findings[0].outcome
+    n = len(findings)
+    supported = [finding for finding in findings if finding.verdict == SUPPORTED]
+    n_supported = len(supported)
+    n_counted = sum(finding.unit == "head" for finding in supported) if outcome == "attention" else n_supported
+    levels = [level_over_seeds(finding, QUESTIONS[name], n_counted, n) for finding in findings]
 
     # Means over the runs, and when each run's own head emerged.
     values = {}
     for measure in SHOWN[outcome]:
-        values[measure] = mean_over_runs([value_of(each, measure) for each in findings], is_share=_is_share(measure))
+        of_runs = [value_of(finding, measure) for finding in findings]
+        values[measure] = mean_over_runs(of_runs, is_share=_is_share(measure))
     timing = {}
-    times = [curve_times(of_run, name, each.place) for of_run, each in zip(metrics, findings, strict=True)]
+    times = [curve_times(run.metrics, name, finding.place) for run, finding in zip(runs, findings, strict=True)]
     for curve, by_run in _in_all_runs(times).items():
         t50, end = zip(*by_run, strict=True)
         timing[curve] = {"t50": mean_over_runs(t50), "end": mean_over_runs(end, is_share=_is_share(curve))}
-    heads = [each.judged.heads for each in findings]
-    verdicts = [each.verdict for each in findings]
-    return QuestionOverSeeds(name, outcome, n, len(supported), share, heads, verdicts, levels, values, timing)
+    return QuestionOverSeeds(
+        question=name,
+        outcome=outcome,
+        n=n,
+        n_supported=n_supported,
+        share=Estimate(n_supported / n, *share_interval(n_supported, n)),
+        heads=[finding.judged.heads for finding in findings],
+        verdicts=[finding.verdict for finding in findings],
+        levels=levels,
+        values=values,
+        timing=timing,
+    )
 
 
 def _is_share(name: str) -> bool:

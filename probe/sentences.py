@@ -89,8 +89,11 @@ def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> li
         return []
     tokens = pad_rows([text.tokens for text in texts]).to(model.device)  # [B, T]
     weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
-    lengths = [len(text.tokens) for text in texts]
-    return [between_words(weights[:, i, :, :n, :n], texts[i]) for i, n in enumerate(lengths)]
+    by_text = []
+    for i, text in enumerate(texts):
+        n_tokens = len(text.tokens)
+        by_text.append(between_words(weights[:, i, :, :n_tokens, :n_tokens], text))
+    return by_text
 
 
 def between_words(weights: np.ndarray, text: TokenizedText) -> np.ndarray:
@@ -127,13 +130,13 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     effects = np.zeros((model.n_layer, model.n_head))
     if not positions:
         return effects
-    tokens, site = (torch.tensor(ids, device=model.device) for ids in ([text.tokens], positions[-1:]))
-    one_pass = model.site_pass(tokens, site)
-    before = one_pass.logits().softmax(-1)  # [1, V]
+    tokens = torch.tensor([text.tokens], device=model.device)
+    one_pass = model.site_pass(tokens, torch.tensor(positions[-1:], device=model.device))
+    unedited = one_pass.logits().softmax(-1)  # [1, V]
     with progress_bar(effects.size, "head") as bar:
         for layer, head in np.ndindex(*effects.shape):
-            after = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
-            effects[layer, head] = float((after - before).abs().sum() / 2)
+            edited = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
+            effects[layer, head] = float((edited - unedited).abs().sum() / 2)
             bar.update()
     return effects
 

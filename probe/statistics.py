@@ -16,8 +16,7 @@ from probe.results import NOT_KNOWN, Estimate
 
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
-Design = Sequence[np.ndarray]  # clusterings, each [N], that are resampled independently of each other
-_FLIPS_FOR_T = 100  # t does not depend on the number of sign flips
+Design = Sequence[np.ndarray]  # clusterings [N] that are resampled independently
 _ZERO_VARIANCE = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
@@ -41,7 +40,7 @@ def ratio_interval(
 def _design_interval(
     numerator: np.ndarray, denominator: np.ndarray, design: Design, n_bootstrap: int, seed: int
 ) -> np.ndarray:
-    n_clusters = min(len(np.unique(clusters)) for clusters in design)
+    n_clusters = min(map(len, map(np.unique, design)))
     if n_clusters < 2:
         return np.full((2, numerator.shape[1]), np.nan)
 
@@ -148,25 +147,21 @@ class Sample:
         """Return the max-T test that the means are above `centre`, or with `two_sided` differ from it."""
         return max_t_test(self.values, self.clusterings, centre, config.n_bootstrap, config.seed, two_sided=two_sided)
 
-    def largest_t(self, config: ProbeConfig) -> float:
-        """Return the largest t of all heads."""
-        return float(max_t_test(self.values, self.clusterings, 0.0, _FLIPS_FOR_T, config.seed).t.max())
+    def chance_level(self, n_flips: int, seed: int) -> float:
+        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above 1/2.
 
-    def chance_level(self, centre: float, n_flips: int, seed: int) -> float:
-        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above centre.
-
-        Then a cluster's mean lies above or below `centre` with equal probability. So the signs of whole clusters are
+        Then a cluster's mean lies above or below 1/2 with equal probability. So the signs of whole clusters are
         flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
         clusterings are added, so that their variances add as in `max_t_test`; this is conservative.
         """
-        centred = self.values.reshape(len(self.values), -1) - centre  # [N_b, heads]
+        centred = self.values.reshape(len(self.values), -1) - 0.5  # [N_b, heads]
         rng = np.random.default_rng(seed)
-        totals = np.zeros((n_flips, centred.shape[1]))  # flipped sums of all clusterings, [B, heads]
+        totals = np.zeros((n_flips, centred.shape[1]))  # sums of all flips, [B, heads]
         for clusters in self.clusterings:
             sums, sizes = _cluster_sums(centred, clusters)
             totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
         best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
-        return centre + float(np.percentile(best, 95))
+        return 0.5 + float(np.percentile(best, 95))
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""
@@ -207,14 +202,11 @@ def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray,
 
 
 def _flipped_totals(sums: np.ndarray, sizes: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the total and its variance, both [B, heads], under each sign pattern [B, C].
-
-    The variance is that of a sum of C independent clusters about their common mean m: C / (C - 1) sum (s S - n m)^2.
-    """
+    """Return the total and its variance, both [B, heads], under each sign pattern [B, C]."""
     totals = signs @ sums
     mean = totals / sizes.sum()
 
-    # sum (s S - n m)^2, multiplied out: s^2 = 1.
+    # That of C independent clusters about their mean m: C / (C - 1) sum (s S - n m)^2, multiplied out with s^2 = 1.
     cross = signs @ (sizes[:, None] * sums)  # sum of s n S
     squares = (sums**2).sum(axis=0) - 2 * mean * cross + mean**2 * (sizes**2).sum()
     variances = squares * len(sizes) / (len(sizes) - 1)
@@ -234,7 +226,8 @@ def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:
 
 def t_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Return Student's 95 % interval of the mean of independent values, such as those of training seeds."""
-    n, mean = len(values), float(np.mean(values))
+    n = len(values)
+    mean = float(np.mean(values))
     half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(n))
     return mean - half, mean + half
 

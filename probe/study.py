@@ -41,7 +41,7 @@ class Study:
     behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
-    scores: HeadScores | None = None  # what every head does at every pair of the questions by attention
+    scores: HeadScores | None = None  # every head at every pair, by attention
 
 
 def study(
@@ -59,19 +59,21 @@ def study(
     are what passages come from.
     """
     seeds = range(config.seed, config.seed + config.n_untrained)
-    asked, missing = askable(questions, items)
-    by_attention = [question for question in asked if question.outcome == "attention"]
+    chosen, missing = askable(questions, items)
+    by_attention = [question for question in chosen if question.outcome == "attention"]
     result = Study(missing=missing)
+
+    # By attention every head is measured once for all questions; by edges each question has passages of its own.
     if by_attention:
-        others = map(untrained, seeds)
-        findings, scores, contract, grids = study_attention(model, others, items, by_attention, config, progress)
+        models = map(untrained, seeds)
+        findings, scores, contract, grids = study_attention(model, models, items, by_attention, config, progress)
         tested = Items([pair for pair in items.pairs if pair.part != DEV])
         result = Study(findings, missing, behaviour_study(model, tested, config), contract, grids, scores)
-    for question in asked:
+    for question in chosen:
         if question.outcome == "edge":
-            others = map(untrained, seeds)
+            models = map(untrained, seeds)
             try:
-                result.findings.append(study_edges(model, others, items, documents, question, config, progress))
+                result.findings.append(study_edges(model, models, items, documents, question, config, progress))
             except UserError as problem:
                 missing.append(str(problem))
     return result
@@ -82,15 +84,15 @@ def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question]
 
     By attention a question needs pairs on dev and on the headline: with few frames it may lack some.
     """
-    asked, missing = [], []
+    chosen = []
+    missing = []
     for question in questions:
-        if question.outcome == "attention":
-            asked += [question] if {DEV, HEADLINE} <= set(items.parts(question.name)) else []
-        elif problem := problem_of(question, items):
+        problem = problem_of(question, items) if question.outcome == "edge" else ""
+        if problem:
             missing.append(problem)
-        else:
-            asked.append(question)
-    return asked, missing
+        elif question.outcome == "edge" or {DEV, HEADLINE} <= set(items.parts(question.name)):
+            chosen.append(question)
+    return chosen, missing
 
 
 def with_dev(dev: Items, test: Items) -> Items:
@@ -98,10 +100,9 @@ def with_dev(dev: Items, test: Items) -> Items:
 
     At undecided sites, which check the instrument, only those with the words of dev.
     """
-    undecided = {question.name for question in UNDECIDED}
-    known = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in undecided]
-    tested = [pair for pair in test.pairs if pair.question not in undecided or pair.part == SAME_WORDS]
-    return Items(known).named(DEV) + Items(tested)
+    of_dev = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in UNDECIDED]
+    tested = [pair for pair in test.pairs if pair.part == SAME_WORDS or pair.question not in UNDECIDED]
+    return Items(of_dev).named(DEV) + Items(tested)
 
 
 def passages_of(

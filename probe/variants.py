@@ -19,14 +19,14 @@ from probe.statistics import t_interval
 from probe.verdict import SUPPORTED
 
 STANDARD = "standard"
-FIRST_STEPS = 20  # gradient norms are averaged over these steps, where all variants are still close to their start
-_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows")}  # by outcome of the question
+FIRST_STEPS = 20  # whose gradient norms are averaged: all variants are close to their start
+_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows")}
 COLUMNS = {
     "gap": Measure("gap to the entropy lower bound", "loss minus the bound, nats/token", ".4f"),
     "loss": Measure("validation loss", "nats/token", ".4f"),
     "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
     "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
-    **{name: MEASURES[name] for names in _OF_HEAD.values() for name in names},
+    **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"])},
     "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
     "gradient_norm": Measure("first gradient norms", f"before clipping, recorded up to step {FIRST_STEPS}"),
     "asymmetry": Measure("asymmetry of the scores", "0: a for b equals b for a, .71: random weights", is_share=True),
@@ -84,9 +84,11 @@ class Comparison:
 def compared_question(runs: Sequence[SweepRun]) -> str:
     """Return the first question by attention that all tested runs have, else the first by edges, "" without one."""
     probes = [run.probe for run in runs if run.probe]
-    findings = probes[0].findings if probes else []
-    shared = [each for each in findings if all(probe.finding(each.question) for probe in probes)]
-    return next((each.question for each in sorted(shared, key=lambda each: each.outcome != "attention")), "")
+    for outcome in _OF_HEAD if probes else ():
+        for finding in probes[0].findings:
+            if finding.outcome == outcome and all(probe.finding(finding.question) for probe in probes):
+                return finding.question
+    return ""
 
 
 def measured(run: SweepRun, question: str) -> dict[str, float]:
@@ -100,13 +102,17 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
 
     # From the model's answers, its head, and all heads.
     if run.probe:
-        answers = {each.part: each.resolved_share for each in run.probe.behaviour if each.question == question}
+        answers = {group.part: group.resolved_share for group in run.probe.behaviour if group.question == question}
         values |= {"resolved_share": answers.get(SAME_WORDS), "resolved_share_headline": answers.get(HEADLINE)}
-        if finding := run.probe.finding(question):
+        if finding := run.finding(question):
             values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
         values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
-    known = {name: value for name, value in values.items() if value is not None and np.isfinite(value)}
-    return {name: known[name] for name in COLUMNS if name in known}
+    known = {}
+    for name in COLUMNS:
+        value = values.get(name)
+        if value is not None and np.isfinite(value):
+            known[name] = value
+    return known
 
 
 def variant_name(changes: Mapping[str, Any]) -> str:
@@ -140,26 +146,29 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     for name, by_seed in names.items():
         seeds = sorted(by_seed)
         of_variant = [by_name[by_seed[seed]] for seed in seeds]
-        findings = [finding for run in of_variant if run.probe and (finding := run.probe.finding(question))]
+        findings = filter(None, [run.finding(question) for run in of_variant])
+        verdicts = [finding.verdict for finding in findings]
 
         # Every measure, with the differences from the standard's runs of the same seeds
-        summaries, differences = {}, {}
+        summaries = {}
+        differences = {}
         for column in COLUMNS:
-            by_run = {run.seed: values[run.name].get(column) for run in of_variant}
-            if not any(value is not None for value in by_run.values()):
+            by_run = [values[run.name].get(column) for run in of_variant]
+            if by_run.count(None) == len(by_run):
                 continue
-            summaries[column] = mean_over_runs(list(by_run.values()), is_share=COLUMNS[column].is_share)
+            summaries[column] = mean_over_runs(by_run, is_share=COLUMNS[column].is_share)
             if name != STANDARD:
-                pairs = [(value, reference.get(seed, {}).get(column)) for seed, value in by_run.items()]
-                differences[column] = mean_difference([a - b for a, b in pairs if a is not None and b is not None])
+                of_standard = [reference.get(seed, {}).get(column) for seed in seeds]
+                paired = np.array(by_run, dtype=float) - np.array(of_standard, dtype=float)  # None is nan
+                differences[column] = mean_difference(paired[np.isfinite(paired)])
         variants.append(
             Variant(
                 name=name,
                 seeds=seeds,
                 unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
                 runs=[run.name for run in of_variant],
-                verdicts=[finding.verdict for finding in findings],
-                n_supported=sum(finding.verdict == SUPPORTED for finding in findings),
+                verdicts=verdicts,
+                n_supported=verdicts.count(SUPPORTED),
                 values=summaries,
                 differences=differences,
             )
@@ -167,7 +176,7 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     return Comparison(question=question, standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
-def mean_difference(differences: Sequence[float]) -> Difference:
+def mean_difference(differences: Sequence[float] | np.ndarray) -> Difference:
     """Return the mean of paired differences with its interval and test.
 
     The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is
@@ -189,6 +198,7 @@ def mean_difference(differences: Sequence[float]) -> Difference:
         (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )
     low, high = t_interval(values)
-    p, smallest_p = float(test.pvalue), 2.0 ** (1 - n)
+    p = float(test.pvalue)
+    smallest_p = 2.0 ** (1 - n)
     is_significant = (low > 0 or high < 0) and p <= max(0.05, smallest_p)
     return Difference(n, mean, (low, high), p, smallest_p, is_significant)

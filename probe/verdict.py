@@ -1,9 +1,4 @@
-"""What may be claimed of heads: the bars of a question (`probe.questions`) against what was measured.
-
-outcome      supported               suggestive
-attention    all criteria            the first, which random weights cannot meet, and at least one other
-edge         all of E1, E2 and E3    all of E1 and E2
-"""
+"""What may be claimed of heads: the bars of a question (`probe.questions`) against what was measured."""
 
 import math
 import operator
@@ -11,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probe.questions import MAX_OTHER_TYPE, MAX_P, Bar, Question
-from probe.results import Criterion, Estimate, Finding, Tested
+from probe.results import Criterion, Estimate, Finding, Head, Tested
 from probe.statistics import MIN_SEEDS
 
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
 NOT_ESTABLISHED = "not established"
-UNKNOWN_TO_MODEL = "the model does not know"  # edge only: its choice is not shown to follow the entities
+UNKNOWN_TO_MODEL = "the model does not know"  # edge: its choice may ignore the entities
 MIN_SHARE_OF_SEEDS = 0.8  # four of five
 _BAR_LEVELS = ("E1", "E2", "E3")
 _COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}
 _TYPE_NAMES = {"previous": "previous-token", "induction": "induction"}
-_CONSTANT = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
 
 
 def judged(
@@ -51,7 +45,11 @@ def judged(
 
     # The verdict, and the level up to which everything is met
     passed = {criterion.name for criterion in criteria if criterion.passed}
-    level = "E0" if exclusions else level_of(criteria)
+    level = "E0"
+    for higher in _BAR_LEVELS:
+        if exclusions or not all(criterion.passed for criterion in criteria if criterion.level == higher):
+            break
+        level = higher
     verdict = NOT_ESTABLISHED
     if not exclusions and len(passed) == len(criteria):
         verdict = SUPPORTED
@@ -63,14 +61,10 @@ def judged(
     return replace(tested, criteria=criteria, verdict=verdict, level=level, reasons=reasons)
 
 
-def level_of(criteria: Sequence[Criterion]) -> str:
-    """Return the highest level for which all criteria, and those of all lower levels, are met."""
-    reached = "E0"
-    for level in _BAR_LEVELS:
-        if not all(criterion.passed for criterion in criteria if criterion.level == level):
-            break
-        reached = level
-    return reached
+def unit_of(head: Tested, together: Tested | None, curve: Sequence[tuple[Head, float, Estimate]], least: float) -> str:
+    """Return what a verdict is about: a supported set that swaps `least` on dev takes the place of a weaker head."""
+    is_set = together is not None and together.verdict == SUPPORTED and curve[-1][1] >= least
+    return "set" if is_set and head.verdict != SUPPORTED else "head"
 
 
 def level_over_seeds(finding: Finding, question: Question, n_supported: int, n_seeds: int) -> str:
@@ -93,7 +87,8 @@ def exclusions_of(question: Question, head_type: Mapping[str, float], values: Ma
         if name in question.exclusions and weight > MAX_OTHER_TYPE:
             reasons.append(f"no claim: it is a {words} head (weight {show(weight)}; at most {MAX_OTHER_TYPE})")
     if "value_contrast" in question.exclusions and {"contrast", "value_contrast"} <= values.keys():
-        contrast, weighted = values["contrast"].value, values["value_contrast"].value
+        contrast = values["contrast"].value
+        weighted = values["value_contrast"].value
         if contrast * weighted < 0:
             contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
             reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
@@ -105,19 +100,22 @@ def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], a
     measured = {bar.key: _value(bar, values) for bar in bars}
     limits = {bar.key: f"{bar.needed} {bar.limit:g}" for bar in bars}
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None]
-    outcome, reason = "met", ""
+    outcome = "not met"
     if answer_is_constant and bars[0].measure == "swap":
-        outcome, reason = "not met", _CONSTANT
+        reason = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
     elif missing:
         outcome = "not measured"
         reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
-    elif not all(_is_met(bar, values) for bar in bars):
+    elif all(_is_met(bar, values) for bar in bars):
+        outcome = "met"
+        reason = ""
+    else:
         # The reason may name every value, end of an interval and bar.
         texts = {name: show(estimate.value) for name, estimate in values.items()}
         texts |= {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
         for end in ("low", "high"):
             texts |= {f"{name}_{end}": show(getattr(estimate, end)) for name, estimate in values.items()}
-        outcome, reason = "not met", bars[0].reason.format_map(texts)
+        reason = bars[0].reason.format_map(texts)
     return Criterion(name, bars[0].level, measured, limits, outcome, reason)
 
 

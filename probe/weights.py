@@ -11,57 +11,44 @@ from data.pairs import Cell
 from model.observe import ObservableModel
 from probe.batches import pad_rows
 from probe.results import NOT_KNOWN, Estimate, Head
+from probe.rules import word_ids
 from probe.statistics import ratio_interval
 
 N_BOOTSTRAP = 1000
-_N_ROWS, _N_DISTINCT = 16, 24  # random tokens, for the types of heads; different tokens before the repetition
-WordIds = tuple[int, ...]  # token ids of a word
+_N_ROWS = 16  # rows of random tokens, for the types of heads
+_N_DISTINCT = 24  # tokens before the repetition
 
 
 def ov_auc(model: ObservableModel, cells: Sequence[Cell], head: Head, *, seed: int) -> Estimate:
     """Return whether the head's OV circuit maps each mention to its own answers; the texts are those of one question.
 
     The mean over words of the area under the ROC curve: 1 if attending to a word raises each of its own answers above
-    all others, .5 by chance. Its 95 % bootstrap interval is over words. nan if the model's weights or the answers do
-    not allow it.
+    all others, .5 by chance. Words that have all answers or none are left out. Its 95 % bootstrap interval is over
+    words. nan if the model's weights or the answers do not allow it.
     """
     # The answers of the texts in which a word is the antecedent
-    answers: dict[WordIds, set[int]] = defaultdict(set)
+    answers: dict[tuple[int, ...], set[int]] = defaultdict(set)
     for cell in cells:
         for word in cell.meant:
-            answers[tuple(cell.tokens[position] for position in word)].update(cell.answers)
-    areas = answer_areas(model, answers, head, cells[0].tokens[0])
-    if not len(areas):
+            answers[word_ids(cell, word)].update(cell.answers)
+    targets = sorted(set().union(*answers.values()))
+    words = [word for word in answers if 0 < len(answers[word]) < len(targets)]
+    logits = ov_logits(model, words, targets, head, cells[0].tokens[0]) if words else None
+    if logits is None:
         return NOT_KNOWN
-    each_word = np.arange(len(areas))
-    interval = ratio_interval(areas[:, None], np.ones(len(areas)), [(each_word,)], N_BOOTSTRAP, seed)
+
+    # The area is the share of pairs (own answer, other answer) in which the own one is raised more; a tie is half.
+    areas = np.empty(len(words))
+    for i, raised in enumerate(logits.double().cpu().numpy()):
+        is_answer = np.isin(targets, list(answers[words[i]]))
+        differences = np.subtract.outer(raised[is_answer], raised[~is_answer])
+        areas[i] = np.heaviside(differences, 0.5).mean()
+    interval = ratio_interval(areas[:, None], np.ones(len(areas)), [(np.arange(len(areas)),)], N_BOOTSTRAP, seed)
     return Estimate(float(areas.mean()), *interval[:, 0].tolist())
 
 
-def answer_areas(model: ObservableModel, answers: dict[WordIds, set[int]], head: Head, start_token: int) -> np.ndarray:
-    """Return for each word the area under the ROC curve of its own answers against all others: [W].
-
-    Words whose answers are all or none of the answers are left out; empty if the model's weights are not known.
-    """
-    targets = sorted(set().union(*answers.values()))
-    words = [word for word, own in answers.items() if 0 < len(own) < len(targets)]
-    logits = ov_logits(model, words, targets, head, start_token) if words else None
-    if logits is None:
-        return np.empty(0)
-
-    # The area is the share of pairs (own answer, other answer) in which the own one is raised more; a tie is half.
-    areas = []
-    for word, raised in zip(words, logits.double().cpu().numpy(), strict=True):
-        is_answer = np.array([target in answers[word] for target in targets])
-        others = np.sort(raised[~is_answer])
-        n_lower, n_not_higher = (np.searchsorted(others, raised[is_answer], side) for side in ("left", "right"))
-        n_pairs = (n_lower.sum() + n_not_higher.sum()) / 2
-        areas.append(n_pairs / (is_answer.sum() * (~is_answer).sum()))
-    return np.array(areas)
-
-
 def ov_logits(
-    model: ObservableModel, words: Sequence[WordIds], targets: Sequence[int], place: Head, start_token: int
+    model: ObservableModel, words: Sequence[tuple[int, ...]], targets: Sequence[int], place: Head, start_token: int
 ) -> Tensor | None:
     """Return what the head adds to the logits of `targets` if it attends to each word alone, [W, targets].
 

@@ -12,7 +12,7 @@ from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
-from report.reproduce import ablation_code, reproducing_commands
+from report.reproduce import reproducing_commands
 from report.tables import finding_tables, head_names, model_tables
 from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
@@ -29,17 +29,19 @@ _SHOWN_GROUPS = {  # by kind of `Shown`
     "typical": ("Real passages", "Passages of the tested documents, up to the word before the pronoun. The effect of "
                 "exchanging the head's weights is near the median in them: selected by this rule, not by hand."),
 }  # fmt: skip
-_BLOCK_NOTE = (
-    "Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the "
-    "nouns, is right in two of them."
+_BLOCK = PageGroup(
+    title="One block",
+    note="Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the "
+    "nouns, is right in two of them.",
 )
-_CUE_NOTE = (
-    "At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides what "
-    "“it” is."
+_CUE = PageGroup(
+    title="Tired or soft",
+    note="At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides "
+    "what “it” is.",
 )
 _ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
     "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
-    "answer_accuracy": ("The model's answers", "share of answers that are right (0.5 by chance)", 0, 1),
+    "answer_accuracy": ("The model's answers", "share of right answers (0.5 by chance)", 0, 1),
     "follows": ("The model's choice", "follows the entity (0.5 by chance)", 0, 1),
     "margin": ("Margin", "half the difference between a passage and its twin, nats", None, None),
 }
@@ -64,11 +66,13 @@ def page_content(
     findings = results.findings if results else []
 
     # Sentences in the order of their importance, because there may not be room for all
-    groups = {"yours": _YOURS} if texts else {}
+    groups = {"yours": _YOURS}
     sentences = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
     for name, question in QUESTIONS.items():
-        groups |= {name: _example_group(question.examples)} if question.examples else {}
-        sentences.append(_example_sentences(opened, name, question.examples))
+        if question.examples:
+            decides_last = all(example.text.endswith(example.query) for example in question.examples)
+            groups[name] = _BLOCK if decides_last else _CUE
+            sentences.append(_example_sentences(opened, name, question.examples))
     for finding in findings:
         for kind, (title, note) in _SHOWN_GROUPS.items():
             name = f"{kind}-{finding.question}"
@@ -76,24 +80,17 @@ def page_content(
             sentences.append(_shown_sentences(opened, name, finding.examples_of(kind)))
     chosen = within_size(sentences, omissions)
 
-    # How a run was resumed is shown elsewhere on the page.
-    warnings = [warning for warning in results.warnings if warning not in opened.resumed] if results else []
-    training = training_content(metrics)
-    shown = [_finding_content(finding, results.model, chosen) for finding in findings] if results else []
-    measured = {name: None for finding in shown for name in finding.grids}
-    measured |= {chart["measure"]: None for charts in (training or {}).get("charts", {}).values() for chart in charts}
     return PageContent(
         run=_about(opened, results),
         heading=f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to",
-        notes=[*notes, *warnings],
+        notes=[*notes, *(results.warnings if results else opened.resumed)],
         max_p=MAX_P,
-        findings=shown,
-        measures={name: _measure(name) for name in measured if name in MEASURES},
+        findings=[_finding_content(finding, results.model, chosen) for finding in findings] if results else [],
+        measures={name: _measure(name) for name in MEASURES},
         groups=groups,
         sentences=chosen,
-        training=training,
+        training=training_content(metrics),
         tables=model_tables(results) if results else [],
-        resumed=opened.resumed,
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
@@ -111,17 +108,18 @@ def _measure(name: str) -> dict[str, Any]:
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     """Return the name, shape, training and provenance of a model, and the commands that make the page again."""
+    # A line of facts below the name
     model = opened.model
-    own = [finding.file for finding in results.findings if finding.file] if results else []
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads",
         f"width {opened.shape['d_model']}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
-        f"trained on {opened.data.source}, seed {opened.seed}"
-        if opened.data and not opened.is_external
-        else "trained elsewhere",
     ]
+    if opened.data and not opened.is_external:
+        facts.append(f"trained on {opened.data.source}, seed {opened.seed}")
+    else:
+        facts.append("trained elsewhere")
     if opened.departures:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
     return PageModel(
@@ -130,8 +128,8 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
         facts=" · ".join(facts),
         n_layer=model.n_layer,
         n_head=model.n_head,
-        environment=opened.environment,
-        commands=reproducing_commands(opened, results.settings if results else None, own[0] if own else None),
+        environment=dict(opened.environment),
+        commands=reproducing_commands(opened, results),
     )
 
 
@@ -141,7 +139,7 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
     return PageFinding(
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
-        tables=finding_tables(finding), ablation=ablation_code(finding, model), does_not_show=limits_of(finding, model),
+        tables=finding_tables(finding), does_not_show=limits_of(finding, model),
         reasons=finding.judged.reasons, grids=finding.grids,
         sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )  # fmt: skip
@@ -173,17 +171,16 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     notes = lint(text)
 
     # The first word is selected on the page: one that decides comes before its pronoun. Word 0 is the start token.
-    spans = [span for note in notes for span in (note.clue, note.span) if span]
-    query = list(dict.fromkeys(1 + tokenized.word_spans.index(span) for span in spans))
-    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", [query, [], []], True)
-    return replace(content, notes=[*unknown_note(opened, tokenized), *(note.note for note in notes)])
-
-
-def _example_group(examples: Sequence[Example]) -> PageGroup:
-    """Return the group of worked examples; those that decide at the last word only have a cue."""
-    if all(example.text.endswith(example.query) for example in examples):
-        return PageGroup(title="One block", note=_BLOCK_NOTE)
-    return PageGroup(title="Tired or soft", note=_CUE_NOTE)
+    query: dict[int, None] = {}
+    comments = unknown_note(opened, tokenized)
+    for note in notes:
+        comments.append(note.note)
+        for span in (note.clue, note.span):
+            if span:
+                query[1 + tokenized.word_spans.index(span)] = None
+    roles = [list(query), [], []]
+    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", roles, True)
+    return replace(content, notes=comments)
 
 
 def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:
@@ -206,8 +203,9 @@ def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown])
     sentences = []
     for i, shown in enumerate(examples, 1):
         text = opened.tokenize(shown.text)
-        places = [[shown.query], *([mention[0] for mention in mentions] for mentions in (shown.meant, shown.other))]
-        roles = [[text.word_of_token[place] for place in of_role] for of_role in places]
+        roles = []
+        for mentions in ([[shown.query]], shown.meant, shown.other):
+            roles.append([text.word_of_token[mention[0]] for mention in mentions])
         title = f"Sentence {i} of {len(examples)}."
         sentences.append(_sentence_content(opened, text, f"{group}-{i}", title, roles, bool(shown.next)))
     return sentences
@@ -249,41 +247,43 @@ def training_content(metrics: Metrics) -> dict[str, Any] | None:
     losses = [record for record in metrics.validation if record.loss is not None]
     if not losses:
         return None
+    floors = [record.floor for record in losses]
+    loss = {
+        "steps": [record.step for record in losses],
+        "validation": [record.loss for record in losses],
+        "floor": None if None in floors else floors,
+    }
 
     # Questions that every evaluation has tested
     charts = {}
-    for question in dict.fromkeys(name for point in metrics.probe for name in point.questions):
+    for question in metrics.probe[0].questions if metrics.probe else ():
         points = [point.questions[question] for point in metrics.probe if question in point.questions]
         if len(points) == len(metrics.probe):
             charts[question] = _charts(points)
-    floors = [record.floor for record in losses]
-    loss = {"steps": [record.step for record in losses], "validation": [record.loss for record in losses]}
-    steps = [point.step for point in metrics.probe]
-    return {"steps": steps, "charts": charts, "loss": loss | {"floor": None if None in floors else floors}}
+    return {"steps": [point.step for point in metrics.probe], "charts": charts, "loss": loss}
 
 
 def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
     """Return a chart for each measure of all heads [S][L][H], then one for what the model answers [S]."""
-    charts = []
+    charts: list[dict[str, Any]] = []
     for name in points[0].grids:
         measure = MEASURES[name]
-        lines = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)] if name == "accuracy" else []
-        low, high = (0, 1) if measure.is_share else (None, None)
-        heads = [point.grids[name] for point in points]
-        charts.append(_chart(name, measure.label.capitalize(), heads, lines, low, high))
-    known = [name for name in _ANSWER_CHARTS if all(name in point.values for point in points)]
-    for name in known:
-        if name == "answer_accuracy" and "resolved_share" in known:
-            continue  # the clearer measure of the same
-        title, line, low, high = _ANSWER_CHARTS[name]
-        charts.append(_chart(name, title, None, [_line(name, line, "head", points)], low, high))
+        title = measure.label.capitalize()
+        chart: dict[str, Any] = {"measure": name, "title": title, "lines": [], "low": None, "high": None}
+        chart["heads"] = [point.grids[name] for point in points]
+        if measure.is_share:
+            chart |= {"low": 0, "high": 1}
+        if name == "accuracy":
+            chart["lines"] = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)]
+        charts.append(chart)
+
+    # The curves of the answers; the less clear measure of the same is left out
+    for name, (title, line, low, high) in _ANSWER_CHARTS.items():
+        is_second = name == "answer_accuracy" and charts[-1]["measure"] == "resolved_share"
+        if not is_second and all(name in point.values for point in points):
+            lines = [_line(name, line, "head", points)]
+            charts.append({"measure": name, "title": title, "heads": None, "lines": lines, "low": low, "high": high})
     return charts
-
-
-def _chart(
-    name: str, title: str, heads: Any, lines: list[Any], low: float | None, high: float | None
-) -> dict[str, Any]:
-    return {"measure": name, "title": title, "heads": heads, "lines": lines, "low": low, "high": high}
 
 
 def _line(value: str, name: str, kind: str, points: Sequence[HeadPoint]) -> dict[str, Any]:

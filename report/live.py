@@ -1,7 +1,7 @@
 """The live model of the report page: weights and tokenizer with which the page's script runs the model itself."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,18 +9,16 @@ from tokenizers import Tokenizer
 
 from data.config import TokenizerKind
 from data.errors import UserError
-from model.config import ModelConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Head, ProbeResults, Shown
-from probe.sentences import EXAMPLE_BLOCK, START
+from probe.results import ProbeResults
+from probe.sentences import EXAMPLE_BLOCK
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
-MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # the page has a model of this size unless the user says live=false
+MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
 _PRONOUN_PAIR = ["she", "he"]  # whose probabilities the page compares after a text in English
-_ROUNDING = "The weights in this file are rounded to float16, so its numbers are a little different from the program's."
 _ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
 
 
@@ -45,13 +43,9 @@ class LiveModel:
     parameters: list[tuple[str, int]]  # name and size, in the order of the weights
     type: str  # number format of the weights: "float32" or "float16"
     weights: str  # base64
-    rounding: str  # what float16 changes; "" for float32
-    earlier_steps: list[int]
-    earlier: list[str]  # base64 of the float16 weights at these steps
+    earlier: WeightHistory  # float16
     tokenizer: LiveTokenizer
-    start_name: str  # how a list of words shows the start token
     text: str  # the sentence that the page begins with
-    head: Head | None  # that is selected with the sentence; None: that of the page
     pair: list[str]  # two words whose probabilities are compared; empty: chosen for each text
 
 
@@ -72,8 +66,7 @@ def live_content(
 ) -> Live:
     """Return the live model of the page, if the page can run it and the user wants it.
 
-    `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with the head and an example of the first
-    finding, if that has no worked example.
+    `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with an example of the first finding.
     """
     if wanted is False:
         return Live(None, "")
@@ -86,36 +79,36 @@ def live_content(
         remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
         return Live(None, f"No live model in this file: {remedy}.")
 
-    # A sentence to begin with: the worked block, or what was tested of an own question or of English text
-    text, head = (EXAMPLE_BLOCK[0].text if opened.has_stories else _ENGLISH_TEXT), None
-    pair = [] if opened.has_stories else _PRONOUN_PAIR
+    # A sentence to begin with: a tested one of an own question or of English text, or the worked block
     finding = results.findings[0] if results and results.findings else None
-    if finding and finding.examples and finding.examples[0].kind != "worked":
-        shown = finding.examples[0]
-        head = finding.place
-        text = shown.text.rstrip() if shown.next else _up_to_query(opened, shown)
+    shown = finding.examples[0] if finding and finding.examples else None
+    if shown and shown.kind != "worked":
+        end = len(shown.text.rstrip()) if shown.next else opened.tokenize(shown.text).spans[shown.query - 1][1]
+        text = shown.text[:end]
         pair = [word.lower() for word, _ in shown.next]
+    elif opened.has_stories:
+        text = EXAMPLE_BLOCK[0].text
+        pair = []
+    else:
+        text = _ENGLISH_TEXT
+        pair = _PRONOUN_PAIR
 
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer
     is_small = opened.n_parameters <= MAX_HISTORY_WEIGHTS
-    steps, earlier = _thinned(history, opened.step, omissions) if is_small else ([], [])
     shown_model = LiveModel(
-        source=opened.source, step=opened.step, shape=plain_shape(model.config),
+        source=opened.source,
+        step=opened.step,
+        shape=dict(opened.shape),
         parameters=[(name, parameter.numel()) for name, parameter in model.named_parameters()],
         type="float32" if is_small else "float16",
         weights=pack_parameters(model, torch.float32 if is_small else torch.float16),
-        rounding="" if is_small else _ROUNDING, earlier_steps=steps, earlier=earlier, tokenizer=tokenizer,
-        start_name=START, text=text, head=head, pair=pair,
-    )  # fmt: skip
+        earlier=_thinned(history, opened.step, omissions),
+        tokenizer=tokenizer,
+        text=text,
+        pair=pair,
+    )
     return Live(shown_model, "")
-
-
-def _up_to_query(opened: OpenedModel, sentence: Shown) -> str:
-    """Return the start of a sentence, which ends with the word at which heads are read."""
-    text = opened.tokenize(sentence.text)
-    word = text.word_of_token[sentence.query]  # 0: the start
-    return sentence.text[: text.word_spans[word - 1][1]]
 
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:
@@ -138,11 +131,6 @@ def _obstacle(opened: OpenedModel, tokenizer: LiveTokenizer | None) -> str:
     return ""
 
 
-def plain_shape(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a model as JSON values."""
-    return {name: getattr(value, "value", value) for name, value in asdict(config).items()}
-
-
 def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
     """Return what the page needs to run a tokenizer, None if it is none of the three that train.py makes.
 
@@ -150,38 +138,34 @@ def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
     """
     content = json.loads(tokenizer.to_str())
     model = content["model"]
-    before = content["pre_tokenizer"] or {}
+    splitter = content["pre_tokenizer"] or {}
     # Which of data/tokenizer.py?
     kinds = {"WordLevel Whitespace": "words", "WordLevel Split": "characters", "BPE ByteLevel": "bpe"}
-    kind = kinds.get(f"{model['type']} {before.get('type')}")
+    kind = kinds.get(f"{model['type']} {splitter.get('type')}")
     variants = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+    is_variant = any(map(model.get, variants)) or splitter.get("add_prefix_space")
     is_known = {
         "words": True,
-        "characters": (before.get("pattern"), before.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
-        "bpe": not (before.get("add_prefix_space") or any(model.get(name) for name in variants))
-        and before.get("use_regex", True),
+        "characters": (splitter.get("pattern"), splitter.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
+        "bpe": splitter.get("use_regex", True) and not is_variant,
     }
     ids = tokenizer.get_vocab()
     vocabulary = sorted(ids, key=lambda token: ids[token])
-    has_gaps = [ids[token] for token in vocabulary] != list(range(len(vocabulary)))
+    has_gaps = sorted(ids.values()) != list(range(len(ids)))
     if kind is None or not is_known[kind] or has_gaps or content["normalizer"] is not None:
         return None
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.get("merges", ())]
+    merges = list(map(" ".join, model.get("merges", ())))
     return LiveTokenizer(kind, vocabulary, merges, start, ids.get(model.get("unk_token")))
 
 
-def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> tuple[list[int], list[str]]:
-    """Return steps other than `last` with their weights, evenly chosen if there is no room for all."""
+def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> WeightHistory:
+    """Return the weights at steps other than `last`, evenly chosen if there is no room for all."""
     if history is None:
-        return [], []
-    steps, data = [], []
-    for step, weights in zip(history.steps, history.data, strict=True):
-        if step != last:
-            steps.append(step)
-            data.append(weights)
-    room = MAX_HISTORY_CHARACTERS // max(1, len(data[0])) if data else 0
-    if len(steps) <= room:
-        return steps, data
-    omissions.append(f"the weights at {len(steps) - room} of {len(steps)} steps of training, for their size")
-    chosen = torch.linspace(0, len(steps) - 1, room).round().int().tolist()
-    return [steps[i] for i in chosen], [data[i] for i in chosen]
+        return WeightHistory([], [])
+    chosen = [i for i, step in enumerate(history.steps) if step != last]
+    room = MAX_HISTORY_CHARACTERS // len(history.data[0])
+    if len(chosen) > room:
+        omissions.append(f"the weights at {len(chosen) - room} of {len(chosen)} steps of training, for their size")
+        places = torch.linspace(0, len(chosen) - 1, room).round().int().tolist()
+        chosen = [chosen[place] for place in places]
+    return WeightHistory([history.steps[i] for i in chosen], [history.data[i] for i in chosen])

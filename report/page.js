@@ -10,7 +10,7 @@ function drawQuestions() {
 function selectQuestion(i) {
   const [layer, head] = content.findings[i].place;
   update({ question: i, layer, head, score: measuresOf(content.findings[i])[0] ?? "weight" });
-  selectSentence([...groupsNow().values()][0]?.[0]);
+  selectSentence();
 }
 
 function showQuestion() {
@@ -26,7 +26,7 @@ document.getElementById("training").hidden = !training;
 document.getElementById("slider").hidden = steps.length === 0;
 drawLive();
 if (question()) selectQuestion(0);
-else selectSentence([...groupsNow().values()][0]?.[0]);
+else selectSentence();
 redrawOn("question", showQuestion);
 redrawOn("question layer head score time sentence query target edits revision pair", drawHeads);
 redrawOn("question sentence", drawGroups);

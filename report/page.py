@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from report.tables import Table
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
     "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_heads", "page_sentences",
-    "page_save", "page_training", "page_live", "page",
+    "page_training", "page_live", "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
@@ -45,7 +44,7 @@ class PageModel:
     facts: str
     n_layer: int
     n_head: int
-    environment: Mapping[str, Any]
+    environment: dict[str, Any]
     commands: list[str]  # that make the page again
 
 
@@ -60,7 +59,6 @@ class PageFinding:
     place: Head  # the chosen head
     claim: str
     tables: list[Table]
-    ablation: str  # code
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
     grids: dict[str, Grid]  # all heads, by measure
@@ -73,7 +71,7 @@ class PageGroup:
 
     title: str
     note: str
-    question: str | None = None  # the only one that they belong to; None: they are shown with every question
+    question: str | None = None  # the only one that shows them; None: every question does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,6 @@ class PageContent:
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     tables: list[Table] = field(default_factory=list)
-    resumed: Sequence[str]
     omissions: list[str]  # parts that are left out for their size
     live: Live = Live(None, "")
 
@@ -121,34 +118,31 @@ def page(content: PageContent) -> str:
     Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
     result can be encoded as UTF-8 whatever the content holds.
     """
+    # Every value is made printable before it is escaped.
     templates = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True
     )
     templates.filters["first_sentence"] = _first_sentence
-    script, style = script_text(), style_text()
+    script = _script_text()
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return templates.get_template("page.html").render(
         content=content,
         badges=BADGES,
         longest_unbroken=LONGEST_UNBROKEN,
-        policy=Markup(policy(script, style)),
+        policy=Markup(_policy(script, style)),
         style=Markup(style),
         script=Markup(script),
         embedded=Markup(_embedded_json(content)),
     )
 
 
-def script_text() -> str:
+def _script_text() -> str:
     """Return the script of the page; its files share one scope."""
     script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     return f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
 
 
-def style_text() -> str:
-    """Return the style of the page."""
-    return (FOLDER / "page.css").read_text(encoding="utf-8")
-
-
-def policy(script: str, style: str) -> str:
+def _policy(script: str, style: str) -> str:
     """Return the Content-Security-Policy that allows exactly this script and this style."""
     hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in (script, style)]
     sources = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)

@@ -78,7 +78,9 @@ function roleOf(sentence, position) {
 
 // Scores of heads
 
-const OF_SENTENCE = { weight: "attention weight", effect: "effect of removing each head" };
+// Of the selected sentence, and of all tested texts; `centre` is white, and null: white is 0 and the largest full colour.
+const OF_SENTENCE = { weight: { label: "attention weight", centre: 0 }, effect: { label: "effect of removing each head", centre: null } };
+const measures = { ...content.measures, ...OF_SENTENCE };
 
 // The measures of all heads that a question has, after or during training; p only decides the dots.
 function measuresOf(finding) {
@@ -88,10 +90,6 @@ function measuresOf(finding) {
 
 function chartsOf(finding) {
   return training?.charts[finding?.question] ?? [];
-}
-
-function scoreName(name = state.score) {
-  return OF_SENTENCE[name] ?? content.measures[name].label;
 }
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.

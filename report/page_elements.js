@@ -18,8 +18,14 @@ function shape(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
+// Fill a part of the page again; the focus stays on the control of the same name, or goes to the first button.
 function show(id, ...children) {
-  document.getElementById(id).replaceChildren(...children.filter((child) => child !== null));
+  const part = document.getElementById(id);
+  const name = part.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+  part.replaceChildren(...children.filter((child) => child !== null));
+  if (!name) return;
+  const same = [...part.querySelectorAll("[data-name]")].find((control) => control.dataset.name === name);
+  (same ?? part.querySelector("button"))?.focus();
 }
 
 // A word as a label: control characters visible, bidirectional controls removed, long words cut.
@@ -50,14 +56,6 @@ function menu(legend, options, selected, select) {
   const list = element("select", { "data-name": legend }, ...items);
   list.addEventListener("change", () => select(options[list.selectedIndex][0]));
   return element("label", { class: "menu" }, element("span", {}, legend), list);
-}
-
-// Draw a part of the page again; the focus stays on the control of the same name, or goes to `otherwise`.
-function keepFocus(id, draw, otherwise) {
-  const part = document.getElementById(id);
-  const name = part.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-  draw();
-  if (name) (part.querySelector(`[data-name="${name}"]`) ?? part.querySelector(otherwise))?.focus();
 }
 
 // One tab stop for a set of buttons; arrow keys move the focus, `columns` at a time for up and down.

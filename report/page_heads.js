@@ -2,7 +2,7 @@
 
 function drawScoreChoice() {
   const ofSentence = [...(content.sentences.length || live ? ["weight"] : []), ...(live ? ["effect"] : [])];
-  const options = [...measuresOf(question()), ...ofSentence].map((name) => [name, scoreName(name)]);
+  const options = [...measuresOf(question()), ...ofSentence].map((name) => [name, measures[name].label]);
   show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
@@ -14,14 +14,12 @@ function drawHeads() {
   );
   const table = element(
     "table",
-    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${scoreName()}` },
+    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${measures[state.score].label}` },
     element("thead", {}, element("tr", {}, element("td"), ...numbers)),
     element("tbody", {}, ...rows),
   );
-  const hadFocus = document.getElementById("heads-grid").contains(document.activeElement);
   show("heads-grid", table);
   arrowKeys([...table.querySelectorAll("button")], nHead);
-  if (hadFocus) table.querySelector("[aria-pressed=true]").focus();
   show("heads-legend", meaning(scores), element("span", { class: "keys" }, ...keysOf(scores)));
 }
 
@@ -31,14 +29,14 @@ function headButton(layer, head, scores) {
   const isSelected = layer === state.layer && head === state.head;
   const p = question()?.grids.p?.[layer][head] ?? 1; // null: not tested
   const isMarked = state.time === END && !OF_SENTENCE[state.score] && p < content.max_p;
-  const facts = [`layer ${layer} head ${head}`, `${scoreName()} ${number(value)}`];
+  const facts = [`layer ${layer} head ${head}`, `${measures[state.score].label} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
   const select = button(number(value), () => update({ layer, head }), {
     "aria-pressed": String(isSelected),
     tabindex: isSelected ? "0" : "-1",
     "aria-label": facts.join(", "),
-    "data-head": headName(layer, head),
+    "data-name": headName(layer, head),
     class: isChosen(layer, head) ? "chosen" : null,
   });
 
@@ -53,7 +51,7 @@ function headButton(layer, head, scores) {
 // -1: full orange, 0: no colour, 1: full blue.
 function tintOf(value, scores) {
   if (value === null) return 0;
-  const centre = state.score === "weight" ? 0 : (content.measures[state.score]?.centre ?? null);
+  const { centre } = measures[state.score];
   if (centre === null) return value / Math.max(0.1, ...scores.flat().map(Math.abs));
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
 }
@@ -61,10 +59,11 @@ function tintOf(value, scores) {
 function keysOf(scores) {
   const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
   const keys = question() ? [key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`)] : [];
-  const centre = content.measures[state.score]?.centre ?? 0;
-  let [blue, orange] = centre || content.measures[state.score]?.centre === null ? [`above ${centre}`, `below ${centre}`] : [];
-  if (state.score === "effect" && scores) [blue, orange] = comparedWords(sentences.get(state.sentence).text).map((word) => `towards “${label(word)}”`);
-  return blue ? [...keys, key("swatch blue", blue), key("swatch orange", orange)] : keys;
+  const { centre } = measures[state.score];
+  if (centre === 0 || !scores) return keys; // one colour
+  let [blue, orange] = [`above ${centre ?? 0}`, `below ${centre ?? 0}`];
+  if (state.score === "effect") [blue, orange] = comparedWords(sentences.get(state.sentence).text).map((word) => `towards “${label(word)}”`);
+  return [...keys, key("swatch blue", blue), key("swatch orange", orange)];
 }
 
 function meaning(scores) {
@@ -75,7 +74,7 @@ function meaning(scores) {
     const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
     return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
   }
-  const { label: name, meaning: means } = content.measures[state.score];
+  const { label: name, meaning: means } = measures[state.score];
   if (!scores) return `${name}: ${means}. Not measured ${state.time === END ? "after" : "during"} training.`;
   return `${name}: ${means}. Measured on ${state.time === END ? "the tested texts" : "a small fixed set of dev sentences"}.`;
 }

@@ -6,11 +6,9 @@ const PRONOUNS = Object.keys(OTHER_PRONOUN);
 const DETERMINERS = "the a an some his her my your our their this that".split(" ");
 const NO_NOUNS = [...PRONOUNS, ...DETERMINERS, ..."one once you we i and or but so because when then there not on in at to of with near by for from was were is are did had".split(" ")];
 const LONGEST_TEXT = 5000; // characters
-const SLOW = 60; // milliseconds of a pass from which on the page waits for a pause in typing
 const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] }; // the words of an edit
 
 let typingTimer = null;
-let slowest = 0;
 
 function liveSentence() {
   return sentences.get("live-1");
@@ -38,7 +36,6 @@ function fitted(text) {
 
 // Show what is typed, with the live sentence selected. Changes of links stay as long as their words do.
 function typed(text) {
-  const start = performance.now();
   const { text: shown, note } = fitted(text);
   const before = liveSentence().words;
   setLive(shown);
@@ -51,19 +48,17 @@ function typed(text) {
     unknown.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
   ]);
-  const place = state.sentence !== "live-1" && live.head ? { layer: live.head[0], head: live.head[1] } : {};
-  update({ sentence: "live-1", query: null, target: null, other: null, edits, revision: state.revision + 1, ...place });
-  slowest = Math.max(slowest, performance.now() - start);
+  update({ sentence: "live-1", query: null, target: null, other: null, edits, revision: state.revision + 1 });
 }
 
 function showLiveNotes(notes) {
   show("live-notes", ...notes.filter(Boolean).map((line) => element("p", { class: "note" }, element("bdi", {}, line))));
 }
 
+// Keys that were pressed during a slow pass are read together.
 function onTyped({ target: { value } }) {
   clearTimeout(typingTimer);
-  if (slowest < SLOW) typed(value);
-  else typingTimer = setTimeout(() => typed(value), 150);
+  typingTimer = setTimeout(typed, 0, value);
 }
 
 // Links change the text through its field.
@@ -78,8 +73,7 @@ function drawLive() {
   field.value = live.text;
   field.addEventListener("input", onTyped);
   // Drawn only while it is open, which halves the work of a key
-  const title = live.rounding ? "Link, Python and rounding" : "Link and Python";
-  const share = element("details", {}, element("summary", {}, title), element("div", { id: "live-share" }));
+  const share = element("details", {}, element("summary", {}, "Link and Python"), element("div", { id: "live-share" }));
   share.addEventListener("toggle", drawShare);
   show(
     "live-body",
@@ -94,7 +88,7 @@ function drawLive() {
   setLive(live.text);
   redrawOn("edits revision time", drawAnswers);
   redrawOn("edits revision time pair", drawCompare);
-  redrawOn("sentence edits revision layer head query target other", () => keepFocus("live-edit", showEdit, "[data-name=remove]"));
+  redrawOn("sentence edits revision layer head query target other", drawEdit);
   redrawOn("sentence edits revision layer head query target other time pair", drawShare);
 }
 
@@ -175,21 +169,17 @@ function likelyNouns({ words }, query) {
   return [...words.keys()].slice(0, query).filter(isNoun).concat(0, 1).slice(0, 2);
 }
 
-function showEdit() {
+function drawEdit() {
   // A row of controls for the head, and one for its link
   const sentence = liveSentence();
   const words = sentence.words.map((text, position) => [position, `${position} ${label(text, 16)}`]);
   const { query, target, other } = linkNow();
   const earlier = words.slice(0, query + 1);
-  const heads = perHead((layer, head) => [`${layer}.${head}`, headName(layer, head)]).flat();
+  const heads = perHead((layer, head) => [headName(layer, head), headName(layer, head)]).flat();
   const select = (changes) => update({ sentence: sentence.id, ...changes });
-  const selectHead = (name) => {
-    const [layer, head] = name.split(".").map(Number);
-    select({ layer, head });
-  };
   const add = (edit) => () => addEdit({ ...edit, layer: state.layer, head: state.head });
   const rows = [
-    [menu("Head", heads, `${state.layer}.${state.head}`, selectHead), button("Remove this head", add({ kind: "remove" }), { "data-name": "remove" })],
+    [menu("Head", heads, headName(state.layer, state.head), (name) => select(headIn(name))), button("Remove this head", add({ kind: "remove" }), { "data-name": "remove" })],
     [
       menu("Its link from", words, query, (position) => select({ query: position, target: null, other: null })),
       menu("to", earlier, target, (position) => select({ target: position })),
@@ -239,7 +229,7 @@ function findLink() {
   showLiveNotes([`Of all links from the last word, cutting ${link} changes log p(${left}) − log p(${right}) most: by ${number(change)}.`]);
 }
 
-// Link, Python, rounding
+// Link and Python
 
 function drawShare() {
   if (!document.querySelector("#live details").open) return;
@@ -251,7 +241,6 @@ function drawShare() {
     element("p", { class: "actions" }, address),
     element("p", { class: "rule" }, "From # on, the link works behind the name of any copy of this file. The same in Python, in the folder of the program:"),
     element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode(liveSentence().text))),
-    live.rounding ? element("p", { class: "rule" }, live.rounding) : null,
   );
 }
 
@@ -299,7 +288,7 @@ function openLink() {
   const pair = fields.get("pair")?.split(",") ?? [];
   update({ edits, query, target, other, pair: pair.length === 2 && pair.every(Boolean) ? pair : null, ...headIn(fields.get("head")) });
   const time = steps.indexOf(numberIn(fields.get("step")));
-  moveSlider(time < 0 ? END : time);
+  update({ time: time < 0 ? END : time });
   return true;
 }
 
@@ -322,8 +311,7 @@ function editIn(kind, value) {
 }
 
 function pythonCode(text) {
-  const inTokens = state.edits.map((edit) => tokenEdit(reading(text), edit)).filter((edit) => edit !== null);
-  const edits = inTokens.map(({ kind, layer, head, row, left, right }) => {
+  const edits = tokenEdits(reading(text), state.edits).map(({ kind, layer, head, row, left, right }) => {
     if (kind === "remove") return `remove_head(${layer}, ${head})`;
     const sets = [left, right].filter((tokens) => tokens.length).map((tokens) => `[${tokens.join(", ")}]`);
     return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")})`;

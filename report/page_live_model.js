@@ -9,27 +9,27 @@ const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
 function hasHistory() {
-  return Boolean(live && live.earlier_steps.length);
+  return Boolean(live && live.earlier.steps.length);
 }
 
 // The step whose weights compute what the slider shows: the last recorded one at or before it.
 function liveStep() {
   if (!hasHistory() || state.time === END) return live.step;
-  const recorded = [...live.earlier_steps, live.step].sort((a, b) => a - b);
+  const recorded = [...live.earlier.steps, live.step].sort((a, b) => a - b);
   return recorded.findLast((step) => step <= steps[state.time]) ?? recorded[0];
 }
 
 function liveModel(step) {
   if (!liveModels.has(step)) {
-    const index = live.earlier_steps.indexOf(step);
-    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier[index], "float16"];
+    const index = live.earlier.steps.indexOf(step);
+    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
     liveModels.set(step, openModel(live.shape, live.parameters, data, type));
   }
   return liveModels.get(step);
 }
 
 function reading(text) {
-  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text, live.start_name));
+  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text));
   return readings.get(text);
 }
 
@@ -47,7 +47,7 @@ function passOf(text, edits, step = liveStep()) {
   const key = JSON.stringify([text, step, edits]);
   if (!passes.has(key)) {
     const read = reading(text);
-    const inTokens = edits.map((edit) => tokenEdit(read, edit)).filter((edit) => edit !== null);
+    const inTokens = tokenEdits(read, edits);
     const base = inTokens.length && inTokens.every(({ row }) => row !== undefined) ? passOf(text, [], step).run : null;
     if (passes.size >= MOST_PASSES) passes.delete(passes.keys().next().value);
     passes.set(key, { reading: read, run: runModel(liveModel(step), read.tokens, inTokens, base) });
@@ -62,6 +62,10 @@ function tokenEdit({ members }, { kind, layer, head, query, target, other }) {
   if (row === undefined || !left?.length || (kind === "exchange" && !right?.length)) return null;
   if (left === right || [...left, ...right].some((token) => token > row)) return null;
   return { kind, layer, head, row, left, right };
+}
+
+function tokenEdits(read, edits) {
+  return edits.map((edit) => tokenEdit(read, edit)).filter((edit) => edit !== null);
 }
 
 // Probabilities
@@ -166,17 +170,17 @@ function effectMeaning() {
 // The link whose cut changes the log-odds of the compared words most, with the present changes: from the last word to any
 // other but the start, where heads rest. Null if the words cannot be compared or there is no such link.
 function decidingLink(text) {
-  const { words, members } = reading(text);
-  const query = words.length - 1;
+  const read = reading(text);
+  const query = read.words.length - 1;
   const pair = comparedWords(text);
   const { run: base } = passOf(text, state.edits);
   const before = comparison({ run: base }, pair)?.logOdds;
   if (before === undefined) return null;
-  const present = state.edits.map((edit) => tokenEdit({ members }, edit)).filter((edit) => edit !== null);
+  const present = tokenEdits(read, state.edits);
   let best = null;
   perHead((layer, head) => {
     for (let target = 1; target <= query; target++) {
-      const cut = tokenEdit({ members }, { kind: "cut", layer, head, query, target });
+      const cut = tokenEdit(read, { kind: "cut", layer, head, query, target });
       if (!cut) continue;
       const run = runModel(base.model, base.tokens, [...present, cut], base, cut.row);
       const change = comparison({ run }, pair).logOdds - before;

@@ -3,16 +3,12 @@
 const ROW = 14; // height of a word in a picture
 const MOST_LINES = 24; // lines of one picture
 const MOST_ROWS = 22; // words of a picture that names all of them
-const LIVE_GROUP = { title: "Your live sentence", note: "The model computes these weights now, in this page, with your changes." };
-
-function groupOf(name) {
-  return content.groups[name] ?? LIVE_GROUP;
-}
+content.groups.live = { title: "Your live sentence", note: "The model computes these weights now, in this page, with your changes." };
 
 // The sentences of the question first, then those that belong to no other question.
 function groupsNow() {
   const first = (question()?.sentences ?? []).map((id) => sentences.get(id));
-  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && !groupOf(sentence.group).question);
+  const others = [...sentences.values()].filter((sentence) => !first.includes(sentence) && !content.groups[sentence.group].question);
   return Map.groupBy([...first, ...others], ({ group }) => group);
 }
 
@@ -20,32 +16,30 @@ function groupNow() {
   return sentences.get(state.sentence)?.group ?? null;
 }
 
-function selectSentence(sentence) {
+// Without a sentence, the first of the question.
+function selectSentence(sentence = [...groupsNow().values()][0]?.[0]) {
   update({ sentence: sentence?.id ?? null, query: null, target: null, other: null });
 }
 
 function drawGroups() {
   const groups = groupsNow();
-  const options = [...groups.keys()].map((name) => [name, groupOf(name).title]);
+  const options = [...groups.keys()].map((name) => [name, content.groups[name].title]);
   const select = (name) => selectSentence(groups.get(name)[0]);
   show("group-choice", options.length > 1 ? menu("Sentences", options, groupNow(), select) : null);
-  show("group-note", groups.size ? groupOf(groupNow()).note : "This page has no sentence for this question.");
+  show("group-note", groups.size ? content.groups[groupNow()].note : "This page has no sentence for this question.");
 }
 
 // Small cards
 
 function drawCards() {
-  const members = groupsNow().get(groupNow()) ?? [];
-  const strip = document.getElementById("cards");
-  const focused = [...strip.children].indexOf(document.activeElement);
-  show("cards", ...members.map(card));
-  strip.children[focused]?.focus();
+  show("cards", ...(groupsNow().get(groupNow()) ?? []).map(card));
 }
 
 function card(sentence) {
   const characters = Array.from(sentence.text.slice(-400));
   const text = characters.length > 110 ? `…${characters.slice(-108).join("")}` : characters.join("");
-  const select = button("", () => selectSentence(sentence), { class: "card", "aria-pressed": String(sentence.id === state.sentence) });
+  const attributes = { class: "card", "aria-pressed": String(sentence.id === state.sentence), "data-name": sentence.id };
+  const select = button("", () => selectSentence(sentence), attributes);
   select.append(element("span", { class: "card-text" }, text), linesPicture(sentence));
   for (const [role, weight] of mainWeights(sentence)) select.append(element("b", { class: role }, weight));
   return select;
@@ -93,10 +87,7 @@ function linesPicture(sentence) {
 
 function drawSentence() {
   const sentence = sentences.get(state.sentence);
-  if (!sentence) return show("sentence");
-  const hadFocus = document.getElementById("words")?.contains(document.activeElement);
-  show("sentence", aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence), saveButtons(sentence));
-  if (hadFocus) document.querySelector("#words [tabindex='0']").focus();
+  show("sentence", ...(sentence ? [aboutSentence(sentence), wordButtons(sentence), targetMenu(sentence)] : []));
 }
 
 function aboutSentence(sentence) {
@@ -119,8 +110,12 @@ function wordButtons(sentence) {
   const weights = attentionRow(sentence, query);
   const buttons = sentence.words.map((text, position) => {
     const isQuery = position === query;
-    const attributes = { class: roleOf(sentence, position), "aria-pressed": String(isQuery), tabindex: isQuery ? "0" : "-1" };
-    const word = button("", () => update({ query: position, target: null }), attributes);
+    const word = button("", () => update({ query: position, target: null }), {
+      class: roleOf(sentence, position),
+      "aria-pressed": String(isQuery),
+      tabindex: isQuery ? "0" : "-1",
+      "data-name": position,
+    });
     const weight = weights[position] >= 0.005 ? ` ${number(weights[position])}` : "";
     word.append(element("bdi", {}, label(text)), element("small", {}, weight));
     word.style.setProperty("--share", `${Math.round(70 * weights[position])}%`);

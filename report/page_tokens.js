@@ -72,7 +72,7 @@ function textOfToken(tokenizer, id) {
 }
 
 // The words of the page, with the token of each: {words, tokens, spans, members: tokens of each word, unknown: words}.
-function readText(tokenizer, text, startName) {
+function readText(tokenizer, text) {
   const found = tokensOf(tokenizer, text);
   const spans = [...text.matchAll(PAGE_WORD)].map((match) => [match.index, match.index + match[0].length]);
   const members = [[0], ...spans.map(() => [])];
@@ -87,7 +87,7 @@ function readText(tokenizer, text, startName) {
     if (most > 0) members[1 + shared.indexOf(most)].push(i + 1);
     if (id === tokenizer.unknown) unknown.add(text.slice(start, end));
   });
-  const words = [startName, ...spans.map(([start, end]) => text.slice(start, end))];
+  const words = ["(start)", ...spans.map(([start, end]) => text.slice(start, end))];
   return { text, words, spans, members, tokens: [tokenizer.start, ...found.map(({ id }) => id)], unknown: [...unknown] };
 }
 

@@ -4,19 +4,14 @@ const WIDTH = 380; // of a chart, in units of its viewBox
 const HEIGHT = 200;
 const EDGE = { left: 40, right: 12, top: 12, bottom: 24 };
 
-let moveSlider = (time) => update({ time }); // for links; without a slider there is one step
-
 function drawSlider() {
   if (!hasHistory()) document.querySelector("#training .lead")?.remove(); // nothing above moves
   if (!steps.length) return;
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
   range.addEventListener("input", () => update({ time: Number(range.value) }));
-  moveSlider = (time) => {
-    range.value = time;
-    update({ time });
-  };
   show("slider", range, element("output", { for: "step", id: "step-name" }));
   redrawOn("time", () => {
+    range.value = state.time; // a link may have changed it
     const name = state.time === END ? "trained model, test split" : stepName(steps[state.time]);
     range.setAttribute("aria-valuetext", name);
     show("step-name", name);

@@ -1,4 +1,4 @@
-"""What the report shows to make its results again: commands for a shell, and Python that removes a head."""
+"""The commands that make the results of a report again."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.results import Finding, TestedModel
+from probe.results import ProbeResults
 from training.command_line import program_command
 from training.settings import compose_settings, flatten
 
@@ -26,15 +26,14 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     return program_command("eval", *model, *arguments)
 
 
-def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None, items: str | None = None) -> list[str]:
-    """Return the commands that train a run and test it again with the same settings; `probe` is None if untested.
-
-    `items` is the file of a question of the user's own.
-    """
-    used = {} if probe is None else {f"probe.{name}": value for name, value in asdict(probe).items()}
-    defaults = {f"probe.{name}": value for name, value in asdict(ProbeConfig()).items()}
-    own = [] if items is None else [f"items={items}"]
-    commands = [eval_command(opened, *own, *_changed(used, defaults))]
+def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
+    """Return the commands that train a run and test it again with the same settings; `results` None: untested."""
+    arguments = []
+    if results and results.findings and results.findings[0].file:
+        arguments.append(f"items={results.findings[0].file}")
+    if results:
+        arguments += _changed(asdict(results.settings), asdict(ProbeConfig()), "probe.")
+    commands = [eval_command(opened, *arguments)]
     if isinstance(opened, OpenedRun):
         # Every setting of a text is given. The folder of the run and the like are no settings of it.
         source = opened.settings.data.source
@@ -47,21 +46,11 @@ def reproducing_commands(opened: OpenedModel, probe: ProbeConfig | None, items: 
     return commands
 
 
-def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+def _changed(used: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return NAME=VALUE, as Hydra reads them, of the settings that differ from the defaults."""
-    changed = [(name, value) for name, value in used.items() if name not in defaults or value != defaults[name]]
-    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changed]
-
-
-def ablation_code(finding: Finding, model: TestedModel) -> str:
-    """Return Python that removes the heads that a verdict is about from the model that was tested."""
-    tokenizer = f", tokenizer={model.fact('tokenizer')!r}" if model.fact("tokenizer") else ""
-    example = finding.examples[0].text if finding.examples else "It"
-    edits = [f"remove_head({layer}, {head})" for layer, head in finding.judged.heads]
-    return "\n".join([
-        "import torch; from antecedent_lab import open_model, remove_head",
-        f"opened = open_model({model.run!r}{tokenizer}, device='cpu')",
-        f"tokens = torch.tensor([opened.tokenize({example!r}).tokens])",
-        f"edits = [{', '.join(edits)}]  # layer, head",
-        "print(opened.model.logits(tokens, edits=edits) - opened.model.logits(tokens))",
-    ])  # fmt: skip
+    changed = []
+    for name, value in used.items():
+        if name not in defaults or value != defaults[name]:
+            text = value if isinstance(value, str) else json.dumps(value)
+            changed.append(f"{prefix}{name}={text}")
+    return changed

@@ -3,8 +3,6 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
 
 from data.text_tables import markdown_table
 from probe.results import MEASURES
@@ -12,7 +10,9 @@ from probe.seeds import SHOWN, QuestionOverSeeds, SeedsResult, Summary
 from probe.statistics import MIN_SEEDS
 from probe.variants import COLUMNS, STANDARD, Comparison, Variant, variant_name
 
-_Row = TypeVar("_Row")
+_ANSWERS_NOTE = """\
+The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if
+the model is misled."""
 _STAR = (
     "*: differs from the standard: the 95 % interval of the paired difference excludes 0, and the permutation p is at",
     "   most .05 or, with fewer than six seeds, the smallest possible p (five seeds: .0625); not corrected for columns",
@@ -30,52 +30,53 @@ def seeds_markdown(results: SeedsResult) -> str:
 
     # What the heads do at the end of training; questions of one outcome have the same measures.
     for outcome, measures in SHOWN.items():
-        columns: dict[str, Callable[[QuestionOverSeeds], str]] = {
-            "question": lambda row: row.question,
-            "supported in": lambda row: f"{row.n_supported} of {row.n} [{row.share.low:.2f}, {row.share.high:.2f}]",
-            "verdicts": lambda row: ", ".join(f"{name} {n}" for name, n in Counter(row.verdicts).items()),
-        }
-        for name in measures:
-            label = MEASURES[name].label if name in MEASURES else f"rule: {name}"
-            columns[label] = lambda row, name=name: _mean(row.values[name], ".3f")  # type: ignore[misc]
-        lines += _table([row for row in results.questions if row.outcome == outcome], columns | {"heads": _heads})
+        header = ["question", "supported in", "verdicts", *map(_measure_label, measures), "heads"]
+        rows = []
+        for of_question in results.questions:
+            if of_question.outcome == outcome:
+                means = [_mean(of_question.values[name], ".3f") for name in measures]
+                rows.append([*_verdicts(of_question), *means, _heads(of_question)])
+        lines += _table(header, rows)
 
-    # When they emerge, and what the models answer.
-    curves = [(row.question, name, times) for row in results.questions for name, times in row.timing.items()]
+    # When they emerge
+    rows = []
+    for of_question in results.questions:
+        for curve, times in of_question.timing.items():
+            values = [_mean(times["end"], ".2f"), _mean(times["t50"], ".0f")]
+            rows.append([of_question.question, curve.replace("_", " "), *values])
     note = "t50: the step at which a curve has risen half way from chance to its end."
-    lines += _table(curves, {
-        "question": lambda row: row[0],
-        "curve": lambda row: row[1].replace("_", " "),
-        "end": lambda row: _mean(row[2]["end"], ".2f"),
-        "t50 (step)": lambda row: _mean(row[2]["t50"], ".0f"),
-    }, note)  # fmt: skip
-    note = (
-        "The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if\n"
-    )
-    answers = [item for item in results.behaviour.items() if item[1]["resolved_share"].n]
-    lines += _table(answers, {
-        "answers": lambda row: row[0],
-        "n": lambda row: f"{row[1]['n'].minimum:.0f}",
-        "resolved share": lambda row: _mean(row[1]["resolved_share"], ".3f"),
-        "minimum": lambda row: f"{row[1]['resolved_share'].minimum:.3f}",
-        "accuracy": lambda row: _mean(row[1]["accuracy"], ".3f"),
-    }, f"{note}the model is misled.")  # fmt: skip
-    return "\n".join([*lines, *_notes(results)]) + "\n"
+    lines += _table(["question", "curve", "end", "t50 (step)"], rows, note)
+
+    # What the models answer
+    rows = []
+    for name, answers in results.behaviour.items():
+        share = answers["resolved_share"]
+        if share.n:
+            shares = [_mean(share, ".3f"), f"{share.minimum:.3f}"]
+            rows.append([name, f"{answers['n'].minimum:.0f}", *shares, _mean(answers["accuracy"], ".3f")])
+    lines += _table(["answers", "n", "resolved share", "minimum", "accuracy"], rows, _ANSWERS_NOTE)
+    return "\n".join([*lines, *_notes(results), ""])
 
 
-def _notes(results: SeedsResult | Comparison) -> list[str]:
-    return [f"note: {warning}" for warning in results.warnings]
+def _measure_label(name: str) -> str:
+    return MEASURES[name].label if name in MEASURES else f"rule: {name}"
+
+
+def _verdicts(row: QuestionOverSeeds) -> list[str]:
+    """Return the question, how many runs are supported, and the number of runs with each verdict."""
+    supported = f"{row.n_supported} of {row.n} [{row.share.low:.2f}, {row.share.high:.2f}]"
+    return [row.question, supported, ", ".join(f"{name} {n}" for name, n in Counter(row.verdicts).items())]
 
 
 def _heads(row: QuestionOverSeeds) -> str:
     """Return the heads of each run with their level."""
-    return ", ".join(f"{'+'.join(map(str, each))} {level}" for each, level in zip(row.heads, row.levels, strict=True))
+    runs = zip(row.heads, row.levels, strict=True)
+    return ", ".join(f"{'+'.join(map(str, heads))} {level}" for heads, level in runs)
 
 
-def _table(rows: Iterable[_Row], columns: Mapping[str, Callable[[_Row], str]], note: str = "") -> list[str]:
-    """Return an empty line, a note and a table with a row for each item; nothing without rows."""
-    cells = [[cell(row) for cell in columns.values()] for row in rows]
-    return ["", *([note, ""] if note else []), *markdown_table(list(columns), cells)] if cells else []
+def _table(header: list[str], rows: list[list[str]], note: str = "") -> list[str]:
+    """Return an empty line, a note and a table; nothing without rows."""
+    return ["", *([note, ""] if note else []), *markdown_table(header, rows)] if rows else []
 
 
 def _mean(values: Summary, form: str) -> str:
@@ -88,20 +89,23 @@ def _mean(values: Summary, form: str) -> str:
 
 def comparison_markdown(results: Comparison) -> str:
     """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
-    columns: dict[str, Callable[[Variant], str]] = {"variant": lambda row: row.name}
-    columns["seeds"] = lambda row: str(len(row.seeds))
     names = list(results.variants[0].values)
-    for name in names:
-        columns[name.replace("_", " ")] = lambda row, name=name: _with_star(row, name)  # type: ignore[misc]
-    columns["supported"] = lambda row: f"{row.n_supported} of {len(row.verdicts)}" if row.verdicts else "not tested"
-    sentences = [f"- {STANDARD}: {variant_name(results.standard)}"]
-    sentences += [f"- {variant.sentence}" for variant in results.variants[1:]]
-    legend = [f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names]
+    header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
+    rows = []
+    for variant in results.variants:
+        supported = f"{variant.n_supported} of {len(variant.verdicts)}" if variant.verdicts else "not tested"
+        means = [_with_star(variant, name) for name in names]
+        rows.append([variant.name, str(len(variant.seeds)), *means, supported])
+    lines = [*markdown_table(header, rows), "", f"- {STANDARD}: {variant_name(results.standard)}"]
+    lines += [f"- {variant.sentence}" for variant in results.variants[1:]]
+    lines += ["", *(f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names)]
     if results.question:
-        legend.append(f"supported: number of runs whose head for the question {results.question} is supported")
-    return "\n".join(
-        [*_table(results.variants, columns)[1:], "", *sentences, "", *legend, *_STAR, *_notes(results), ""]
-    )
+        lines.append(f"supported: number of runs whose head for the question {results.question} is supported")
+    return "\n".join([*lines, *_STAR, *_notes(results), ""])
+
+
+def _notes(results: SeedsResult | Comparison) -> list[str]:
+    return [f"note: {warning}" for warning in results.warnings]
 
 
 def _with_star(variant: Variant, name: str) -> str:

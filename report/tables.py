@@ -5,10 +5,10 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from textwrap import wrap
-from typing import TypeVar
 
 import numpy as np
 
@@ -17,19 +17,19 @@ from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
 from probe.questions import DEV, LEVELS, MAX_P, QUESTIONS
-from probe.results import MEASURES, NOT_KNOWN, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
+from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
 _LEGENDS = {  # by outcome
     "attention": """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
-block: right in all four sentences of a block. p: corrected for all heads. swap: attention swap, the share of
+block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
 the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
     "edge": """\
 Read at the word before the pronoun. swap: how much of the decision changes sides when the head's attention to
 the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how
 often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all
-heads. E1: the pronoun follows the entities. E2: cutting the head's edges moves it. E3: the head decides it.""",
+heads, doubled for a set. E1: the pronoun follows the entities. E2: cutting edges moves it. E3: the head decides it.""",
 }
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
@@ -46,7 +46,6 @@ _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure
 FEWEST_CHANGES = 4
 MOST_HEADS = 10  # that are printed for a sentence; verbose=true prints all
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,9 @@ class Table:
     """A table of the evidence."""
 
     title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    header: list[str]
+    rows: list[list[str]]
     note: str = ""
-
-    def lines(self) -> list[str]:
-        """Return header and rows as lines with aligned columns."""
-        return aligned([self.header, *self.rows])
-
-
-def table_of(title: str, items: Iterable[Item], columns: Mapping[str, Callable[[Item], str]], note: str = "") -> Table:
-    """Return a table with a row for each item; `columns` are its cells by their header."""
-    return Table(title, list(columns), [[cell(item) for cell in columns.values()] for item in items], note)
 
 
 def number(value: float | Estimate | None, form: str = ".3f") -> str:
@@ -95,83 +85,78 @@ def head_names(heads: Iterable[Head]) -> str:
     return " + ".join(map(str, heads))
 
 
-def _cell(name: str, form: str = "", *, has_interval: bool = False) -> Callable[[Finding], str]:
-    """Return a column: a value of what the verdict of a finding is about."""
-
-    def cell(finding: Finding) -> str:
-        found = finding.judged.values.get(name, NOT_KNOWN)
-        return number(found if has_interval else found.value, form or MEASURES[name].form)
-
-    return cell
-
-
-def _heads(finding: Finding) -> str:
-    return head_names(finding.judged.heads)
-
-
-def _verdict(finding: Finding) -> str:
-    return f"{finding.verdict} ({finding.level})"
-
-
-_COLUMNS: dict[str, dict[str, Callable[[Finding], str]]] = {  # columns of the summary, by outcome
-    "attention": {
-        "question": lambda finding: f"{finding.question}: {finding.description}",
-        "head": _heads,
-        "accuracy [95 %]": _cell("accuracy", has_interval=True),
-        "block": _cell("block_accuracy"),
-        "p": _cell("p"),
-        "swap": _cell("swap", ".2f"),
-        "verdict": _verdict,
-    },
-    "edge": {
-        "question": lambda finding: finding.description,
-        "head": _heads,
-        "swap [95 %]": _cell("swap", ".2f", has_interval=True),
-        "flips": _cell("flips", ".2f"),
-        "author's entity": lambda finding: (
-            f"{number(finding.judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})"
-        ),
-        "p": _cell("p"),
-        "verdict": _verdict,
-    },
-}
-
-
 # Summary
 
 
 def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
-    lines = confirmed_lines(results.confirmed)
+    lines = _confirmed_lines(results.confirmed)
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
+
+    # Heads chosen by attention, then worked examples of their questions
     if by_attention:
-        lines += table_of("", by_attention, _COLUMNS["attention"]).lines()
-        lines += [line for finding in by_attention for line in _lacking(finding)]
+        header = ["question", "head", "accuracy [95 %]", "block", "p", "swap", "verdict"]
+        lines += aligned([header, *map(_attention_row, by_attention)])
+        for finding in by_attention:
+            lines += _lacking(finding)
         lines += ["", _LEGENDS["attention"]]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):
             title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
             lines += ["", title, *aligned(list(map(_example_row, worked)))]
+
+    # Heads chosen by their edges, then passages
     if by_edges:
         lines += [""] if by_attention else []
-        lines += table_of("", by_edges, _COLUMNS["edge"]).lines()
+        header = ["question", "head", "swap [95 %]", "flips", "author's entity", "p", "verdict"]
+        lines += aligned([header, *map(_edge_row, by_edges)])
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
         lines += ["", _LEGENDS["edge"]]
     return lines
 
 
-def confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
+def _attention_row(finding: Finding) -> list[str]:
+    judged = finding.judged
+    return [
+        f"{finding.question}: {finding.description}",
+        head_names(judged.heads),
+        _cell(finding, "accuracy"),
+        number(judged.value("block_accuracy")),
+        _cell(finding, "p"),
+        number(judged.value("swap"), ".2f"),
+        f"{finding.verdict} ({finding.level})",
+    ]
+
+
+def _edge_row(finding: Finding) -> list[str]:
+    judged = finding.judged
+    return [
+        finding.description,
+        head_names(judged.heads),
+        number(judged.values.get("swap"), ".2f"),
+        number(judged.value("flips"), ".2f"),
+        f"{number(judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})",
+        _cell(finding, "p"),
+        f"{finding.verdict} ({finding.level})",
+    ]
+
+
+def _cell(finding: Finding, name: str) -> str:
+    """Return a measure of the heads that the verdict is about, with its interval."""
+    return number(finding.judged.values.get(name), MEASURES[name].form)
+
+
+def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
     """Return the table of heads that were chosen on the run's own validation text; none without any."""
-    columns: dict[str, Callable[[Finding], str]] = {
-        "head chosen on the run's own text": lambda finding: finding.description,
-        "head": _heads,
-        "passages": lambda finding: f"{finding.n:,}",
-    }
-    for name in ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p"):
-        columns[MEASURES[name].label] = _cell(name, has_interval=True)
-    return [*table_of("", confirmed, columns).lines(), ""] if confirmed else []
+    names = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
+    header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
+    rows = []
+    for finding in confirmed:
+        cells = [finding.description, head_names(finding.judged.heads), f"{finding.n:,}"]
+        rows.append([*cells, *(_cell(finding, name) for name in names)])
+    return [*aligned([header, *rows]), ""] if rows else []
 
 
 def _lacking(finding: Finding) -> list[str]:
@@ -203,13 +188,14 @@ def _passage_lines(finding: Finding) -> list[str]:
         text = text if len(text) <= _LONGEST_PASSAGE else f"… {text[-_LONGEST_PASSAGE:]}"
         written = {word.lower(): word for word in re.findall(r"\w+", text)}
         weights = [(written.get(name, name), weight) for name, weight in shown.weights.items()]
-        attends = _chances(sorted(weights, key=lambda weight: -weight[1]))  # the larger weight first
-        before, exchanged = _chances(shown.next), _chances(shown.exchanged)
-        facts = f"{finding.place} → {attends}    next: {before}    weights exchanged: {exchanged}"
-        lines += [f"  {text} ___", f"    {facts}"]
+        attends = _chances(sorted(weights, key=lambda weight: -weight[1]))
+        facts = f"{finding.place} → {attends}    next: {_chances(shown.next)}"
+        lines += [f"  {text} ___", f"    {facts}    weights exchanged: {_chances(shown.exchanged)}"]
     unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
-    lowest = [criterion for criterion in unmet if criterion.level == unmet[0].level]
-    return [*lines, *(f"  not met: {criterion.name} ({criterion.reason})" for criterion in lowest)]
+    for criterion in unmet:
+        if criterion.level == unmet[0].level:
+            lines.append(f"  not met: {criterion.name} ({criterion.reason})")
+    return lines
 
 
 def _chances(chances: Iterable[tuple[str, float]]) -> str:
@@ -223,7 +209,8 @@ def detail_lines(results: ProbeResults) -> list[str]:
     """Return what verbose=true adds: all tables of the evidence, and what could not be tested."""
     lines = []
     for finding in results.findings:
-        lines += ["", "", f"{finding.question}, head {_heads(finding)}: {_verdict(finding)}"]
+        heads = head_names(finding.judged.heads)
+        lines += ["", "", f"{finding.question}, head {heads}: {finding.verdict} ({finding.level})"]
         lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
         lines += _table_lines(finding_tables(finding))
     lines += _table_lines(model_tables(results))
@@ -235,32 +222,32 @@ def _table_lines(tables: Sequence[Table]) -> list[str]:
     lines = []
     for table in tables:
         lines += ["", f"  {table.title}"]
-        lines += [f"    {line}" for line in [*table.lines(), *wrap(table.note, 116)]]
+        lines += [f"    {line}" for line in [*aligned([table.header, *table.rows]), *wrap(table.note, 116)]]
     return lines
 
 
 def finding_tables(finding: Finding) -> list[Table]:
     """Return criteria, measures, parts and heads together; only what there is."""
-    together = table_of("Heads together", enumerate(finding.curve, 1), {
-        "heads": lambda step: str(step[0]),
-        "added": lambda step: str(step[1][0]),
-        "swap on dev": lambda step: number(step[1][1]),
-        "swap tested [95 %]": lambda step: number(step[1][2]),
-    }, "Swap of heads together, added one by one on dev.")  # fmt: skip
+    header = ["heads", "added", "swap on dev", "swap tested [95 %]"]
+    rows = []
+    for n_heads, (added, on_dev, tested) in enumerate(finding.curve, 1):
+        rows.append([str(n_heads), str(added), number(on_dev), number(tested)])
+    together = Table("Heads together", header, rows, "Swap of heads together, added one by one on dev.")
     tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding), together]
     return [table for table in tables if table.rows]
 
 
 def _criteria_table(finding: Finding) -> Table:
-    levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS[finding.outcome].items())
     marks = {"met": "✓", "not met": "✗"}
-    return table_of("Criteria, fixed in advance", finding.judged.criteria, {
-        "criterion": lambda criterion: criterion.name.replace("_", " "),
-        "level": lambda criterion: criterion.level,
-        "measured": _measured,
-        "required": lambda criterion: "; ".join(criterion.bars.values()),
-        "result": lambda criterion: f"{marks.get(criterion.outcome, '–')} {criterion.outcome}",
-    }, f"Levels of evidence: {levels}.")  # fmt: skip
+    rows = []
+    for criterion in finding.judged.criteria:
+        name = criterion.name.replace("_", " ")
+        bars = "; ".join(criterion.bars.values())
+        result = f"{marks.get(criterion.outcome, '–')} {criterion.outcome}"
+        rows.append([name, criterion.level, _measured(criterion), bars, result])
+    levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS[finding.outcome].items())
+    header = ["criterion", "level", "measured", "required", "result"]
+    return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence: {levels}.")
 
 
 def _measured(criterion: Criterion) -> str:
@@ -280,16 +267,18 @@ def _measure_table(finding: Finding) -> Table:
         columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
     if finding.untrained:
         columns["untrained models [range]"] = (finding.untrained, {})
-    counts = [*finding.clusters.items(), *((f"left out: {reason}", n) for reason, n in finding.left_out.items())]
-    texts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts)
-    note = f"{finding.n:,} tested texts: {texts}."
+    counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]
+    counts += [f"{n:,} left out: {reason.replace('_', ' ')}" for reason, n in finding.left_out.items()]
+    note = f"{finding.n:,} tested texts: {', '.join(counts)}."
     return Table("Measures", ["measure", *columns, "meaning"], _measure_rows(list(columns.values())), note)
 
 
 def _part_table(finding: Finding) -> Table:
     """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
     parts = finding.parts.values()
-    rows = [row[:-1] for row in _measure_rows([(part.values, part.rules) for part in parts])]
+    rows = []
+    for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):
+        rows.append(cells)
     if rows:
         rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
     note = _PARTS_NOTE if finding.outcome == "attention" and finding.file is None else ""
@@ -300,10 +289,10 @@ def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, f
     """Return a row for each measure, then for each rule: label, a cell for each of `columns`, and meaning."""
     rows = []
     for name, measure in MEASURES.items():
-        if any(name in values for values, _ in columns):
-            cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
+        cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
+        if any(cells):
             rows.append([measure.label, *cells, measure.meaning])
-    for name in dict.fromkeys(name for _, rules in columns for name in rules):
+    for name in dict.fromkeys(chain.from_iterable(rules for _, rules in columns)):
         cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
         rows.append([f"rule: {name}", *cells, "accuracy of a rule that does not know the model"])
     return rows
@@ -311,15 +300,13 @@ def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, f
 
 def model_tables(results: ProbeResults) -> list[Table]:
     """Return the model's answers, for all questions; none if they were not measured."""
-    table = table_of("The model's answers", results.behaviour, {
-        "question": lambda answers: answers.question,
-        "part": lambda answers: answers.part,
-        "texts": lambda answers: f"{answers.n:,}",
-        "resolved share": lambda answers: number(answers.resolved_share),
-        "accuracy [95 %]": lambda answers: number(answers.accuracy),
-    }, "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
-    )  # fmt: skip
-    return [table] if table.rows else []
+    rows = []
+    for answers in results.behaviour:
+        shares = [number(answers.resolved_share), number(answers.accuracy)]
+        rows.append([answers.question, answers.part, f"{answers.n:,}", *shares])
+    header = ["question", "part", "texts", "resolved share", "accuracy [95 %]"]
+    note = "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
+    return [Table("The model's answers", header, rows, note)] if rows else []
 
 
 def claims_markdown(results: ProbeResults) -> str:
@@ -332,7 +319,7 @@ def claims_markdown(results: ProbeResults) -> str:
         limits = limits_of(finding, results.model)
         for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
             if texts:
-                lines += ["", f"{title}:", "", *(f"- {text}" for text in texts)]
+                lines += ["", f"{title}:", "", *map("- {}".format, texts)]
         lines.append("")
     return "\n".join(lines)
 
@@ -342,14 +329,20 @@ def claims_markdown(results: ProbeResults) -> str:
 
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     """Return a table for each question; without `all_rows`, of the heads that changed and that decide most."""
+    # The changes of each question by their measure
+    grouped: dict[str, dict[str, list[Change]]] = {}
+    for change in results.changes:
+        by_measure = grouped.setdefault(change.question, {"answer": [], "effect": [], "attention": []})
+        by_measure[change.measure].append(change)
+
+    # A table for each question, with the number of changed heads below it
     lines = []
-    for question in dict.fromkeys(change.question for change in results.changes):
+    for question, by_measure in grouped.items():
         rows = [["", "before", "after", "difference [95 %]", "p", ""]]
         description = QUESTIONS[question].description if question in QUESTIONS else question
         notes = []
-        for measure in ("answer", "effect", "attention"):
-            changes = [each for each in results.changes if (each.question, each.measure) == (question, measure)]
-            rows += [_change_row(change) for change in (changes if all_rows else _most_changed(changes))]
+        for measure, changes in by_measure.items():
+            rows += map(_change_row, changes if all_rows else _most_changed(changes))
             if changes and measure != "answer":
                 n_changed = sum(change.p < MAX_P for change in changes)
                 few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
@@ -359,7 +352,9 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
         lines.append("note: both models give exactly the same numbers")
-    return lines + [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]
+    for sentence in [*results.missing, *results.warnings]:
+        lines.append(printable(f"note: {sentence}"))
+    return lines
 
 
 def _most_changed(changes: list[Change]) -> list[Change]:
@@ -403,8 +398,9 @@ def sentence_lines(
         if effects is not None:
             heads.sort(key=lambda head, row=row: -effects[row][head])  # type: ignore[misc]
             heads = [head for i, head in enumerate(heads) if i < MOST_HEADS or head in chosen]
-            first = "first: how much the next word changes without the head, 0 to 1"
-            lines += [f"  the {MOST_HEADS} that matter most; {first}", "  (all heads: verbose=true)"]
+            meaning = "first: how much the next word changes without the head, 0 to 1"
+            lines.append(f"  the {MOST_HEADS} that matter most; {meaning}")
+            lines.append("  (all heads: verbose=true)")
 
         # A line for each head: the summed weight on all earlier mentions of each noun, and the largest weights
         cells = []
@@ -413,11 +409,12 @@ def sentence_lines(
             line = [f"  {head}"] + ([] if effects is None else [f"{effects[row][head]:.2f}"])
             for noun in nouns:
                 mentions = [i for i, word in enumerate(text.words[:row]) if word == noun]
-                line.append(f"{noun} {sum(of_words[i] for i in mentions):.2f}")
-            top = [i for i in np.argsort(-of_words, kind="stable")[:3] if of_words[i] > 0]
+                line.append(f"{noun} {of_words[mentions].sum():.2f}")
             line += ["|"] if nouns else []
-            line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in top))
-            cells.append([*line, f"← chosen for {', '.join(chosen[head])}" if head in chosen else ""])
+            largest = np.argsort(-of_words, kind="stable")[:3]
+            line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in largest if of_words[i] > 0))
+            line.append(f"← chosen for {', '.join(chosen[head])}" if head in chosen else "")
+            cells.append(line)
         lines += aligned(cells)
     return lines
 
@@ -434,7 +431,8 @@ def heads_csv(results: ProbeResults) -> str:
     for question, of_question in grids.items():
         for name, grid in of_question.items():
             for head, value in np.ndenumerate(np.array(grid, dtype=float)):
-                writer.writerow([question, name, *head, "" if math.isnan(value) else f"{value:.6g}"])
+                shown = "" if math.isnan(value) else f"{value:.6g}"
+                writer.writerow([question, name, *head, shown])
     return stream.getvalue()
 
 
@@ -445,6 +443,7 @@ def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
         for part in scores.items.parts(finding.question):
             if part == DEV:
                 continue
+            # A text is a cell of a pair, with the values of the chosen head.
             tested = scores.of(finding.question, part)
             for i, cell in enumerate(tested.items.cells):
                 pair = tested.items.pairs[i // 2]

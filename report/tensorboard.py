@@ -16,7 +16,7 @@ GREY = (120, 120, 120)
 BLACK = (32, 32, 32)
 ROW = 26  # pixels: height of a row
 GAP = 2  # pixels between two coloured boxes
-SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # white and full colour of head maps
+SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # values of white and full colour
 Colour = tuple[int, int, int]
 
 
@@ -35,11 +35,14 @@ def score_colour(value: float, centre: float, end: float) -> Colour:
 
 def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
     """Draw a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
+    # A column is as wide as its longest text.
     font = ImageFont.load_default(12)
     widths = []
     for column in zip(*rows, strict=True):
         widths.append(max(round(font.getlength(text)) for text, _ in column) + 16)
     width = max(sum(widths), round(font.getlength(caption)) + 16)
+
+    # The caption, then a row of boxes with dark or light text
     image = Image.new("RGB", (width, ROW * (len(rows) + 1)), WHITE)
     draw = ImageDraw.Draw(image)
     draw.text((8, ROW / 2), caption, BLACK, font, "lm")
@@ -65,22 +68,6 @@ def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float =
     return _draw_boxes(rows, caption)
 
 
-def example_block(sentences: Sequence[tuple[Example, Sequence[str], np.ndarray]], caption: str) -> np.ndarray:
-    """Draw a sentence in each row, every word by its weight: antecedent blue, distractor orange, other words grey.
-
-    `sentences` are the example, its words and the attention [W] of a head from the query to each word.
-    """
-    rows = []
-    for example, words, weights in sentences:
-        colours = {example.antecedent: BLUE, example.distractor: ORANGE}
-        row = []
-        for word, weight in zip(words, weights, strict=True):
-            text = f"{word} {weight:.2f}" if word in colours else word
-            row.append((text, mixed(colours.get(word, GREY), float(weight))))
-        rows.append(row)
-    return _draw_boxes(rows, caption)
-
-
 def draw_snapshot(
     points: Mapping[str, HeadPoint], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
@@ -94,13 +81,24 @@ def draw_snapshot(
             label = MEASURES[measure].label
             images[f"{name}/{label} of heads"] = head_map(np.array(grid), label, *SCALES[measure])
 
-    # The row of the query in the best head, for each sentence of the block
+    # The words of each sentence of the block, as the best head attends to them from the query
     question, best = next(iter(points.items()))
-    block = []
+    rows = []
     for example, words, weights in examples:
         if example in EXAMPLE_BLOCK:
-            block.append((example, words, weights[best.layer, best.head, list(words).index(example.query)]))
-    if block:
+            of_query = weights[best.layer, best.head, list(words).index(example.query)]
+            rows.append(_word_boxes(example, words, of_query))
+    if rows:
         caption = f"{question}: attention of L{best.layer}H{best.head} from the last word"
-        images |= {"example block/best head": example_block(block, caption)}
+        images["example block/best head"] = _draw_boxes(rows, caption)
     return images
+
+
+def _word_boxes(example: Example, words: Sequence[str], weights: np.ndarray) -> list[tuple[str, Colour]]:
+    """Return every word, coloured by its weight [W]: antecedent blue, distractor orange, other words grey."""
+    colours = {example.antecedent: BLUE, example.distractor: ORANGE}
+    row = []
+    for word, weight in zip(words, weights.tolist(), strict=True):
+        text = f"{word} {weight:.2f}" if word in colours else word
+        row.append((text, mixed(colours.get(word, GREY), weight)))
+    return row

@@ -1,6 +1,6 @@
 """How often is the probe wrong? It is applied to models in which there is nothing to find, or one known head.
 
-Questions by attention (outcome=attention), on a part of the stories:
+Questions by attention, on a part of the stories:
 
 - untrained: initial weights, and weights drawn at random as large as those of a trained model.
 - permuted labels: trained models, but a coin for each word pair and sentence frame decides whether antecedent and
@@ -8,7 +8,7 @@ Questions by attention (outcome=attention), on a part of the stories:
 - planted link heads: weights built by hand so that one head links pronouns (tests/planted.py).
 - planted other habits: heads built to follow position, single words, number or nothing.
 
-Questions by edges (outcome=edge runs=DIR,DIR), on the text that comes with the program:
+Questions by edges (runs=DIR,DIR), on the text that comes with the program:
 
 - untrained: initial weights of the shape of the first run.
 - permuted classes: the runs, but a coin for each document decides whether its entities exchange their classes, so that
@@ -37,9 +37,10 @@ from antecedent_lab.opened import load_data, open_run
 from data.corpus import Corpus, load_stories
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.errors import UserError
-from data.pairs import Items, Pair, link_pairs
-from data.passages import find_passages, sections
+from data.pairs import Cell, Items, link_pairs
+from data.passages import Passage, find_passages, sections
 from data.text import SHIPPED_TEXT, read_documents
+from data.text_tables import markdown_table
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
@@ -49,7 +50,7 @@ from probe.questions import DEV, EARLIER, EMPTY, HEADLINE, PASSAGE_QUESTIONS, SA
 from probe.results import Finding, Head
 from probe.study import passages_of, study
 from probe.verdict import SUPPORTED
-from research.measure import listed, row_table, run_script, share_range, start_benchmark, write_page
+from research.measure import listed, run_script, share_range, start_benchmark, write_page
 from tests.copying_model import CopyingModel
 from tests.planted import KINDS, plant
 
@@ -64,21 +65,18 @@ CONFIG = ProbeConfig(n_untrained=2, n_controls=20)
 
 @dataclass
 class _CalibrationOptions:
-    """python -m research.calibration [outcome=attention] [n_untrained=200] [n_permuted=200] [n_planted=60].
+    """python -m research.calibration [runs=DIR,DIR] [n_untrained=200] [n_permuted=200] [n_planted=60].
 
-    - outcome=edge runs=DIR,DIR: finished runs of experiment=english
-    - cache_dir: folder of the tokenized stories
+    - runs: finished runs of experiment=english, for the questions by edges
     - name=calibration: name of the page
 
     There are a third as many heads with other habits as planted link heads.
     """
 
-    outcome: str = "attention"
     runs: str = ""
     n_untrained: int = 200
     n_permuted: int = 200
     n_planted: int = 60
-    cache_dir: str = ""
     name: str = "calibration"
 
 
@@ -107,18 +105,18 @@ class _GroupCount:
                 self.passed[criterion.name] = self.passed.get(criterion.name, 0) + 1
         self.smallest_p_corrected = min(self.smallest_p_corrected, finding.head.value("p"))
 
-    @property
-    def interval(self) -> str:
-        return share_range(self.supported, self.n)
-
-    @property
-    def planted(self) -> str:
+    def cells(self) -> list[str]:
+        """Return the row of the table."""
         is_known = self.group.startswith("planted") and self.group != OTHER_HABITS
-        return str(self.supported_planted_head) if is_known else "-"
-
-    @property
-    def criteria(self) -> str:
-        return ", ".join(f"{name} {n}" for name, n in self.passed.items()) or "none"
+        criteria = [f"{name} {n}" for name, n in self.passed.items()]
+        return [
+            self.group,
+            self.question,
+            f"{self.supported} of {self.n} {share_range(self.supported, self.n)}",
+            str(self.supported_planted_head) if is_known else "-",
+            ", ".join(criteria) or "none",
+            f"{self.smallest_p_corrected:.4f}",
+        ]
 
 
 @dataclass(frozen=True)
@@ -131,22 +129,21 @@ class CalibrationResults:
     minutes: float
 
     def lines(self) -> list[str]:
-        counts = row_table(
-            "models | question | supported [95 %] | in the planted head | criteria passed | smallest corrected p",
-            "{group} | {question} | {supported} of {n} {interval} | {planted} | {criteria}"
-            " | {smallest_p_corrected:.4f}",
-            self.counts,
-        )
+        header = ["models", "question", "supported [95 %]", "in the planted head", "criteria passed"]
+        table = markdown_table([*header, "smallest corrected p"], [count.cells() for count in self.counts])
         items = f"{self.n_dev_items:,} dev items and {self.n_test_items:,} test items per model"
-        return [*counts, "", f"{items}; {self.minutes:.0f} minutes on one thread."]
+        return [*table, "", f"{items}; {self.minutes:.0f} minutes on one thread."]
+
+
+_Untrained = Callable[[int], ObservableModel]  # models of one shape by seed
 
 
 class _ModelToProbe(NamedTuple):
-    """A model, untrained ones of its shape by seed, the items that it is probed with, and its planted head."""
+    """A model, untrained ones of its shape, the items that it is probed with, and its planted head."""
 
     group: str
     model: ObservableModel
-    untrained: Callable[[int], ObservableModel]
+    untrained: _Untrained
     items: Items
     planted: Head | None = None
 
@@ -158,9 +155,10 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
     """Yield the models of all groups, with items of the stories."""
     # Two models that are trained briefly, and items of their stories
     opened = [_train(seed, folder) for seed in (1, 2)]
-    corpus = load_data(opened[0], options.cache_dir or str(folder / "cache"))
-    dev = _select_items(corpus, "dev", SAME_WORDS, [question.name for question in WATCHED]).named(DEV)
-    test = _select_items(corpus, "test", HEADLINE, [*(question.name for question in WATCHED), EMPTY.name])
+    corpus = load_data(opened[0], str(folder / "cache"))
+    names = [question.name for question in WATCHED]
+    dev = _select_items(corpus, "dev", SAME_WORDS, names).named(DEV)
+    test = _select_items(corpus, "test", HEADLINE, [*names, EMPTY.name])
     trained = opened[0].transformer
     config = trained.config
     probed = partial(_ModelToProbe, untrained=opened[0].untrained, items=dev + test)
@@ -186,12 +184,13 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
         ("planted link heads", ["coreference"], options.n_planted),
         (OTHER_HABITS, habits, options.n_planted // 3),
     ]
+    vocabulary = corpus.tokenizer.get_vocab()
     for group, kinds, n_models in groups:
         for seed in range(n_models):
             strength, layer, head = places[seed % len(places)]
             kind = kinds[seed % len(kinds)]
-            vocabulary = corpus.tokenizer.get_vocab()
-            model = plant(config, vocabulary, kind, layer=layer, head=head, strength=strength, seed=seed)
+            place = {"layer": layer, "head": head}
+            model = plant(config, vocabulary, kind, **place, strength=strength, seed=seed)
             yield probed(group, TransformerView(model), planted=Head(layer, head))
 
 
@@ -203,10 +202,10 @@ def _train(seed: int, folder: Path) -> OpenedRun:
     return open_run(run, torch.device("cpu"))
 
 
-def _select_items(corpus: Corpus, split: str, part: str, questions: Sequence[str]) -> Items:
+def _select_items(corpus: Corpus, split: str, holdout: str, questions: Sequence[str]) -> Items:
     """Return the items of some questions with N_PAIRS blocks of each frame, different pairs from frame to frame."""
     # Items of the questions
-    rows = [row for row in load_stories(corpus, split) if row.holdout == part]
+    rows = [row for row in load_stories(corpus, split) if row.holdout == holdout]
     items = link_pairs(rows, corpus.tokenizer, end_id(corpus.tokenizer), names_of)
     items = items.take(i for i, pair in enumerate(items.pairs) if pair.question in questions)
     # The blocks of every frame, in their order
@@ -242,15 +241,22 @@ def _permute_labels(items: Items, seed: int) -> Items:
     names = sorted({pair.clusters for pair in items.pairs})
     coins = dict(zip(names, np.random.default_rng(seed).integers(0, 2, len(names)), strict=True))
 
-    def exchanged(pair: Pair) -> Pair:
-        # The texts change places, because the other pronoun now means what this one meant
-        cells = []
-        for cell in reversed(pair.cells):
-            cell = replace(cell, meant=cell.other, other=cell.meant)
-            cells.append(replace(cell, answers=cell.foils, foils=cell.answers, surprisal=()))
-        return replace(pair, cells=(cells[0], cells[1]), texts=pair.texts[::-1])
+    pairs = []
+    for pair in items.pairs:
+        if coins[pair.clusters] and pair.cells[0].meant:
+            # The texts change places, because the other pronoun now means what this one meant
+            first, second = (replace(_other_answers(_other_meant(cell)), surprisal=()) for cell in pair.cells)
+            pair = replace(pair, cells=(second, first), texts=pair.texts[::-1])
+        pairs.append(pair)
+    return Items(pairs)
 
-    return Items([exchanged(p) if coins[p.clusters] and p.cells[0].meant else p for p in items.pairs])
+
+def _other_meant(cell: Cell) -> Cell:
+    return replace(cell, meant=cell.other, other=cell.meant)
+
+
+def _other_answers(cell: Cell) -> Cell:
+    return replace(cell, answers=cell.foils, foils=cell.answers)
 
 
 # Questions by edges
@@ -258,23 +264,28 @@ def _permute_labels(items: Items, seed: int) -> Items:
 
 def _models_of_passages(options: _CalibrationOptions, documents: Sequence[tuple[str, str]]) -> Iterator[_ModelToProbe]:
     """Yield the models of all groups, with passages of English text."""
-    passages = [passage for name, text in documents for passage in find_passages(name, text, "gender")]
+    passages: list[Passage] = []
+    for name, text in documents:
+        passages += find_passages(name, text, "gender")
     runs = [open_run(Path(run), torch.device("cpu")) for run in listed(options.runs)]
-    items = [passages_of(run.model, (run.tokenizer, run.bos_id), GENDER, passages, CONFIG) for run in runs]
+    items = []
+    for run in runs:
+        items.append(passages_of(run.model, (run.tokenizer, run.bos_id), GENDER, passages, CONFIG))
 
     # Initial weights
     for seed in range(options.n_untrained):
-        others = partial(_later_seed, runs[0].untrained, 1000 + 2 * seed)
-        yield _ModelToProbe("untrained", runs[0].untrained(10_000 + seed), others, items[0])
+        untrained = partial(_later_seed, runs[0].untrained, 1000 + 2 * seed)
+        yield _ModelToProbe("untrained", runs[0].untrained(10_000 + seed), untrained, items[0])
 
     # Classes exchanged in half of the documents
     for seed in range(options.n_permuted):
         number = seed % len(runs)
-        permuted = _permute_classes(items[number], seed)
-        yield _ModelToProbe("permuted classes", runs[number].model, runs[number].untrained, permuted)
+        run = runs[number]
+        yield _ModelToProbe("permuted classes", run.model, run.untrained, _permute_classes(items[number], seed))
 
     # One head that copies the gender
-    words = word_tokenizer([*(document for _, document in documents), *FEMININE_NAMES, *MASCULINE_NAMES])
+    texts = [text for _, text in documents]
+    words = word_tokenizer([*texts, *FEMININE_NAMES, *MASCULINE_NAMES])
     rng = Random(0)
     for seed in range(options.n_planted):
         n_heads = rng.randint(2, 8)
@@ -287,7 +298,7 @@ def _models_of_passages(options: _CalibrationOptions, documents: Sequence[tuple[
         yield _ModelToProbe("planted", model, blind, of_model, Head(0, place))
 
 
-def _later_seed(untrained: Callable[[int], ObservableModel], first: int, seed: int) -> ObservableModel:
+def _later_seed(untrained: _Untrained, first: int, seed: int) -> ObservableModel:
     return untrained(first + seed)
 
 
@@ -305,47 +316,45 @@ def _permute_classes(items: Items, seed: int) -> Items:
     documents = sorted({pair.clusters[0] for pair in items.pairs if pair.part != EARLIER})
     is_exchanged = {document: rng.random() < 0.5 for document in documents}
 
-    def exchanged(pair: Pair) -> Pair:
-        first, second = (
-            replace(cell, meant=cell.other, other=cell.meant)
-            if pair.has_two
-            else replace(cell, answers=cell.foils, foils=cell.answers)
-            for cell in pair.cells
-        )
-        return replace(pair, cells=(first, second))
-
-    chosen = [pair.part != EARLIER and is_exchanged[pair.clusters[0]] for pair in items.pairs]
-    pairs = [exchanged(pair) if coin else pair for pair, coin in zip(items.pairs, chosen, strict=True)]
+    pairs = []
+    for pair in items.pairs:
+        if pair.part != EARLIER and is_exchanged[pair.clusters[0]]:
+            exchange = _other_meant if pair.has_two else _other_answers
+            first, second = map(exchange, pair.cells)
+            pair = replace(pair, cells=(first, second))
+        pairs.append(pair)
     return Items(pairs, items.left_out)
 
 
 def main(options: _CalibrationOptions) -> None:
     """Probe all models, count and write the page."""
-    if (options.outcome == "edge") != bool(options.runs) or options.outcome not in ("attention", "edge"):
-        raise UserError(f"outcome={options.outcome}: either attention, or edge with runs=DIR,DIR")
     torch.set_num_threads(1)
     start = time.monotonic()
     # Every model is probed like any other; its answers are counted by group and question
     counts: dict[tuple[str, str], _GroupCount] = {}
     n_dev = n_test = 0
-    questions = [GENDER] if options.runs else WATCHED
+    questions = WATCHED
+    documents: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
-        documents = sections(read_documents([SHIPPED_TEXT])) if options.runs else []
-        models = _models_of_passages(options, documents) if options.runs else _models_of_stories(options, Path(folder))
-        for each in models:
+        models = _models_of_stories(options, Path(folder))
+        if options.runs:
+            questions = [GENDER]
+            documents = sections(read_documents([SHIPPED_TEXT]))
+            models = _models_of_passages(options, documents)
+        for group, model, untrained, items, planted in models:
             # A model without weights computes the logits of all positions, so its batches are small
-            config = replace(CONFIG, tokens_per_batch=1024) if isinstance(each.model, CopyingModel) else CONFIG
-            found = study(each.model, each.untrained, each.items, questions, config, documents)
-            if found.missing:
-                raise UserError(f"{each.group}: {'; '.join(found.missing)}")
-            for finding in found.findings:
-                count = counts.setdefault((each.group, finding.question), _GroupCount(each.group, finding.question))
-                count.add(finding, each.planted)
-            n_dev = sum(2 for pair in each.items.pairs if pair.part == DEV)
-            n_test = len(each.items.cells) - n_dev
+            config = replace(CONFIG, tokens_per_batch=1024) if isinstance(model, CopyingModel) else CONFIG
+            studied = study(model, untrained, items, questions, config, documents)
+            if studied.missing:
+                raise UserError(f"{group}: {'; '.join(studied.missing)}")
+            for finding in studied.findings:
+                key = (group, finding.question)
+                counts.setdefault(key, _GroupCount(*key)).add(finding, planted)
+            n_dev = sum(2 for pair in items.pairs if pair.part == DEV)
+            n_test = len(items.cells) - n_dev
     minutes = (time.monotonic() - start) / 60
     results = CalibrationResults(list(counts.values()), n_dev, n_test, minutes)
-    write_page("calibration", "How often the probe is wrong", results, threads=1, page=options.name)
+    write_page(options.name, "How often the probe is wrong", results)
 
 
 if __name__ == "__main__":

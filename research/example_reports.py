@@ -1,37 +1,31 @@
-"""The two reports in docs/: newly trained and tested models, or their pages with the present script and style.
+"""The two reports in docs/: newly trained and tested models, or their present content as the program writes it now.
 
-    make reports                                 the present script and style in both pages, a second
+    make reports                                 after a change of page.html, page.css or a page*.js file, a second
     python -m research.example_reports           trains and tests both models and writes their pages, a few minutes
 
-A change of page.css or of a page*.js file needs only `make reports`.
+The content is the JSON that a page carries.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
 from subprocess import run
 from tempfile import TemporaryDirectory
 
-from report.page import policy, script_text, style_text
+from data.typed_json import from_json
+from report.page import PageContent, page
 
 ROOT = Path(__file__).parent.parent
 REPORTS = {"stories": ROOT / "docs/report.html", "english": ROOT / "docs/report_english.html"}
 
 
-def with_present_script(page: str) -> str:
-    """Return a page with the script, the style and the policy that `report.page` writes now."""
-    script, style = script_text(), style_text()
-    parts = {
-        r'(?<=Content-Security-Policy" content=")[^"]*': policy(script, style),
-        r"(?<=<style>).*?(?=</style>)": style,
-        r"(?<=<script>).*?(?=</script>)": script,
-    }
-    for pattern, text in parts.items():
-        found = re.search(pattern, page, re.DOTALL)
-        if found is None:
-            raise ValueError(f"the page has no {pattern}")
-        page = page[: found.start()] + text + page[found.end() :]
-    return page
+def written_again(html: str) -> str:
+    """Return a page with the content of `html`, in the present format."""
+    found = re.search(r'id="content">(.*?)</script>', html, re.DOTALL)
+    if found is None:
+        raise ValueError("the page has no content")
+    return page(from_json(PageContent, json.loads(found[1]), "page"))
 
 
 def make(name: str, target: Path, folder: Path) -> None:
@@ -43,15 +37,15 @@ def make(name: str, target: Path, folder: Path) -> None:
     run([sys.executable, "eval.py", f"run={runs}", cache], cwd=ROOT, check=True)
 
     # The page names the folder of the run, which only this machine has.
-    page = (runs / "probe/report.html").read_text(encoding="utf-8")
-    target.write_text(page.replace(str(runs), f"runs/{name}").replace(f" {cache}", ""), encoding="utf-8")
+    html = (runs / "probe/report.html").read_text(encoding="utf-8")
+    target.write_text(html.replace(str(runs), f"runs/{name}").replace(f" {cache}", ""), encoding="utf-8")
 
 
 def main() -> None:
     """Write both reports."""
     if sys.argv[1:] == ["refresh"]:
         for path in REPORTS.values():
-            path.write_text(with_present_script(path.read_text(encoding="utf-8")), encoding="utf-8")
+            path.write_text(written_again(path.read_text(encoding="utf-8")), encoding="utf-8")
         return
     with TemporaryDirectory() as folder:
         for name, target in REPORTS.items():

@@ -14,12 +14,16 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-Values = dict[str, Any]  # by place in the file: "head.values.swap.low"
+_Compared = tuple[str, Any, Any]  # place in the old file ("causal.attention_swap.low"), old value, new value
 
 
 def _names(text: str) -> dict[str, str]:
     """Return today's names by the old ones, from "old=new same"."""
-    return {old: new or old for old, _, new in (each.partition("=") for each in text.split())}
+    names = {}
+    for word in text.split():
+        old, _, new = word.partition("=")
+        names[old] = new or old
+    return names
 
 
 # In places, * stands for every key or index, and all that is below a place goes along.
@@ -27,7 +31,7 @@ _SCORES = _names("""accuracy block_accuracy pair_accuracy pronoun_contrast=contr
     value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
     p_corrected=p best_baseline.difference=lead lead selectivity unlinked_share""")
 _EDITS = _names("""attention_swap=swap edge_ablation=cut_meant distractor_edge_ablation=cut_other
-    edge_specificity=specificity head_effect=counterpart zero_ablation=zero denoising_patch=restored
+    edge_specificity=specificity zero_ablation=zero denoising_patch=restored
     answer_difference=answer""")
 _EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other content_cut=beyond_control share=swap
     flips""")
@@ -43,29 +47,32 @@ def _moved(places: Mapping[str, str], old: str, new: str) -> dict[str, str]:
 
 def _of_links(unit: str) -> dict[str, str]:
     """Return today's places by the old ones, of a head that was chosen by its attention; the verdict is on `unit`."""
-    places = _moved(_SCORES, "test.*.", "parts.*.values.")
-    places |= _moved(_SCORES | _EDITS, "head_set.scores.", "set.values.") | {"reasons": f"{unit}.reasons"}
-    places |= _moved(_EDITS, "causal.", "head.values.") | _moved(_TESTED, "", f"{unit}.")
-    places |= _moved(_names("layer=0.0 head=0.1 dev=1 test=2"), "head_set.curve.*.", "curve.*.")
-    places |= {"test.*.n_items": "parts.*.n", "test.*.clusters": "parts.*.clusters", "unit": "unit"}
-    places |= {"test.*.baselines.*.accuracy": "parts.*.rules.*", "test.headline.smallest_p": "smallest_p"}
-    places |= {f"test.headline.untrained.{name}": f"untrained.{name}" for name in ("accuracy", "block_accuracy")}
-    places |= {name: f"head.values.{name}" for name in ("selectivity", "unlinked_share")}
-    places |= {"mass.linked": "head.values.mass", "weights.ov_auc": "head.values.ov_auc", "head_type": "head_type"}
-    places |= {"layer": "head.heads.0.0", "head": "head.heads.0.1", "heads.pronoun_contrast": "grids.contrast"}
-    return places | {"head_set.all_heads_dev": "all_heads_swap"}
+    return {
+        **_moved(_SCORES, "test.*.", "parts.*.values."),
+        **_moved(_SCORES | _EDITS, "head_set.scores.", "set.values."),
+        **_moved(_EDITS, "causal.", "head.values."),
+        **_moved(_TESTED | _names("reasons"), "", f"{unit}."),
+        **_moved(_names("layer=0.0 head=0.1 dev=1 test=2"), "head_set.curve.*.", "curve.*."),
+        **_moved(_names("n_items=n clusters baselines.*.accuracy=rules.*"), "test.*.", "parts.*."),
+        **_moved(_names("accuracy block_accuracy"), "test.headline.untrained.", "untrained."),
+        **_names("""test.headline.smallest_p=smallest_p unit head_type
+            selectivity=head.values.selectivity unlinked_share=head.values.unlinked_share
+            mass.linked=head.values.mass weights.ov_auc=head.values.ov_auc
+            layer=head.heads.0.0 head=head.heads.0.1
+            heads.pronoun_contrast=grids.contrast head_set.all_heads_dev=all_heads_swap"""),
+    }
 
 
 def _of_edges() -> dict[str, str]:
     """Return today's places by the old ones, of a head that decides the next word."""
-    tested = _moved(_EDGES, "", "values.") | _TESTED | {"heads": "heads"}
-    places = _moved(tested, "chosen.", "head.") | _moved(tested, "head_set.", "set.")
-    places |= _moved(_ANSWERS, "", "head.values.") | {"untrained": "untrained"}
-    return (
-        places
-        | _names("n unit rules curve")
-        | {f"candidates.*.*.{i}": f"grids.{n}.*.*" for i, n in ((1, "edge_effect"), (2, "t"), (3, "p"))}
-    )
+    tested = _moved(_EDGES, "", "values.") | _TESTED | _names("heads")
+    return {
+        **_moved(tested, "chosen.", "head."),
+        **_moved(tested, "head_set.", "set."),
+        **_moved(_ANSWERS, "", "head.values."),
+        **_names("""n unit rules curve untrained candidates.*.*.1=grids.edge_effect.*.*
+            candidates.*.*.2=grids.t.*.* candidates.*.*.3=grids.p.*.*"""),
+    }
 
 
 def _of_seeds() -> dict[str, str]:
@@ -90,8 +97,11 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         name, _, kind = str(key).rpartition("_")
         start = f"{place}." if place else ""
+        # Limits have places of their own
         if kind in ("interval", "range") and item:
-            yield from ((f"{start}{name}.{end}", limit) for end, limit in zip(("low", "high"), item, strict=True))
+            low, high = item
+            yield f"{start}{name}.low", low
+            yield f"{start}{name}.high", high
         elif key == "is_met":
             yield f"{start}outcome", "met" if item else "not met"
         else:
@@ -105,57 +115,71 @@ def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
         candidates: dict[str, dict[str, Any]] = {}
         for row in details["candidates"]:
             candidates.setdefault(row[0][0], {})[row[0][1]] = row
-        t = details["untrained_t"]
-        return {**details, "candidates": candidates, "untrained": {"t": {"low": min(t), "high": max(t)}}}
+        untrained = {"low": min(details["untrained_t"]), "high": max(details["untrained_t"])}
+        return {**details, "candidates": candidates, "untrained": {"t": untrained}}
     for scores in entry["test"].values():
         scores["baselines"].pop("agreement sieve", None)  # a rule that was deleted
         (scores.get("untrained") or {}).pop("accuracy_interval", None)  # there is a range
     mass = entry["mass"]
-    return {**entry, "unlinked_share": None if mass["unlinked"] is None else mass["unlinked"] / mass["linked"]}
+    share = None if mass["unlinked"] is None else mass["unlinked"] / mass["linked"]
+    return {**entry, "unlinked_share": share}
 
 
-def _both(old: Any, new: Any, places: Mapping[str, str], name: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (place, old value, new value) of every place that both files have."""
-    later = dict(_leaves(new))
-    found = []
+def _both(old: Any, new: Any, places: Mapping[str, str], name: str = "") -> list[_Compared]:
+    """Return the values of every place that both files have."""
+    new_values = dict(_leaves(new))
+    values = []
     for place, value in _leaves(old):
         for pattern, target in places.items():
             match = re.fullmatch(re.escape(pattern).replace(r"\*", r"([^.]*)") + r"(\..*)?", place)
             if match and value is not None:
                 *stars, below = match.groups(default="")
-                found.append((f"{name}{place}", value, later.get(target.replace("*", "{}").format(*stars) + below)))
-    return found
+                new_place = target.replace("*", "{}").format(*stars) + below
+                values.append((f"{name}{place}", value, new_values.get(new_place)))
+    return values
 
 
-def compared(old: Any, new: Any) -> tuple[list[tuple[str, Any, Any]], list[str]]:
+def compared(old: Any, new: Any) -> tuple[list[_Compared], list[str]]:
     """Return the values of both files by their old place, and the questions that only the old file has."""
+    # Runs of a sweep
     if "seeds" in old:
-        before, after = (_keyed(content["questions"], "question") for content in (old, new))
-        return _both(before, after, _moved(_of_seeds(), "*.", "*.")), []
+        old_rows = _keyed(old["questions"], "question")
+        return _both(old_rows, _keyed(new["questions"], "question"), _moved(_of_seeds(), "*.", "*.")), []
+
+    # Two models
     if "selected" not in old:
-        changes = [{**change, "question": q["question"]} for q in old["questions"] for change in q["changes"]]
+        changes = []
+        for question in old["questions"]:
+            changes += [{**change, "question": question["question"]} for change in question["changes"]]
         names = ("question", "measure", "head")
-        return _both(
-            _keyed(changes, *names),
-            _keyed(new["changes"], *names),
-            _moved(_names("before after difference t p n smallest_p"), "*.", "*."),
-        ), []
+        places = _moved(_names("before after difference t p n smallest_p"), "*.", "*.")
+        return _both(_keyed(changes, *names), _keyed(new["changes"], *names), places), []
+
+    # The heads of one model
     findings = _keyed(new["findings"], "question")
-    asked = {entry["question"]: entry for entry in old["selected"] if entry.get("details") or entry["test"]}
-    found = []
-    for question in asked.keys() & findings.keys():
-        finding = findings[question]
+    entries = _keyed([entry for entry in old["selected"] if entry.get("details") or entry["test"]], "question")
+    values = []
+    for name in entries.keys() & findings.keys():
+        finding = findings[name]
         places = _of_edges() if finding["outcome"] == "edge" else _of_links(finding["unit"])
-        found += _both(_prepared(asked[question]), finding, places, f"{question}: ")
-    groups = [{**g, "accuracy_interval": g["interval"]} for g in old["behaviour"] if g["site"] in ("pronoun", "cue")]
-    answers = _keyed(groups, "level", "holdout"), _keyed(new["behaviour"], "question", "part")
-    return found + _both(*answers, _moved(_names("n accuracy resolved_share loss"), "*.", "*.")), sorted(
-        asked.keys() - findings.keys()
-    )
+        values += _both(_prepared(entries[name]), finding, places, f"{name}: ")
+
+    # The answers of the model
+    groups = []
+    for group in old["behaviour"]:
+        if group["site"] in ("pronoun", "cue"):
+            groups.append({**group, "accuracy_interval": group["interval"]})
+    answers = _keyed(new["behaviour"], "question", "part")
+    places = _moved(_names("n accuracy resolved_share loss"), "*.", "*.")
+    values += _both(_keyed(groups, "level", "holdout"), answers, places)
+    return values, sorted(entries.keys() - findings.keys())
 
 
 def _keyed(rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Any]:
-    return {" ".join(str(row[name]) for name in names): row for row in rows}
+    keyed = {}
+    for row in rows:
+        keyed[" ".join(str(row[name]) for name in names)] = row
+    return keyed
 
 
 def is_close(old: Any, new: Any) -> bool:
@@ -174,7 +198,8 @@ def main(paths: Sequence[str]) -> int:
     different = [(place, old, new) for place, old, new in values if not is_close(old, new)]
     for place, old, new in sorted(different):
         print(f"{place}\n  old {old}\n  new {new}")
-    print(*(f"{question}: only in the old file" for question in gone), sep="\n", end="\n" if gone else "")
+    for question in gone:
+        print(f"{question}: only in the old file")
     print(f"{len(values)} values compared, {len(different)} differ")
     return 1 if different or not values else 0
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import UserError
+from data.text_tables import markdown_table
 from probe.results import Estimate
 from probe.statistics import MIN_SEEDS
-from research.measure import listed, row_table, run_script, start_benchmark, write_page
+from research.measure import listed, run_script, start_benchmark, value_cell, write_page
 
 
 @dataclass
@@ -34,13 +35,13 @@ class _VariantRow:
     different: list[str]  # measures that differ from the standard
     sentence: str
 
-    @property
-    def supported(self) -> str:
-        return f"{self.n_supported} of {self.n_tested}" if self.n_tested else "not tested"
-
-    @property
-    def star(self) -> dict[str, str]:
-        return {name: " *" if name in self.different else "" for name in self.means}
+    def cells(self) -> list[str]:
+        """Return the row of the table, with a star at the measures that differ from the standard."""
+        cells = [self.name, str(self.n_seeds)]
+        for name, mean in self.means.items():
+            star = " *" if name in self.different else ""
+            cells.append(value_cell(mean, ".4f" if name in ("gap", "loss") else ".3f") + star)
+        return [*cells, f"{self.n_supported} of {self.n_tested}" if self.n_tested else "not tested"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,10 @@ class LabResults:
     compare_seconds: float
 
     def lines(self) -> list[str]:
-        names = list(self.variants[0].means)
-        header = " | ".join(name.replace("_", " ") for name in names)
-        forms = {name: ".4f" if name in ("gap", "loss") else ".3f" for name in names}
-        cells = " | ".join(f"{{means[{name}]:{forms[name]}}}{{star[{name}]}}" for name in names)
-        template = f"{{name}} | {{n_seeds}} | {cells} | {{supported}}"
+        measures = [name.replace("_", " ") for name in self.variants[0].means]
+        header = ["variant", "seeds", *measures, "supported"]
         return [
-            *row_table(f"variant | seeds | {header} | supported", template, self.variants),
+            *markdown_table(header, [variant.cells() for variant in self.variants]),
             "",
             *(f"- {variant.sentence}" for variant in self.variants),
             "",
@@ -70,15 +68,16 @@ def _variant_row(variant: dict[str, Any], names: list[str]) -> _VariantRow:
     """Return what the page shows of a variant of compare.json; `names` are the values of the standard."""
     # A model that is not causal has no head
     means: dict[str, Estimate | None] = dict.fromkeys(names)
-    for name, found in variant["values"].items():
-        means[name] = Estimate(found["mean"], *found["interval"])
+    for name, value in variant["values"].items():
+        means[name] = Estimate(value["mean"], *value["interval"])
+    different = [name for name, test in variant["differences"].items() if test["is_significant"]]
     return _VariantRow(
         name=variant["name"],
         n_seeds=len(variant["seeds"]),
         n_supported=variant["n_supported"],
         n_tested=len(variant["verdicts"]),
         means=means,
-        different=[name for name, found in variant["differences"].items() if found["is_significant"]],
+        different=different,
         sentence=variant["sentence"],
     )
 
@@ -98,7 +97,7 @@ def main(options: _LabOptions) -> None:
         content = json.loads((out / "probe" / "compare.json").read_text())
     names = list(content["variants"][0]["values"])
     variants = [_variant_row(variant, names) for variant in content["variants"]]
-    write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds), threads=1)
+    write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds))
 
 
 if __name__ == "__main__":

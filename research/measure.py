@@ -5,19 +5,16 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import isnan
 from pathlib import Path
 from statistics import median
-from string import Formatter
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from data.errors import UserError
-from data.text_tables import markdown_table
-from data.typed_json import from_json, to_json
-from probe.results import Estimate, ProbeResults
+from data.typed_json import to_json
+from probe.results import Estimate
 from probe.statistics import share_interval
 from training.command_line import one_line_errors
 from training.files import write_atomically
@@ -26,7 +23,6 @@ from training.settings import settings_from_arguments
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "research" / "results"
-Results = TypeVar("Results")
 
 
 @dataclass(frozen=True)
@@ -41,19 +37,6 @@ class Machine:
     commit: str | None
     uncommitted_changes: bool | None
     device: str = "cpu"
-
-    @property
-    def versions(self) -> str:
-        packages = [f"{package} {version}" for package, version in self.packages.items()]
-        return f"Python {self.python}, {', '.join(packages)}"
-
-
-class PageResults(Protocol):
-    """The results of a benchmark: a dataclass of the rows of its tables."""
-
-    def lines(self) -> list[str]:
-        """Return the lines of the page between command and machine."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,7 @@ def start_benchmark(main: Callable[[Any], None], schema: type) -> None:
 
 def listed(text: str) -> list[str]:
     """Return the parts of an option like "a,b"; none for ""."""
-    return [part for part in text.split(",") if part]
+    return [word for word in text.split(",") if word]
 
 
 def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
@@ -84,28 +67,22 @@ def run_command(command: Sequence[str], cwd: Path = ROOT) -> Timing:
 
     The CPU-seconds are those of all child processes that end meanwhile, so commands must not overlap.
     """
-    start = time.monotonic()
-    before = os.times()
-    process = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - start
-    after = os.times()
+    start = os.times()
+    process = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    end = os.times()
     if process.returncode:
         *earlier, last = (process.stderr or process.stdout or "no output").splitlines()
         print(*earlier[-20:], sep="\n", end="\n" if earlier else "", file=sys.stderr)
         raise UserError(f"exit status {process.returncode} of {' '.join(command[1:3])} ...: {last}")
     # User and system time of the command and of all that it started
-    cpu_seconds = sum(after[2:4]) - sum(before[2:4])
-    return Timing(seconds, cpu_seconds, process.stdout)
+    user = end.children_user - start.children_user
+    system = end.children_system - start.children_system
+    return Timing(end.elapsed - start.elapsed, user + system, process.stdout)
 
 
 def run_script(name: str, *settings: str) -> Timing:
     """Run train.py or eval.py (`name` without .py) as a user does."""
     return run_command([sys.executable, f"{name}.py", *settings])
-
-
-def read_probe(folder: Path) -> ProbeResults:
-    """Return the probe.json of a run, or of the folder of an external model."""
-    return ProbeResults.from_json(json.loads((folder / "probe" / "probe.json").read_text()))
 
 
 # Tables
@@ -117,33 +94,11 @@ def value_cell(value: Any, form: str) -> str:
         return "-"
     # The limits are rounded as the value is
     if isinstance(value, Estimate):
+        text = value_cell(value.value, form)
         if value.low is None or isnan(value.value):
-            return value_cell(value.value, form)
-        return f"{value_cell(value.value, form)} [{value_cell(value.low, form)}, {value_cell(value.high, form)}]"
+            return text
+        return f"{text} [{value_cell(value.low, form)}, {value_cell(value.high, form)}]"
     return format(value, form)
-
-
-class _CellFormatter(Formatter):
-    """Fill in "{share:.2f}" with a field of the row."""
-
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return getattr(args[0], str(key))
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return value_cell(value, format_spec)
-
-
-def row_table(header: str, template: str, rows: Sequence[Any]) -> list[str]:
-    """Return a Markdown table with a line for each row.
-
-    `header` is "seed | share [95 %]", `template` has the fields of a row, "{seed} | {share:.2f}".
-    """
-    # Every column is filled by itself, so a text may contain " | "
-    columns = template.split(" | ")
-    cells = []
-    for row in rows:
-        cells.append([_CellFormatter().vformat(column, (row,), {}) for column in columns])
-    return markdown_table(header.split(" | "), cells)
 
 
 def median_range(values: Sequence[float], digits: int = 1) -> str:
@@ -165,38 +120,29 @@ def short_paths(argument: str) -> str:
 # JSON and pages
 
 
-def read_page(schema: type[Results], page: str) -> tuple[Results, Machine]:
-    """Return the content of research/results/PAGE.json."""
-    content = json.loads((RESULTS / f"{page}.json").read_text())
-    machine = from_json(Machine, content.pop("environment"), page)
-    return from_json(schema, content, page), machine
-
-
-def this_machine(device: str, threads: int) -> Machine:
-    """Return what a benchmark is measured with now."""
-    known = environment(device, threads)
-    return Machine(**{part.name: known[part.name] for part in fields(Machine)})
-
-
-def page_body(results: PageResults, machine: Machine) -> str:
-    """Return the page below its command: the tables, then machine and versions."""
-    measured_with = f"{machine.versions}; {machine.processor}, {machine.cores} cores, threads: {machine.threads}."
-    return "\n".join([*results.lines(), "", measured_with]) + "\n"
+def page_body(results: Any, machine: Machine) -> str:
+    """Return the page below its command: the lines of the results, then machine and versions."""
+    packages = [f"{package} {version}" for package, version in machine.packages.items()]
+    versions = f"Python {machine.python}, {', '.join(packages)}"
+    cores = f"{machine.cores} cores, threads: {machine.threads}"
+    return "\n".join([*results.lines(), "", f"{versions}; {machine.processor}, {cores}."]) + "\n"
 
 
 def json_text(results: Any, machine: Machine) -> str:
     """Return the file that a page is made from: lists and objects of plain values are on one line."""
     text = json.dumps({"environment": to_json(machine), **to_json(results)}, indent=1)
-    return re.sub(r"[\[{]\n[^][{}]*[\]}]", lambda match: re.sub(r"\n *", " ", match[0]), text) + "\n"
+    plain = re.compile(r"[\[{]\n[^][{}]*[\]}]")
+    return plain.sub(lambda match: re.sub(r"\n *", " ", match[0]), text) + "\n"
 
 
-def write_page(program: str, title: str, results: PageResults, threads: int, page: str = "") -> None:
-    """Write research/results/PAGE.json and .md (default: PROGRAM), print the page."""
-    machine = this_machine("cpu", threads)
+def write_page(name: str, title: str, results: Any, threads: int = 1) -> None:
+    """Write research/results/NAME.json and .md and print the page; `results` is a dataclass with a method `lines`."""
+    known = environment("cpu", threads)
+    machine = Machine(**{field.name: known[field.name] for field in fields(Machine)})
     # The page holds the command without the folders of this machine
+    program = Path(sys.argv[0]).stem
     command = " ".join([f"python -m research.{program}", *map(short_paths, sys.argv[1:])])
     text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(results, machine)}"
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    write_atomically(RESULTS / f"{page or program}.json", json_text(results, machine).encode())
-    write_atomically(RESULTS / f"{page or program}.md", text.encode())
+    write_atomically(RESULTS / f"{name}.json", json_text(results, machine).encode())
+    write_atomically(RESULTS / f"{name}.md", text.encode())
     print(text, end="")

@@ -6,16 +6,18 @@ The seconds of the two commands are comparable only if nothing else runs on the 
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from data.text_tables import markdown_table
 from data.typed_json import may_be_absent
-from probe.results import MEASURES, NOT_KNOWN, Estimate, Finding
+from probe.results import MEASURES, NOT_KNOWN, Estimate, Finding, ProbeResults
 from probe.verdict import SUPPORTED
-from research.measure import Timing, listed, read_probe, row_table, run_script, start_benchmark, write_page
+from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
 from training.metrics import load_metrics
 
 
@@ -26,7 +28,6 @@ class _Columns(NamedTuple):
     heads: tuple[str, ...]
     rules: tuple[str, ...]
     untrained: dict[str, str]  # headings
-    parts: tuple[str, ...] = ()
 
 
 COLUMNS = {  # by the outcome of the questions
@@ -41,7 +42,6 @@ COLUMNS = {  # by the outcome of the questions
         heads=("swap", "flips", "follows", "author", "author_where_nearest_wrong", "p"),
         rules=("nearest", "first", "subject", "last words"),
         untrained={"t": "t of untrained models"},
-        parts=("author", "author_where_nearest_wrong"),
     ),
 }
 
@@ -91,17 +91,6 @@ class _SeedHead:
 
 
 @dataclass(frozen=True)
-class _SeedPart:
-    """The values of one seed's head on a part of the items."""
-
-    seed: int
-    question: str
-    part: str
-    n: int
-    values: dict[str, Estimate]
-
-
-@dataclass(frozen=True)
 class _QuestionMeans:
     """Means over seeds for the heads, simple rules and untrained models."""
 
@@ -123,106 +112,116 @@ class SeedsResults:
     means: list[_QuestionMeans]
     heads: list[_SeedHead]
     training: list[_SeedTraining]
-    parts: list[_SeedPart] = field(default_factory=list)
     not_tested: str | None = may_be_absent()
 
-    def summary(self) -> list[str]:
-        """Return the table of means, which README.md has too."""
-        shown = COLUMNS[self.outcome]
-        labels = [*_labels(shown.means), *shown.rules, *shown.untrained.values()]
-        cells = [f"{{values[{name}]:{MEASURES[name].form}}}" for name in shown.means]
-        cells += [f"{{rules[{name}]:.3f}}" for name in shown.rules]
-        cells += [f"{{untrained[{name}]:{MEASURES[name].form}}}" for name in shown.untrained]
-        header = f"question | supported | as a set | {' | '.join(labels)}"
-        template = f"{{question}} | {{supported}} of {{n_seeds}} | {{as_a_set}} | {' | '.join(cells)}"
-        return row_table(header, template, self.means)
-
     def lines(self) -> list[str]:
-        shown = COLUMNS[self.outcome]
+        # What the heads do
         seeds = ", ".join(str(row.seed) for row in self.training)
-        header = f"seed | question | head | {' | '.join(_labels(shown.heads))} | verdict"
-        template = f"{{seed}} | {{question}} | {{head}} | {_cells(shown.heads)} | {{verdict}}, {{level}}"
+        chosen = "Heads are chosen on one part of the items and tested once on another."
         lines = [
-            f"{self.recipe}, seeds {seeds}. Heads are chosen on one part of the items and tested once on another.",
+            f"{self.recipe}, seeds {seeds}. {chosen}",
             "As a set: heads that share the work, judged together. Means over seeds:",
             "",
-            *self.summary(),
+            *self._means_table(),
             "",
             "Each seed, with 95 % intervals:",
             "",
-            *row_table(header, template, self.heads),
+            *self._heads_table(),
             "",
         ]
-        if self.parts:
-            header = f"seed | question | part | n | {' | '.join(_labels(shown.parts))}"
-            template = f"{{seed}} | {{question}} | {{part}} | {{n}} | {_cells(shown.parts)}"
-            lines += ["By part of the items:", "", *row_table(header, template, self.parts), ""]
         if self.not_tested:
             lines += [self.not_tested, ""]
-        return lines + self._training_lines()
 
-    def _training_lines(self) -> list[str]:
-        # One column for each token class, of stories
-        classes = list(self.training[0].gap_by_class or ())
-        by_class = "".join(f" | {{gap_by_class[{name}]:.3f}}" for name in classes)
+        # Training
+        losses = "Validation loss, entropy lower bound and their gap (standard error)"
         return [
-            "Validation loss, entropy lower bound and their gap (standard error), by token class too, in nats per"
-            " token:",
+            *lines,
+            f"{losses}, by token class too, in nats per token:",
             "",
-            *row_table(
-                " | ".join(["seed", "loss", "lower bound", "gap", *classes]),
-                "{seed} | {loss:.4f} | {floor:.4f} | {gap:.4f} ({gap_error:.4f})" + by_class,
-                self.training,
-            ),
+            *self._loss_table(),
             "",
             "Seconds of the two commands (the first seed also makes the data):",
             "",
-            *row_table(
-                "seed | train.py | train.py CPU | eval.py | eval.py CPU",
-                "{seed} | {train_seconds:.1f} | {train_cpu_seconds:.1f} | {eval_seconds:.1f} | {eval_cpu_seconds:.1f}",
-                self.training,
-            ),
+            *self._seconds_table(),
         ]
 
+    def _means_table(self) -> list[str]:
+        """Return the table that README.md has too."""
+        shown = COLUMNS[self.outcome]
+        header = ["question", "supported", "as a set", *_labels(shown.means), *shown.rules, *shown.untrained.values()]
+        rows = []
+        for row in self.means:
+            cells = [row.question, f"{row.supported} of {row.n_seeds}", str(row.as_a_set)]
+            cells += _cells(row.values, shown.means)
+            cells += [f"{row.rules[name]:.3f}" for name in shown.rules]
+            rows.append(cells + _cells(row.untrained, shown.untrained))
+        return markdown_table(header, rows)
 
-def _labels(names: tuple[str, ...]) -> list[str]:
+    def _heads_table(self) -> list[str]:
+        shown = COLUMNS[self.outcome].heads
+        rows = []
+        for row in self.heads:
+            cells = _cells(row.values, shown)
+            rows.append([str(row.seed), row.question, row.head, *cells, f"{row.verdict}, {row.level}"])
+        return markdown_table(["seed", "question", "head", *_labels(shown), "verdict"], rows)
+
+    def _loss_table(self) -> list[str]:
+        """Return the table of losses, with one column for each token class of stories."""
+        rows = []
+        for row in self.training:
+            loss, floor, gap, error = (value_cell(x, ".4f") for x in (row.loss, row.floor, row.gap, row.gap_error))
+            by_class = [f"{value:.3f}" for value in (row.gap_by_class or {}).values()]
+            rows.append([str(row.seed), loss, floor, f"{gap} ({error})", *by_class])
+        return markdown_table(["seed", "loss", "lower bound", "gap", *(self.training[0].gap_by_class or ())], rows)
+
+    def _seconds_table(self) -> list[str]:
+        rows = []
+        for row in self.training:
+            seconds = (row.train_seconds, row.train_cpu_seconds, row.eval_seconds, row.eval_cpu_seconds)
+            rows.append([str(row.seed), *(value_cell(value, ".1f") for value in seconds)])
+        return markdown_table(["seed", "train.py", "train.py CPU", "eval.py", "eval.py CPU"], rows)
+
+
+def _labels(names: Iterable[str]) -> list[str]:
     return [MEASURES[name].label for name in names]
 
 
-def _cells(names: tuple[str, ...]) -> str:
-    return " | ".join(f"{{values[{name}]:{MEASURES[name].form}}}" for name in names)
-
-
-def _values(of: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, Estimate]:
-    return {name: of.get(name, NOT_KNOWN) for name in names}
+def _cells(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    return [value_cell(values[name], MEASURES[name].form) for name in names]
 
 
 def question_means(findings: list[Finding]) -> _QuestionMeans:
     """Return the means over the findings of all seeds on one question."""
     shown = COLUMNS[findings[0].outcome]
     supported = [finding for finding in findings if finding.verdict == SUPPORTED]
-    untrained = [finding.untrained for finding in findings if finding.untrained]
+    with_untrained = [finding for finding in findings if finding.untrained]
     return _QuestionMeans(
         question=findings[0].question,
         supported=len(supported),
         as_a_set=sum(finding.unit == "set" for finding in supported),
         n_seeds=len(findings),
-        values={name: fmean(finding.judged.value(name) for finding in findings) for name in shown.means},
-        rules={name: fmean(finding.rules[name] for finding in findings) for name in shown.rules},
-        untrained={name: fmean(of_seed[name].value for of_seed in untrained) for name in shown.untrained},
+        values=_means(findings, shown.means, lambda finding, name: finding.judged.value(name)),
+        rules=_means(findings, shown.rules, lambda finding, name: finding.rules[name]),
+        untrained=_means(with_untrained, shown.untrained, lambda finding, name: finding.untrained[name].value),
     )
 
 
-def seed_rows(seed: int, finding: Finding) -> tuple[_SeedHead, list[_SeedPart]]:
+def _means(
+    findings: Sequence[Finding], names: Iterable[str], value_of: Callable[[Finding, str], float]
+) -> dict[str, float]:
+    """Return the means over all seeds by name."""
+    means = {}
+    for name in names:
+        means[name] = fmean(value_of(finding, name) for finding in findings)
+    return means
+
+
+def seed_head(seed: int, finding: Finding) -> _SeedHead:
     """Return what the page shows of one finding."""
-    shown = COLUMNS[finding.outcome]
     judged = finding.judged
-    values = _values(judged.values, shown.heads)
-    head = _SeedHead(seed, finding.question, " + ".join(map(str, judged.heads)), values, judged.verdict, judged.level)
-    parts = []
-    for name, part in finding.parts.items() if shown.parts else ():
-        parts.append(_SeedPart(seed, finding.question, name, part.n, _values(part.values, shown.parts)))
-    return head, parts
+    heads = " + ".join(map(str, judged.heads))
+    values = {name: judged.values.get(name, NOT_KNOWN) for name in COLUMNS[finding.outcome].heads}
+    return _SeedHead(seed, finding.question, heads, values, judged.verdict, judged.level)
 
 
 def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTraining:
@@ -259,28 +258,30 @@ def main(options: _SeedsOptions) -> None:
     """Measure every seed and write the page."""
     training: list[_SeedTraining] = []
     heads: list[_SeedHead] = []
-    parts: list[_SeedPart] = []
     by_question: dict[str, list[Finding]] = {}
     missing: dict[str, None] = {}
+    # Train and test each seed
     with ExitStack() as stack:
         folder = Path(options.runs or stack.enter_context(tempfile.TemporaryDirectory()))
         for seed in map(int, listed(options.seeds)):
             training.append(_measure_seed(seed, folder, options))
-            results = read_probe(folder / str(seed))
+            run = folder / str(seed)
+            results = ProbeResults.from_json(json.loads((run / "probe" / "probe.json").read_text()))
+            device = json.loads((run / "environment.json").read_text())["device"]
             missing |= dict.fromkeys(results.missing)
             for finding in results.findings:
-                head, of_parts = seed_rows(seed, finding)
-                heads.append(head)
-                parts += of_parts
+                heads.append(seed_head(seed, finding))
                 by_question.setdefault(finding.question, []).append(finding)
                 print(f"seed {seed}: {finding.question} {finding.verdict}", file=sys.stderr, flush=True)
-        device = json.loads((folder / listed(options.seeds)[0] / "environment.json").read_text())["device"]
+
+    # The page
     means = [question_means(findings) for findings in by_question.values()]
     outcome = next(iter(by_question.values()))[0].outcome
     recipe = f"{options.experiment or 'Default run'} in {device.rpartition(', ')[2]}"
-    results_page = SeedsResults(outcome, recipe, means, heads, training, parts, "; ".join(missing) or None)
+    not_tested = "; ".join(missing) or None
     title = f"{options.experiment.capitalize() or 'The default run'} over seeds"
-    write_page("seeds", title, results_page, options.threads, page=options.name)
+    results_page = SeedsResults(outcome, recipe, means, heads, training, not_tested)
+    write_page(options.name, title, results_page, options.threads)
 
 
 if __name__ == "__main__":

@@ -90,15 +90,17 @@ class SpeedResults:
     pairs: list[_CostPair]
 
     def lines(self) -> list[str]:
+        # One row for each program
+        header = "recipe | full validation loss, nats | training loop, CPU-s | whole process, CPU-s".split(" | ")
         rows = [
             _cost_row("experiment=shakespeare/cpu_quick", [pair.ours for pair in self.pairs]),
             _cost_row("nanoGPT, CPU recipe", [pair.nanogpt for pair in self.pairs]),
         ]
         ratios = [pair.nanogpt.loop / pair.ours.loop for pair in self.pairs]
         n_reached = sum(pair.ours.loss <= MAX_LOSS for pair in self.pairs)
-        header = ["recipe", "full validation loss, nats", "training loop, CPU-s", "whole process, CPU-s"]
+        seeds = ", ".join(map(str, self.seeds))
         return [
-            f"Characters of tiny Shakespeare, one thread, seeds {', '.join(map(str, self.seeds))}; median (range).",
+            f"Characters of tiny Shakespeare, one thread, seeds {seeds}; median (range).",
             f"nanoGPT is commit {self.commit}; both compute in float32.",
             "",
             *markdown_table(header, rows),
@@ -118,8 +120,8 @@ def _train_ours(text: Path, seed: int, folder: Path) -> _TrainingCost:
     """Train the quick recipe on one thread."""
     run = folder / f"ours_{seed}"
     # The clock of each step counts CPU-seconds
-    settings = [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}", "threads=1"]
-    settings += ["experiment=shakespeare/cpu_quick", "sample_tokens=0", "precision=float32"]
+    settings = ["experiment=shakespeare/cpu_quick", "sample_tokens=0", "precision=float32", "threads=1"]
+    settings += [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}"]
     timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "train.py", *settings])
     last = load_metrics(run).validation[-1]
     assert last.loss is not None and last.seconds is not None
@@ -177,16 +179,19 @@ def main(options: _SpeedOptions) -> None:
         raise UserError(f"text={options.text}: does not exist")
     if not (checkout / "train.py").exists():
         raise UserError(f"nanogpt={options.nanogpt}: is no checkout of nanoGPT")
+
+    # Both programs take turns, so that the machine is the same for both
     pairs = []
     seeds = [int(seed) for seed in listed(options.seeds)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_nanogpt_data(text, folder / "text")
         for seed in seeds:
-            pairs.append(_CostPair(_train_ours(text, seed, folder), _train_nanogpt(checkout, folder, seed - 1)))
-            print(f"seed {seed}: {pairs[-1]}", file=sys.stderr, flush=True)
+            costs = _CostPair(_train_ours(text, seed, folder), _train_nanogpt(checkout, folder, seed - 1))
+            print(f"seed {seed}: {costs}", file=sys.stderr, flush=True)
+            pairs.append(costs)
     commit = run_command(["git", "rev-parse", "--short", "HEAD"], checkout).output.strip()
-    write_page("speed", "Speed compared with nanoGPT", SpeedResults(commit, seeds, pairs), threads=1)
+    write_page("speed", "Speed compared with nanoGPT", SpeedResults(commit, seeds, pairs))
 
 
 if __name__ == "__main__":

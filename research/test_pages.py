@@ -1,7 +1,6 @@
 """Every page of research/results with a present program is made from its JSON file: pytest research."""
 
 import json
-from dataclasses import dataclass
 from math import nan
 from typing import Any
 
@@ -20,15 +19,13 @@ from research.measure import (
     listed,
     median_range,
     page_body,
-    read_page,
-    row_table,
     share_range,
     short_paths,
+    value_cell,
 )
-from research.seeds import SeedsResults, question_means, seed_rows
+from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 
-MACHINE = Machine("3.11", {"torch": "2"}, "x86_64", 2, 1, "abc", False)
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,
     "lab": LabResults,
@@ -38,45 +35,19 @@ PAGES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Scored:
-    name: str
-    score: Estimate
-    other: Estimate | None = None
-
-
-@dataclass(frozen=True)
-class Page:
-    rows: list[Scored]
-    by_text: dict[str, list[Scored]]
-
-
 @pytest.mark.parametrize(("name", "schema"), PAGES.items())
 def test_a_page_and_its_json_are_made_from_the_same_rows(name: str, schema: Any) -> None:
-    results, machine = read_page(schema, name)
+    text = (RESULTS / f"{name}.json").read_text()
+    content = json.loads(text)
+    machine = from_json(Machine, content.pop("environment"), name)
+    results = from_json(schema, content, name)
     _, _, below_the_command = (RESULTS / f"{name}.md").read_text().partition("\n```\n\n")
     assert page_body(results, machine) == below_the_command
-    assert json_text(results, machine) == (RESULTS / f"{name}.json").read_text()
+    assert json_text(results, machine) == text
 
 
 def test_every_json_file_has_a_page_that_is_checked() -> None:
     assert {path.stem for path in RESULTS.glob("*.json")} == PAGES.keys()
-
-
-def test_rows_with_estimates_survive_json() -> None:
-    row = Scored("a", Estimate(0.5, 0.25, 0.75))
-    page = Page([row], {"text": [row, Scored("b", Estimate(1.0, 0.0, 2.0), Estimate(3.0, 2.0, 4.0))]})
-    text = json_text(page, MACHINE)
-    assert '"score": { "value": 0.5, "low": 0.25, "high": 0.75 }' in text
-    content = json.loads(text)
-    assert from_json(Machine, content.pop("environment"), "page") == MACHINE
-    assert from_json(Page, content, "page") == page
-
-
-def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
-    rows = [Scored("a", Estimate(0.5, 0.25, 0.75)), Scored("b", Estimate(nan), Estimate(0.1))]
-    lines = row_table("name | score | other", "<{name}> | {score:.1f} | {other:.3f}", rows)
-    assert lines[2:] == ["| <a>  | 0.5 [0.2, 0.8] | -     |", "| <b>  | -              | 0.100 |"]
 
 
 @pytest.mark.parametrize(
@@ -84,19 +55,18 @@ def test_a_table_has_a_line_for_each_row_with_intervals_and_dashes() -> None:
 )
 def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str, untrained: str) -> None:
     head = found.Tested([Head(0, 1)], {}, verdict="not established", level="E1")
-    both = found.Tested([Head(0, 1), Head(1, 0)], {measure: Estimate(0.9, 0.8, 1.0)}, verdict="supported", level="E3")
-    rules = dict.fromkeys(["nearest", "first", "subject", "most frequent", "last words"], 0.5)
-    known = {name: Estimate(0.25) for name in ("accuracy", untrained)}
-    words: Any = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
-    finding = Finding(**words, unit="set", head=head, set=both, n=8, smallest_p=0.0, untrained=known, rules=rules)
-    row, parts = seed_rows(3, finding)
-    means = question_means([finding, finding])
-    assert (row.head, row.values[measure], row.verdict, parts) == (
-        "L0H1 + L1H0",
-        Estimate(0.9, 0.8, 1.0),
-        "supported",
-        [],
+    head_set = found.Tested(
+        [Head(0, 1), Head(1, 0)], {measure: Estimate(0.9, 0.8, 1.0)}, verdict="supported", level="E3"
     )
+    rules = dict.fromkeys(["nearest", "first", "subject", "most frequent", "last words"], 0.5)
+    of_untrained = {name: Estimate(0.25) for name in ("accuracy", untrained)}
+    words: Any = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
+    finding = Finding(
+        **words, unit="set", head=head, set=head_set, n=8, smallest_p=0.0, untrained=of_untrained, rules=rules
+    )
+    row = seed_head(3, finding)
+    means = question_means([finding, finding])
+    assert (row.head, row.values[measure], row.verdict) == ("L0H1 + L1H0", Estimate(0.9, 0.8, 1.0), "supported")
     assert (means.supported, means.as_a_set, means.values[measure]) == (2, 2, 0.9)
     assert (means.rules["nearest"], means.untrained[untrained]) == (0.5, 0.25)
 
@@ -105,12 +75,15 @@ def test_the_comparison_of_files_names_what_differs() -> None:
     change = {"measure": "effect", "head": [0, 1], "before": 1.0, "difference": {"value": 0.5, "low": 0.1, "high": 0.9}}
     old = {"questions": [{"question": "number", "changes": [change]}]}
     values, gone = compared(old, {"changes": [{**change, "question": "number", "before": 1.000001}]})
-    assert all(is_close(before, after) for _, before, after in values) and len(values) == 4 and gone == []
+    assert all(is_close(old_value, value) for _, old_value, value in values) and len(values) == 4 and gone == []
     values, _ = compared(old, {"changes": [{**change, "question": "number", "before": 1.001}]})
-    assert [place for place, *both in values if not is_close(*both)] == ["number effect [0, 1].before"]
+    different = [place for place, old_value, value in values if not is_close(old_value, value)]
+    assert different == ["number effect [0, 1].before"]
 
 
 def test_the_texts_of_cells_and_options() -> None:
+    values = [Estimate(0.5, 0.25, 0.75), Estimate(nan), Estimate(0.1), None]
+    assert [value_cell(value, ".1f") for value in values] == ["0.5 [0.2, 0.8]", "-", "0.1", "-"]
     assert median_range([3, 1, 2]) == "2.0 (1.0 to 3.0)"
     assert share_range(0, 200) == "[0.0%, 1.8%]"
     assert short_paths("texts=/a/b/c.txt,d/e.txt") == "texts=b/c.txt,d/e.txt"

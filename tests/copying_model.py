@@ -1,6 +1,6 @@
 """A model without weights in which some heads are known to write the gender that they see."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from tokenizers import Tokenizer
@@ -8,9 +8,6 @@ from torch import Tensor
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
-
-FEMININE = FEMININE_NAMES | FEMININE_NOUNS
-MASCULINE = MASCULINE_NAMES | MASCULINE_NOUNS
 
 
 class CopyingModel(ObservableModel):
@@ -34,14 +31,14 @@ class CopyingModel(ObservableModel):
         self.context_length = context_length
         vocabulary = tokenizer.get_vocab()
 
-        def signs(first: Sequence[str], second: Sequence[str]) -> Tensor:
+        def signs(first: Iterable[str], second: Iterable[str]) -> Tensor:
             values = torch.zeros(self.vocab_size)
             values[[vocabulary[word] for word in first if word in vocabulary]] = 1.0
             values[[vocabulary[word] for word in second if word in vocabulary]] = -1.0
             return values
 
         # +1 feminine, -1 masculine, 0 neither, [V]
-        self.name_class = signs(sorted(FEMININE), sorted(MASCULINE))
+        self.name_class = signs(FEMININE_NAMES | FEMININE_NOUNS, MASCULINE_NAMES | MASCULINE_NOUNS)
         self.pronoun_class = signs(("she", "She", "her", "Her"), ("he", "He", "him", "his", "His"))
         # What makes these models differ from each other
         generator = torch.Generator().manual_seed(seed)
@@ -86,8 +83,11 @@ class CopyingModel(ObservableModel):
         """Return the logits [B, T, V], or [B, V] at `positions` [B]: only the pronouns differ."""
         # Outputs of the heads, [B, H, T], add up to the margin of "she", [B, T]
         [record] = self.record(tokens)
-        outputs = apply_edits(record.scores.softmax(-1), record.values, edits)[..., 0]  # [B, H, T]
-        margin = torch.einsum("bht,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
+        weights = record.scores.softmax(-1)  # [B, H, T, T]
+        apply_edits(weights, 0, [edits], "weights")
+        outputs = weights @ record.values  # [B, H, T, 1]
+        apply_edits(outputs, 0, [edits], "output")
+        margin = torch.einsum("bhtk,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
         logits = margin[..., None] * self.pronoun_class / 2
         return logits if positions is None else logits[torch.arange(len(tokens)), positions]
 

@@ -45,7 +45,9 @@ with process_group(use_cuda=False) as distributed:
         trainer = small_trainer("tokens_per_batch=512", *settings, distributed=distributed)
         train_step(trainer)
         old_state, loss_fn = trainer.state(), trainer.loss_fn
-        trainer.loss_fn = lambda *batch: loss_fn(*batch) * (float("nan") if distributed.rank == 1 else 1)
+        trainer.loss_fn = lambda *inputs, targets: (
+            loss_fn(*inputs, targets=targets) * (float("nan") if distributed.rank == 1 else 1)
+        )
         train_step(trainer)
         state = trainer.state()
         for part in ("model", "optimizer"):

@@ -103,17 +103,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(run: Path, traine
 # Directories
 
 
-def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(trained_run: Path, cache: str) -> None:
-    old = hashes(trained_run)
-    assert "resume=true" in run_program("train.py", f"out={trained_run}", cache, *SMALL).error
-    assert hashes(trained_run) == old
-
-
-def test_a_directory_that_cannot_be_written_is_refused_in_one_line(run: Path, cache: str) -> None:
-    (run / "file").touch()
-    assert f"out={run}/file/x: " in run_program("train.py", f"out={run}/file/x", cache, *SMALL).error
+def test_a_directory_that_cannot_be_used_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str) -> None:
+    old = hashes(run)
+    assert "resume=true" in run_program("train.py", f"out={run}", cache, *SMALL).error
+    assert f"out={run}/config.json/x: " in run_program("train.py", f"out={run}/config.json/x", cache, *SMALL).error
     if os.access("/sys", os.F_OK):
         assert "/sys/run" in run_program("train.py", "out=/sys/run", cache, *SMALL).error
+    assert hashes(run) == old
     run.chmod(0o555)
     if not os.access(run, os.W_OK):  # as root everything can be written
         assert str(run) in run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from data.config import SCHEMAS
 from data.errors import UserError, printable
 from data.setting_fields import setting_info
-from training.settings import CONFIGS, did_you_mean, enum_choices
+from training.settings import CONFIGS, did_you_mean
 
 FLAGS = ("-m", "--multirun", "-h", "--help")
 DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml
@@ -84,12 +84,18 @@ def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, conf
     lines = []
     for group, schemas in groups.items():
         group_values = values.get(group, {}) if group else values
-        fitting = [fields(schema) for schema in schemas if {field.name for field in fields(schema)} <= {*group_values}]
+        fitting = []
+        for schema in schemas:
+            if all(field.name in group_values for field in fields(schema)):
+                fitting.append(fields(schema))
         for field in max(fitting, key=len, default=()):
-            value, info, choices = group_values[field.name], setting_info(field), enum_choices(field.type)
+            info = setting_info(field)
+            value = group_values[field.name]
             text = value if isinstance(value, str) else json.dumps(value)
-            meaning = [info.meaning if info else "", *([f"({', '.join(choices)})"] if choices else [])]
-            lines.append(f"  {f'{_name(group, field.name)}={text}':38}  {' '.join(meaning)}".rstrip())
+            line = f"  {f'{_name(group, field.name)}={text}':38}  {info.meaning if info else ''}"
+            if choices := getattr(field.type, "__members__", None):
+                line += f" ({', '.join(choices)})"
+            lines.append(line)
     return template.replace("$CONFIG", "\n".join(lines))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import parent_process
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,6 @@ from torch import Tensor
 
 from data.errors import UserError
 from training.settings import Device, Precision
-
-T = TypeVar("T")
 
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
 
@@ -54,6 +52,7 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
         raise UserError("device=cuda: torch finds no CUDA device; use device=cpu or device=auto")
     is_cuda = torch.cuda.is_available() and device is not Device.cpu
 
+    # bfloat16 only pays where there are instructions for it.
     multiplies_bfloat16 = torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16()
     is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
@@ -77,9 +76,8 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # not glibc; CDLL(None) is a TypeError on Windows
         return
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
-    mallopt(trim_threshold, 2**31 - 1)
-    mallopt(mmap_max, 0)
+    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD of malloc.h
+    mallopt(-4, 0)  # M_MMAP_MAX
 
 
 # Processes
@@ -96,13 +94,13 @@ class Distributed:
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def broadcast(self, value: T) -> T:
+    def broadcast(self, value: Any) -> Any:
         """Return rank 0's `value`, any object that pickle can copy."""
         if self.world_size == 1:
             return value
         values = [value if self.is_main else None]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
-        return values[0]  # type: ignore[return-value]
+        return values[0]
 
     def all_reduce_max(self, number: int) -> int:
         """Return the largest `number` of all ranks."""
@@ -136,6 +134,7 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
         return
     use_cuda = use_cuda and torch.cuda.is_available()
     if use_cuda:
+        # Each machine numbers its devices from 0.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo", timeout=TIMEOUT)
     yield Distributed(dist.get_rank(), world_size)
@@ -157,14 +156,15 @@ class StopRequest:
         self._received: int | None = None
         self._received_at = 0.0
         self._old_handlers: dict[int, Any] = {}
-        numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
-        for number in filter(None, numbers):
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # no SIGHUP on Windows
+            if number and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self._old_handlers[number] = signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received is None:
-            self._received, self._received_at = number, time.monotonic()
+            self._received = number
+            self._received_at = time.monotonic()
         elif time.monotonic() > self._received_at + 2:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from data.corpus import TOKEN_CLASSES, Corpus
-from data.loader import IGNORE, Batch, Split, StorySplit, validation_batches
+from data.loader import IGNORE, Batch, Split, validation_batches
 from data.tokenizer import encode_with_bos
-from model.sampling import sample
 from model.transformer import Transformer
 from training.settings import TrainSettings
 
@@ -32,61 +31,35 @@ Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, 
 MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is nothing to ask about
 
 
-def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy [B, T] float32 of `targets` [B, T] in nats, 0 for IGNORE; `logits` are [B, T, V]."""
-    flat_logits = logits.float().flatten(0, 1)  # [B * T, V]
-    losses = F.cross_entropy(flat_logits, targets.flatten(), ignore_index=IGNORE, reduction="none")
-    return losses.view_as(targets)
-
-
-class SummedLoss(nn.Module):
-    """The training loss: a model with its loss in one module, so that DDP and torch.compile see both."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
-        """Return the summed cross-entropy of the targets [B, T] in nats, a scalar; `inputs` are those of the model."""
-        return self.model(*inputs, targets=targets)
-
-
-@dataclass(frozen=True, slots=True)
-class RowLosses:
-    """Sum over the tokens of each row. R rows, each a story or a window of text; C token classes."""
-
-    losses: Tensor  # [R, C] float64, nats
-    counts: Tensor  # [R, C] float64, tokens
-    # [R, C] float64, nats, of the Bayes-optimal predictor on the same tokens; None if unknown.
-    floors: Tensor | None
-
-
 @torch.no_grad()
-def row_losses(
-    model: Transformer, batches: Iterable[Batch], n_classes: int, autocast: AbstractContextManager | None = None
-) -> RowLosses:
-    """Return the losses of `batches` summed by row and token class, on the CPU; `model` is in eval mode.
+def _row_losses(
+    model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return sums over the tokens of each row by token class, [R, C] float64: losses, tokens, lower bounds (or None).
 
-    Tokens without a class are in class 0. `autocast` is the context of the forward pass (default: float32).
+    R rows, each a story or a window of text. Tokens without a class are in class 0.
     """
     device = next(model.parameters()).device
-    losses, counts, floors = [], [], []
+    losses = list[Tensor]()
+    counts = list[Tensor]()
+    floors = list[Tensor]()
     for batch in batches:
         # No row holds several documents, so a causal model needs no document ids.
         inputs = batch.model_inputs(single_document=model.config.is_causal)
         with autocast or nullcontext():
-            logits = model(*(tensor.to(device) for tensor in inputs))
-        loss = token_losses(logits, batch.targets.to(device)).cpu().double()  # [B, T]
+            logits = model(*(tensor.to(device) for tensor in inputs)).float().flatten(0, 1)  # [B * T, V]
+        targets = batch.targets.to(device).flatten()
+        loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none").cpu().double()
 
         # Sum the tokens of each row by their class, [B, C].
         classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
-        zeros = torch.zeros(len(classes), n_classes, dtype=torch.float64)
-        losses.append(zeros.scatter_add(1, classes, loss))
+        zeros = torch.zeros(len(classes), len(TOKEN_CLASSES), dtype=torch.float64)
+        losses.append(zeros.scatter_add(1, classes, loss.view_as(classes)))
         counts.append(zeros.scatter_add(1, classes, is_target))
         if batch.floor is not None:
             floors.append(zeros.scatter_add(1, classes, batch.floor.double() * is_target))
-    return RowLosses(torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None)
+    return torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
@@ -134,27 +107,42 @@ def validation_loss(
     batches = validation_batches(
         split, tokens_per_batch=tokens_per_batch, context_length=context_length, n_tokens=n_tokens
     )
-    rows = row_losses(model, batches, len(TOKEN_CLASSES), autocast)
-    counts = rows.counts.sum(1)  # [R]
-    loss, _ = mean_and_error(rows.losses.sum(1), counts)
+    losses, counts, floors = _row_losses(model, batches, autocast)  # each [R, C]
+    n_tokens_of_rows = counts.sum(1)  # [R]
+    loss, _ = mean_and_error(losses.sum(1), n_tokens_of_rows)
 
-    # Only stories have classes and a lower bound.
-    has_classes = isinstance(split, StorySplit) and split.classes is not None
-    summary = LossSummary(loss, _by_class(rows.losses, rows) if has_classes else None, split.bits_per_byte(loss))
-    if rows.floors is None:
-        return summary
-    gaps = rows.losses - rows.floors  # [R, C]
-    floor, _ = mean_and_error(rows.floors.sum(1), counts)
-    gap, error = mean_and_error(gaps.sum(1), counts)
-    gap_by_class = _by_class(gaps, rows) if has_classes else None
-    return replace(summary, floor=floor, gap=gap, gap_error=error, gap_by_class=gap_by_class)
+    bits_per_byte = split.bits_per_byte(loss)
+    if floors is None:  # only stories have token classes and a lower bound
+        return LossSummary(loss, None, bits_per_byte)
+    gaps = losses - floors
+    floor, _ = mean_and_error(floors.sum(1), n_tokens_of_rows)
+    gap, error = mean_and_error(gaps.sum(1), n_tokens_of_rows)
+    return LossSummary(loss, _by_class(losses, counts), bits_per_byte, floor, gap, error, _by_class(gaps, counts))
 
 
-def _by_class(sums: Tensor, rows: RowLosses) -> dict[str, float]:
-    """Return the mean of `sums` [R, C] per token, by class for the classes that have tokens."""
-    n_tokens = rows.counts.sum(0)  # [C]
+def _by_class(sums: Tensor, counts: Tensor) -> dict[str, float]:
+    """Return the mean per token of `sums` [R, C], by class for the classes that have tokens."""
+    n_tokens = counts.sum(0)  # [C]
     means = sums.sum(0) / n_tokens
     return {name: means[i].item() for i, name in enumerate(TOKEN_CLASSES) if n_tokens[i] > 0}
+
+
+@torch.no_grad()
+def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> Tensor:
+    """Return `tokens` [T], at least one, followed by up to `n_tokens` that the model samples.
+
+    The model, in eval mode, reads the last context_length tokens. PyTorch's global random state is not used. Stops at
+    logits that are not finite.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(n_tokens):
+        context = tokens[None, -model.config.context_length :]  # [1, T]
+        logits = model(context)[0, -1].float().cpu()  # [V]
+        if logits.isnan().any() or logits.isposinf().any():
+            break
+        token = torch.multinomial(logits.softmax(-1), 1, generator=generator)
+        tokens = torch.cat([tokens, token.to(tokens.device)])
+    return tokens
 
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:

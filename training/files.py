@@ -80,9 +80,7 @@ def write_json(path: Path, content: Any) -> None:
 class FolderLock(FileLock):
     """A lock that ends when it is closed."""
 
-    def close(self) -> None:
-        """Unlock the folder."""
-        self.release()
+    close = FileLock.release
 
 
 def lock(folder: Path) -> FolderLock:

@@ -57,7 +57,8 @@ class RunLog:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
         self._weights: JsonLines | None = None  # opened at the first line; a large model has none
-        self._run, self._resumed_step = run, resumed_step
+        self._run = run
+        self._resumed_step = resumed_step
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -153,13 +154,14 @@ class Console:
 
 def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
     """Return the lines about device, data, model and run directory that a run begins with."""
-    settings, shape, n_processes = trainer.settings, trainer.settings.model, trainer.distributed.world_size
+    settings = trainer.settings
+    shape = settings.model
+    n_processes = trainer.distributed.world_size
     processes = f"; {n_processes} processes (DDP)" if n_processes > 1 else ""
-    n_train, n_validation = len(corpus.train.tokens), len(corpus.validation.tokens)
     return [
         f"device  {trainer.device.description}{processes}",
-        f"data    {settings.data.source}: {n_train:,} training and {n_validation:,} validation tokens, "
-        f"vocabulary {trainer.model.vocab_size:,}",
+        f"data    {settings.data.source}: {len(corpus.train.tokens):,} training and "
+        f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {trainer.model.vocab_size:,}",
         *(f"note    {note}" for note in corpus.notes),
         f"model   {n_parameters(trainer.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
         f"width {shape.d_model}, context {shape.context_length}",

@@ -7,8 +7,6 @@ from typing import Any
 from data.typed_json import flattened, from_json, may_be_absent
 from training.logging import read_records
 
-Grid = list[list[float]]  # by layer and head
-
 
 @dataclass(frozen=True, slots=True)
 class TrainRecord:
@@ -42,7 +40,7 @@ class HeadPoint:
 
     layer: int
     head: int
-    grids: dict[str, Grid]
+    grids: dict[str, list[list[float]]]  # by layer and head
     values: dict[str, float] = flattened()
 
     def recorded(self) -> dict[str, Any]:
@@ -85,6 +83,7 @@ def load_metrics(run: str | Path) -> Metrics:
         elif split == "validation":
             metrics.validation.append(from_json(ValidationRecord, record, where))
         elif split == "probe":
+            # Objects without grids are losses by token class, which only TensorBoard shows.
             types = from_json(dict[str, float], record.pop("head_types", {}), where)
             values = {name: value for name, value in record.items() if isinstance(value, dict) and "grids" in value}
             questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in values.items()}

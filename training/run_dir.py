@@ -47,7 +47,6 @@ def create_run(out: str | None) -> tuple[Path, FolderLock]:
     """
     path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
     path.mkdir(parents=True, exist_ok=True)
-    check_out_is_free(str(path))
     run_lock = lock(path)
     check_out_is_free(str(path))  # another process may have started a run before we got the lock
     return path, run_lock
@@ -70,17 +69,19 @@ def check_out_is_free(out: str | None) -> None:
 # Finding
 
 
-def find_run(run: str | None) -> Path:
-    """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError: no such run."""
+def find_run(run: str | None, setting: str = "run") -> Path:
+    """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError names `setting`."""
     if run is not None:
         if not Path(run).is_dir():
-            raise FileNotFoundError(f"{run}: does not exist")
+            raise FileNotFoundError(f"{setting}={run}: does not exist")
         if not (Path(run) / "config.json").is_file():
-            raise FileNotFoundError(f"{run}: is not the directory of a run: it has no config.json")
+            raise FileNotFoundError(f"{setting}={run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
     # Runs, and the runs of sweeps with and without out=.
-    manifests = [path for depth in ("*", "*/*", "*/*/*") for path in RUNS.glob(f"{depth}/checkpoints/manifest.json")]
+    manifests = list[Path]()
+    for depth in ("*", "*/*", "*/*/*"):
+        manifests += RUNS.glob(f"{depth}/checkpoints/manifest.json")
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
@@ -141,8 +142,9 @@ def record_resume(
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"
     old_environment = read_json(file) if file.exists() else environment
-    machines = [{**known, **known["packages"], "packages": None} for known in (old_environment, environment)]
-    machine_changes = changed_settings(*machines)
+    old_machine = {**old_environment, **old_environment["packages"], "packages": None}
+    machine = {**environment, **environment["packages"], "packages": None}
+    machine_changes = changed_settings(old_machine, machine)
 
     # Append the record.
     when = datetime.now(UTC).isoformat(timespec="seconds")

@@ -22,7 +22,6 @@ from model.config import ModelConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MAX_THREADS = 1024
-MAX_SAMPLE_TOKENS = 2**16
 MAX_LEARNING_RATE = 1e18  # products with larger rates overflow float32
 
 
@@ -81,12 +80,11 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
-    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=MAX_SAMPLE_TOKENS)
+    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=2**16)
     sample_prompt: str = _presentation("beginning of that text")
     cache_dir: str = _directory("folder for tokenized corpora")
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value outside its limits."""
         check_limits(self)
         if self.resume and self.out is None:
             raise UserError("resume=true: needs out=DIR, the directory of the run to resume")
@@ -109,7 +107,6 @@ class OptimSettings:
     clip_norm: float = _positive("upper limit of the global gradient norm")
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value outside its limits."""
         check_limits(self, "optim.")
 
 
@@ -161,14 +158,6 @@ def describe_type(annotation: Any) -> str:
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     types = get_args(annotation) or (annotation,)
     return " or ".join(words.get(kind) or f"one of {', '.join(kind.__members__)}" for kind in types)
-
-
-def enum_choices(annotation: Any) -> list[str]:
-    """Return the names that a setting with this annotation accepts, [] if it is no enum."""
-    for kind in get_args(annotation) or (annotation,):
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return list(kind.__members__)
-    return []
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:

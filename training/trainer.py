@@ -15,7 +15,6 @@ from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
 from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
-from training.evaluate import SummedLoss
 from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
 
@@ -28,7 +27,7 @@ class Trainer:
 
     settings: TrainSettings
     model: Transformer
-    # (targets, *model inputs) -> summed loss [], compiled if the settings say so.
+    # The model, called with targets: the summed loss [], compiled if the settings say so.
     loss_fn: Callable[..., Tensor]
     # The same before compilation; with several processes it averages the gradients.
     ddp_model: nn.Module
@@ -129,7 +128,7 @@ def make_trainer(
     loader = BatchLoader(batches, device.device, pad=pad, rows=slice(distributed.rank, None, n_ranks))
 
     # DDP averages the gradients over all processes.
-    ddp_model: nn.Module = SummedLoss(model)
+    ddp_model: nn.Module = model
     if n_ranks > 1:
         ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
     optimizers = make_optimizers(model, settings.optim, device.dtype)
@@ -212,7 +211,7 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
         is_last = batch is micro_batches[-1]
         with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not is_last else nullcontext():
             with trainer.device.autocast():
-                micro_loss = trainer.loss_fn(batch.targets, *batch.inputs) / n_targets
+                micro_loss = trainer.loss_fn(*batch.inputs, targets=batch.targets) / n_targets
             (micro_loss * world_size).backward()
         loss += micro_loss.detach() * world_size
     loss = trainer.distributed.all_reduce_mean(loss)

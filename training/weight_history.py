@@ -42,6 +42,7 @@ def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:
         return None
     history = WeightHistory([], [])
     with damaged_file_error(path, "delete it to continue without the weights during training"):
+        # The weights stay base64, as the page needs them.
         for text in path.read_text().splitlines(keepends=True):
             if not text.endswith("\n"):
                 continue

@@ -15,22 +15,21 @@ Which frames, pairs and words training never uses is decided by a hash (language
 import gc
 import json
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from data.config import StoriesConfig
-from data.pairs import Link, LinkedText
+from data.pairs import LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
-from data.stories.language import Language, Population, frames_of
-from data.stories.plots import ALL_HOLDOUTS, PLOTS, SHARES
+from data.stories.language import Language
+from data.stories.plots import ALL_HOLDOUTS, PLOTS
+from data.typed_json import from_json
 from data.words import words_of
 
 # To be raised whenever the same config gives other stories; caches depend on it.
@@ -77,26 +76,13 @@ def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
     """Write one line of JSON per story, with its links as a list of objects."""
     with path.open("w") as stream:
         for story in stories:
-            stream.write(json.dumps(story, default=_values) + "\n")
-
-
-def _values(row: LinkedText | Link) -> dict[str, Any]:  # dataclasses.asdict would copy every number
-    return {field.name: getattr(row, field.name) for field in fields(row)}
+            stream.write(json.dumps(asdict(story)) + "\n")
 
 
 def read_stories(path: Path) -> list[LinkedText]:
     """Return the stories of a file of `write_stories`."""
     with path.open() as stream:
-        return [json.loads(line, object_hook=_linked) for line in stream]
-
-
-def _linked(values: dict[str, Any]) -> LinkedText | Link:
-    kind = LinkedText if "links" in values else Link
-    return kind(**{name: _tuples(value) for name, value in values.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return [from_json(LinkedText, json.loads(line), f"line {i}") for i, line in enumerate(stream, 1)]
 
 
 @_without_collector()
@@ -108,8 +94,8 @@ def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:
     """Return the share of every plot among the stories."""
-    kinds = [(share, SHARES[kind]) for kind, share in config.shares().items() if share]
-    return {plot: share * part for share, parts in kinds for plot, part in parts.items()}
+    shares = config.shares()
+    return {name: shares[plot.family] * plot.weight for name, plot in PLOTS.items() if shares[plot.family]}
 
 
 def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
@@ -118,7 +104,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     if holdout != "iid":
         shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
     skew = config.skew if split == "train" else 0.5
-    return Language(Population(split, holdout, skew, tuple(shares.items())))
+    return Language(split, holdout, skew, shares)
 
 
 @lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
@@ -128,14 +114,14 @@ def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
 
 def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> LinkedText:
     # The position of each payoff among the words of the story.
-    payoffs = {link.payoff for link in story.links if link.payoff}
-    positions = {payoff: len(words_of(story.text[: payoff[0]])) for payoff in payoffs}
+    positions = {link.payoff: len(words_of(story.text[: link.payoff[0]])) for link in story.links if link.payoff}
     if not positions:
         return story
 
     oracles = _floor(config, split, story.holdout).oracles(story.text, positions.values())
-    surprisals = [oracles[positions[link.payoff]] if link.payoff else link.surprisal for link in story.links]
-    links = [replace(link, surprisal=values) for link, values in zip(story.links, surprisals, strict=True)]
+    links = []
+    for link in story.links:
+        links.append(replace(link, surprisal=oracles[positions[link.payoff]]) if link.payoff else link)
     return replace(story, links=tuple(links))
 
 
@@ -144,16 +130,15 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
     rng = Random(f"{config.seed} {split}")
     training_language = language_of(config, "train", "iid")
     language = training_language if split == "train" else language_of(config, "dev", "iid")
-    skew = language.population.skew
 
     blocks: list[list[LinkedText]] = []
     for name, share in plot_shares(config).items():
         plot = PLOTS[name]
         if plot.has_pronoun:
             for _ in range(round(n_stories * share / _CELLS)):
-                frame = rng.choice(frames_of(plot, language.population))
+                frame = rng.choice(language.frames_of(plot))
                 block = sample_block(rng, language, plot, frame, minimal_pairs=False)
-                blocks.append(_resample(rng, block, skew))
+                blocks.append(_resample(rng, block, language.skew))
             continue
         # Stories with a pronoun are separated by frame and pair; the others by their text alone.
         n_blocks = len(blocks) + round(n_stories * share)
@@ -163,10 +148,7 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
                 blocks.append([story])
 
     rng.shuffle(blocks)
-    stories = list(chain.from_iterable(blocks))
-    if skew == 0.5:
-        assert_balanced(stories)
-    return stories
+    return list(chain.from_iterable(blocks))
 
 
 def _resample(rng: Random, block: list[LinkedText], skew: float) -> list[LinkedText]:
@@ -195,37 +177,13 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
             # distance drew as often: its draws are repeated, so that the stories after it stay those of saved runs.
             language = language_of(config, "dev" if is_dev else "test", holdout)
             for is_kept in (True, False) if holdout == "distance" else (True,):
-                frames = list(frames_of(plot, language.population))
+                frames = list(language.frames_of(plot))
                 rng.shuffle(frames)
                 for frame in frames[:n_frames]:
                     for _ in range(config.n_test_pairs):
                         block = sample_block(rng, language, plot, frame, minimal_pairs=True)
                         stories += block if is_kept else []
-    assert_balanced(stories)
     return stories
-
-
-def assert_balanced(stories: list[LinkedText]) -> None:
-    """Raise AssertionError unless every cue is right in exactly half of each family, level and hold-out.
-
-    The significance tests of the probe depend on this.
-    """
-    # For each story of a group: is the cue right?
-    cues_by_group: dict[tuple[str, str, str], list[dict[str, bool]]] = defaultdict(list)
-    for story in stories:
-        if story.family != "no_pronoun":
-            level = story.links[0].level if story.links else ""
-            cues = {
-                "the first mention is the antecedent": story.order == story.meant,
-                "the pair's first word is mentioned first": story.order == 0,
-                "the pair's first word is the antecedent": story.meant == 0,
-            }
-            cues_by_group[story.family, level, story.holdout].append(cues)
-    for group, rows in cues_by_group.items():
-        for cue in rows[0]:
-            n_right = sum(cues[cue] for cues in rows)
-            if 2 * n_right != len(rows):
-                raise AssertionError(f"{group}: {cue} in {n_right} of {len(rows)} stories, not in half")
 
 
 def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> dict[str, int]:
@@ -233,12 +191,13 @@ def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> di
 
     Frames and pairs are separated by hash, so only the beginning of a story without a pronoun can coincide.
     """
-    sorted_texts = sorted(set(train_texts))
-    prefixes = [probe_text.text[: link.query[1]] for probe_text in probe_texts for link in probe_text.links]
-    n_leaked = 0
-    for prefix in prefixes:
-        # Spaces and marks sort before letters, so the first text with the prefix is enough.
-        position = bisect_left(sorted_texts, prefix)
-        text = sorted_texts[position] if position < len(sorted_texts) else ""
-        n_leaked += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
-    return {"links": len(prefixes), "leaked": n_leaked}
+    sorted_texts = [*sorted(set(train_texts)), ""]
+    counts = {"links": 0, "leaked": 0}
+    for probe_text in probe_texts:
+        for link in probe_text.links:
+            # Spaces and marks sort before letters, so the first text with the prefix is enough.
+            prefix = probe_text.text[: link.query[1]]
+            text = sorted_texts[bisect_left(sorted_texts, prefix, hi=len(sorted_texts) - 1)]
+            counts["links"] += 1
+            counts["leaked"] += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
+    return counts

@@ -10,7 +10,7 @@ from random import Random
 from data.pairs import Link, LinkedText, Span
 from data.stories.frames import Frame, subject
 from data.stories.grammar import Bindings, derive
-from data.stories.language import Language, MentionPair, frames_of, pairs_of, placement
+from data.stories.language import Language, MentionPair, placement
 from data.stories.lexicon import REFERENTS
 from data.stories.plots import LinkSpec, Plot
 
@@ -21,7 +21,13 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
     cells differ in everything but frame and pair, as training needs. Stories of the training split have no links.
     """
-    pair = _sample_pair(rng, language, plot, frame)
+    # The cell (frame, pair) must belong to the language's split and hold-out.
+    holdout = "iid" if language.holdout == "distance" else language.holdout
+    pairs = language.pairs_of(plot)
+    pair = rng.choice(pairs)
+    while placement(frame, pair) != (language.split, holdout):
+        pair = rng.choice(pairs)
+
     seed = rng.random()
     cells = []
     for order in (0, 1):
@@ -30,17 +36,6 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
             cell_rng = Random(seed) if minimal_pairs else rng
             cells.append(_sample_cell(cell_rng, language, plot, frame, pair, order, meant))
     return cells
-
-
-def _sample_pair(rng: Random, language: Language, plot: Plot, frame: Frame) -> MentionPair:
-    """Draw pairs until the cell (frame, pair) belongs to the language's split and hold-out."""
-    population = language.population
-    holdout = "iid" if population.holdout == "distance" else population.holdout
-    pairs = pairs_of(plot, population)
-    while True:
-        pair = rng.choice(pairs)
-        if placement(frame, pair) == (population.split, holdout):
-            return pair
 
 
 def _sample_cell(
@@ -60,17 +55,14 @@ def _sample_cell(
     }
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     links: list[Link] = []
-    if language.population.split != "train":
+    if language.split != "train":
         places = derivation.slot_places()
-        # Where the deciding word stands right before the repeated mention, its site is "cue" already.
-        cues = places.get("ADJECTIVE", [])
-        specs = [spec for spec in plot.links if spec.site != "before_repeat" or places[spec.query][0] not in cues]
-        links = [_link(plot, spec, places, derivation.bindings) for spec in specs]
+        links = [_link(plot, spec, places, derivation.bindings) for spec in plot.links]
     return LinkedText(
         text=derivation.text,
         links=tuple(links),
         family=plot.family,
-        holdout=language.population.holdout,
+        holdout=language.holdout,
         frame=frame[0],
         pair=_pair_name(pair),
         order=order,
@@ -82,23 +74,22 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
     """Return a story without a pronoun, with a pair and a frame that training may combine."""
     # A plot without a frame has one mention, which the grammar draws.
     bindings = {"PLOT": plot.name}
-    frame_text, mentions = plot.name, ""
+    frame_text = plot.name
+    mentions = ""
     if plot.frames:
-        frame = rng.choice(frames_of(plot, language.population))
-        pair = rng.choice(pairs_of(plot, language.population))
-        while not _trained_together(frame, pair):
-            pair = rng.choice(pairs_of(plot, language.population))
+        frame = rng.choice(language.frames_of(plot))
+        pairs = language.pairs_of(plot)
+        pair = rng.choice(pairs)
+        # Training cells, and pairs with a held-out word, which only these stories contain.
+        while not pair[0].held_out and not pair[1].held_out and placement(frame, pair) != ("train", "iid"):
+            pair = rng.choice(pairs)
         order = rng.randrange(2)
-        frame_text, mentions = frame[0], _pair_name(pair)
+        frame_text = frame[0]
+        mentions = _pair_name(pair)
         bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
     return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)
-
-
-def _trained_together(frame: Frame, pair: MentionPair) -> bool:
-    """Return True for training cells and for pairs with a held-out word, which only these stories contain."""
-    return bool(pair[0].held_out or pair[1].held_out) or placement(frame, pair) == ("train", "iid")
 
 
 def _pair_name(pair: MentionPair) -> str:
@@ -109,19 +100,21 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
     query = places[spec.query][0]
 
     # Only mentions before the query can be attended to.
-    mentions = {slot: tuple(span for span in places.get(slot, []) if span[1] <= query[0]) for slot in "AB"}
-    meant, other = "AB" if bindings["MEANT"] == "A" else "BA"
-    antecedents, distractors = mentions[meant], mentions[other]
+    mentions: dict[str, tuple[Span, ...]] = {}
+    fitting: dict[str, tuple[str, ...]] = {"A": (), "B": ()}  # the words that each mention allows at the payoff
+    for slot in "AB":
+        mentions[slot] = tuple(span for span in places.get(slot, []) if span[1] <= query[0])
+        if spec.payoff:
+            referent = REFERENTS[bindings[slot]]
+            fitting[slot] = referent.verbs if spec.payoff == "VERB" else (referent.word,)
+    meant, rival = "AB" if bindings["MEANT"] == "A" else "BA"
+    antecedents = mentions[meant]
+    distractors = mentions[rival]
     if plot.family == "no_antecedent":
         distractors = antecedents + distractors
         antecedents = ()
 
     subjects = mentions.get(subject(bindings["FRAME"]), ())
-    # The words that the antecedent allows at the payoff, and those that only the other allows.
-    fitting: list[tuple[str, ...]] = [(), ()]
-    if spec.payoff:
-        referents = [REFERENTS[bindings[slot]] for slot in (meant, other)]
-        fitting = [referent.verbs if spec.payoff == "VERB" else (referent.word,) for referent in referents]
     return Link(
         level=plot.level,
         site=spec.site,
@@ -131,6 +124,6 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         distractors=distractors,
         subject=subjects[0] if subjects else None,
         payoff=places[spec.payoff][0] if spec.payoff else None,
-        answers=fitting[0],
-        foils=tuple(word for word in fitting[1] if word not in fitting[0]),
+        answers=fitting[meant],
+        foils=fitting[rival],  # two mentions of a story share no verb
     )

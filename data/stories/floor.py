@@ -33,11 +33,6 @@ class _State:
     bindings: _Bindings
     # Cache: (probability, next state) by the next word.
     successors: dict[str, list[tuple[float, "_State"]]] = field(default_factory=dict)
-    only_word: str = field(init=False)  # the only possible next word; "": there can be several
-
-    def __post_init__(self) -> None:
-        """A first symbol that is no slot is the next word."""
-        self.only_word = "" if not self.symbols or is_slot(self.symbols[0]) else self.symbols[0]
 
 
 @dataclass(slots=True)
@@ -76,13 +71,14 @@ class Floor:
         """Return p(word, state after it) for every state after `word`; the values sum to p(word)."""
         joint: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
-            if state.only_word and state.only_word != word:
+            # A first symbol that is no slot is the only possible next word.
+            if not is_slot(state.symbols[0]) and state.symbols[0] != word:
                 continue
             if word not in state.successors:
-                starts = self._starts(state.symbols, state.bindings, word)
-                state.successors[word] = [
-                    (p, self._state(rest, after)) for p, rest, after in starts if rest is not None
-                ]
+                state.successors[word] = []
+                for probability, rest, next_bindings in self._starts(state.symbols, state.bindings, word):
+                    if rest is not None:
+                        state.successors[word].append((probability, self._state(rest, next_bindings)))
             for probability, successor in state.successors[word]:
                 joint[successor] += weight * probability
         return joint
@@ -97,11 +93,11 @@ class Floor:
 
         # The rest follows the slot's own symbols, or it begins if the slot has no word.
         starts: list[_Start] = []
-        for probability, slot_rest, after in self._slot_starts(symbols[0], bindings, word):
+        for probability, slot_rest, next_bindings in self._slot_starts(symbols[0], bindings, word):
             if slot_rest is not None:
-                starts.append((probability, slot_rest + rest, after))
+                starts.append((probability, slot_rest + rest, next_bindings))
                 continue
-            for later_probability, later_rest, later in self._starts(rest, after, word):
+            for later_probability, later_rest, later in self._starts(rest, next_bindings, word):
                 starts.append((probability * later_probability, later_rest, later))
         return starts
 
@@ -113,8 +109,8 @@ class Floor:
             updated = bindings
             if option.binds:
                 updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))
-            for probability, rest, after in self._starts(option.symbols, updated, word):
-                starts.append((option.probability * probability, rest, after))
+            for probability, rest, next_bindings in self._starts(option.symbols, updated, word):
+                starts.append((option.probability * probability, rest, next_bindings))
         return starts
 
     def surprisal(self, text: str) -> list[float]:

@@ -1,7 +1,7 @@
 """The sentences of the stories: openers, fillers, endings, and the frames that introduce the mentions.
 
-Slots of a frame: {A} and {B} are the two mentions, {A.a} the indefinite article, {A.was} "was" or "were", {A.child}
-"girl" or "boy", {A.gendered} the name with or without "a girl named" in front.
+Slots of a frame: {A} and {B} are the two mentions, {A.a} the indefinite article, {A.was} "was" or "were",
+{A.gendered} the name with or without "a girl named" in front.
 
 A frame is a pair of texts, one per order of mention. If both are the same text, {A} is always mentioned first. If they
 differ, {A} is always the first member of the pair.
@@ -53,7 +53,7 @@ def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple
     """Return a frame for each combination of choices; a choice takes the place of its name in the text."""
     frames = [(text, other_order or text)]
     for name, words in choices.items():
-        frames = [(first.replace(name, word), other.replace(name, word)) for first, other in frames for word in words]
+        frames = [(first.replace(name, word), second.replace(name, word)) for first, second in frames for word in words]
     return tuple(frames)
 
 
@@ -79,11 +79,6 @@ NAME_FRAMES = (
     *_frames("PREP {A} POSTURE {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
     *_same_for_both_orders(f"{{A}} was {place} and {{B}} was {place_2} ." for place, place_2 in _TWO_PLACES),
 )
-# The same with the gender of each name stated, in one of two forms.
-_TOLD_FORMS = (r"a {\1.child} named {\1}", r"{\1} the {\1.child}")
-TOLD_GENDER_FRAMES = _same_for_both_orders(
-    re.sub("{(.)}", _TOLD_FORMS[i % 2], text) for i, (text, _) in enumerate(NAME_FRAMES)
-)
 # The same with the gender of each name stated or not.
 MAYBE_GENDERED_FRAMES = _same_for_both_orders(re.sub("{(.)}", r"{\1.gendered}", text) for text, _ in NAME_FRAMES)
 # An animal {A} on a rest {B}: animal first, rest first.
@@ -100,17 +95,15 @@ def subject(text: str) -> str:
     words = text.split()
     if words[0] == "we" or "and" in words:
         return ""
-    if text.startswith(("the {A}", "{A}", "there {A.was}", "a {A.child}")):
+    if text.startswith(("the {A}", "{A}", "there {A.was}")):
         return "A"
-    if text.startswith(("the {B}", "there {B.was}")):
-        return "B"
-    mentions = [word[1] for word in words if word in ("{A}", "{B}")]
-    return mentions[1] if len(mentions) > 1 else ""  # "near the {A} sat the {B}"
+    _, second = (word[1] for word in words if word in ("{A}", "{B}"))
+    return second  # "near the {A} sat the {B}"
 
 
 def base_frame(text: str) -> str:
-    """Return a frame without stated genders: the frame from which it was derived."""
-    return re.sub(r"a {(.).child} named {.}|{(.)} the {..child}|{(.).gendered}", r"{\1\2\3}", text)
+    """Return a frame with the names alone: the frame from which it was derived."""
+    return text.replace(".gendered}", "}")
 
 
 def held_out(text: str) -> str:

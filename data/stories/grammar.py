@@ -5,11 +5,9 @@ until only words are left. An option may also bind names, such as A = cat, that 
 only on the words and bindings before it, and the exact probability of the next word can be computed.
 """
 
-from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from random import Random
 
 from data.pairs import Span
@@ -27,19 +25,7 @@ class Option:
     binds: tuple[tuple[str, str], ...] = ()  # (name, value) pairs for the slots to the right
 
 
-class Options(list[Option]):
-    """All replacements of a slot."""
-
-    def __init__(self, options: Iterable[Option]) -> None:
-        """The probabilities are added up once for all draws."""
-        super().__init__(options)
-        self._cumulative = list(accumulate(option.probability for option in self))
-
-    def draw(self, rng: Random) -> Option:
-        """Return the option that `rng.choices` with the probabilities as weights would return."""
-        return self[bisect(self._cumulative, rng.random() * self._cumulative[-1], 0, len(self) - 1)]
-
-
+Options = list[Option]  # all replacements of a slot
 Rules = Callable[[str, Bindings], Options]  # from a slot without braces and the bindings so far
 
 
@@ -96,7 +82,9 @@ def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
             # Replace the slot by one of its options; a certain option draws nothing.
             slot = symbol[1:-1]
             options = rules(slot, bindings)
-            option = options[0] if len(options) == 1 else options.draw(rng)
+            option = options[0]
+            if len(options) > 1:
+                (option,) = rng.choices(options, [option.probability for option in options])
             symbols = option.symbols
             if option.binds:
                 bindings.update(option.binds)

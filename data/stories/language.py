@@ -1,16 +1,15 @@
 """The language of the stories: which pairs and frames belong to which hold-out, and the options of every slot.
 
-A `Language` is the grammar of one population of stories: the training mix or one hold-out. `grammar.derive` draws from
-its rules and `floor` computes exact probabilities from them. The rules do not contain which (frame, pair) cells a hash
-assigns to dev and test: no predictor could know that, so a dev story is as probable as a training story.
+`grammar.derive` draws from the rules of a `Language` and `floor` computes exact probabilities from them. The rules do
+not contain which (frame, pair) cells a hash assigns to dev and test: no predictor could know that, so a dev story is as
+probable as a training story.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import groupby, product
-from typing import Any, TypeVar
+from typing import Any
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
@@ -26,33 +25,9 @@ _PARTNERS = {"A": "B", "B": "A"}  # the mention on which the choice of a mention
 _HELD_OUT_WEIGHT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Population:
-    """The parameters that distinguish one population of stories from another."""
-
-    split: str = "train"  # whose held-out words and frames are used
-    holdout: str = "iid"
-    skew: float = 0.5  # the probability that the first mention is the antecedent
-    # (plot, share); plots without a share are never generated.
-    shares: tuple[tuple[str, float], ...] = ()
-
-
-def frames_of(plot: Plot, population: Population) -> tuple[Frame, ...]:
-    """Return the frames of a plot that the population uses."""
-    is_held_out = population.holdout in ("frames", "headline")
-    return _frames(plot.name, population.split if is_held_out else "")
-
-
 @cache
 def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
     return tuple(frame for frame in PLOTS[plot_name].frames if frames.held_out(frame[0]) == split)
-
-
-def pairs_of(plot: Plot, population: Population) -> tuple[MentionPair, ...]:
-    """Return the pairs of mentions of a plot that the population uses; a repeated pair is drawn more often."""
-    if population.holdout in ("nouns", "headline"):
-        return _pairs(plot.name, population.split, False)
-    return _pairs(plot.name, "", population.holdout == "pairs")
 
 
 @cache
@@ -106,8 +81,6 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     """
     word_split = pair[0].held_out
     frame_split = frames.held_out(frame[0])
-    if not _valid(pair):
-        return None
 
     # Held-out words, held-out pairs, held-out frames.
     if word_split and frame_split:
@@ -124,17 +97,29 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
 
-_T = TypeVar("_T")
 _Rule = Callable[["Language", Bindings], Options]
 
 
 class Language:
-    """The grammar of one population."""
+    """The grammar of one population: the training mix, or one hold-out of a split."""
 
-    def __init__(self, population: Population) -> None:
-        self.population = population
+    def __init__(self, split: str, holdout: str, skew: float, shares: Mapping[str, float]) -> None:
+        """`skew`: the probability that the first mention is the antecedent; plots without a share are impossible."""
+        self.split = split
+        self.holdout = holdout
+        self.skew = skew
+        self.shares = shares
         self._rules: dict[str, Options | _Rule] = {}  # by slot
         self._made: dict[tuple, Any] = {}
+
+    def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
+        return _frames(plot.name, self.split if self.holdout in ("frames", "headline") else "")
+
+    def pairs_of(self, plot: Plot) -> tuple[MentionPair, ...]:
+        """Return the pairs of mentions of a plot; a repeated pair is drawn more often."""
+        if self.holdout in ("nouns", "headline"):
+            return _pairs(plot.name, self.split, False)
+        return _pairs(plot.name, "", self.holdout == "pairs")
 
     def rules(self, slot: str, bindings: Bindings) -> Options:
         """Return the options of a slot, given the bindings to its left."""
@@ -142,9 +127,9 @@ class Language:
         if rule is None:
             name, _, form = slot.partition(".")
             rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
-        return rule if isinstance(rule, Options) else rule(self, bindings)
+        return rule if isinstance(rule, list) else rule(self, bindings)
 
-    def once(self, make: Callable[..., _T], *arguments: Any) -> _T:
+    def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return `make(self, *arguments)`, which is called once for the same arguments."""
         key = (make, *arguments)
         if key not in self._made:
@@ -178,7 +163,7 @@ def _first_mention(language: Language, plot_name: str, name: str, partner: str, 
         for inflected in language.once(_inflected, word, form):
             probability = n / total * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
-    return Options(options)
+    return options
 
 
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
@@ -186,7 +171,7 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
     plot = PLOTS[plot_name]
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     # A pair that is drawn more often is there several times in a row.
-    for _, same_pairs in groupby(pairs_of(plot, language.population), key=id):
+    for _, same_pairs in groupby(language.pairs_of(plot), key=id):
         pair, *repeated = same_pairs
         for a, b in [pair] if plot.two_orders else [pair, pair[::-1]]:
             word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
@@ -201,11 +186,11 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
     @_depends_on("FIRST", "MEANT", "A", "B")
     def options(language: Language, first: str | None, meant: str | None, a: str, b: str) -> Options:
         # The probability of each mention to be the antecedent, in order of mention.
-        skew = language.population.skew
+        skew = language.skew
         prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
         slots = [(meant, 1.0)] if meant else prior
         words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
-        return Options(Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots)
+        return [Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots]
 
     return options
 
@@ -227,7 +212,7 @@ def _inflected(language: Language, word: str, form: str) -> Options:
 
 
 def _uniform(*texts: str) -> Options:
-    return Options(Option(1 / len(texts), tuple(text.split())) for text in texts)
+    return [Option(1 / len(texts), tuple(text.split())) for text in texts]
 
 
 def _if_meant(options_a: Options, options_b: Options) -> _Rule:
@@ -236,38 +221,39 @@ def _if_meant(options_a: Options, options_b: Options) -> _Rule:
 
 
 def _mention_again(form: str = "") -> Options:
-    return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
+    return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
 
 
 @_depends_on()
 def _plot(language: Language) -> Options:
-    # Plots without a share are no options: their stories are impossible.
-    shares = language.population.shares
-    total = sum(share for _, share in shares)
-    return Options(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)) for name, share in shares)
+    total = sum(language.shares.values())
+    options = []
+    for name, share in language.shares.items():
+        options.append(Option(share / total, tuple(PLOTS[name].text.split()), (("PLOT", name),)))
+    return options
 
 
 @_depends_on("PLOT", "FRAME")
-def _frame(language: Language, plot_name: str, known: str | None) -> Options:
+def _frame(language: Language, plot_name: str, frame_text: str | None) -> Options:
     """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
-    if known is not None:
-        return _uniform(known)
+    if frame_text is not None:
+        return _uniform(frame_text)
     plot = PLOTS[plot_name]
-    texts = frames_of(plot, language.population)
+    texts = language.frames_of(plot)
     if not plot.two_orders:
         return _uniform(*(text for text, _ in texts))
     options = []
     for frame in texts:
         for text, first in zip(frame, "AB", strict=True):
             options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
-    return Options(options)
+    return options
 
 
 @_depends_on()
 def _fillers(language: Language) -> Options:
     """Draw the number of neutral sentences before the pronoun."""
-    numbers = Counter((3, 4, 5) if language.population.holdout == "distance" else (0, 0, 0, 1, 2))
-    return Options(Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items())
+    numbers = Counter((3, 4, 5) if language.holdout == "distance" else (0, 0, 0, 1, 2))
+    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
 
 
 @_depends_on("USED")
@@ -279,7 +265,7 @@ def _filler(language: Language, used: str | None) -> Options:
     for i, text in unused.items():
         now_used = " ".join(sorted([*used_numbers, i]))
         options.append(Option(1 / len(unused), tuple(text.split()), (("USED", now_used),)))
-    return Options(options)
+    return options
 
 
 @_depends_on("MEANT", "A", "B")
@@ -305,10 +291,12 @@ def _introduction(language: Language, plot_name: str) -> Options:
             probability = _weight(referent) / total / len(pools)
             symbols = tuple(plot.introductions[referent.kind].split())
             options.append(Option(probability, symbols, (("A", referent.word), ("MEANT", "A"))))
-    return Options(options)
+    return options
 
 
-_WEATHER = _uniform(*(f"was {weather}" for weather in "raining snowing late early cold noon windy dark".split()))
+_WEATHER = _uniform(
+    "was raining", "was snowing", "was late", "was early", "was cold", "was noon", "was windy", "was dark"
+)
 _SAYINGS = _uniform(
     "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
 )

@@ -68,7 +68,8 @@ def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Ref
 def _name_referents(side: str, pronoun: str) -> tuple[Referent, ...]:
     # The held-out names are mostly invented, so that their gender can be learned from the stories only. Dev uses the
     # first four, test the other twelve: the test flips the signs of whole words, and its power grows with their number.
-    trained, held_out = _WORDS[side].split(), _WORDS[f"{side} held out"].split()
+    trained = _WORDS[side].split()
+    held_out = _WORDS[f"{side} held out"].split()
     splits = [""] * len(trained) + ["dev"] * 4 + ["test"] * (len(held_out) - 4)
 
     # Each name has the verbs of one calling: a model learns twelve sets of verbs, not one per name.

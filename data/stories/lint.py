@@ -27,7 +27,8 @@ class PronounNote:
 def lint(text: str) -> list[PronounNote]:
     """Return a note for every personal or possessive pronoun of `text`, in order."""
     words = word_spans(text)
-    mentions = [_mention([word for word, _ in words], i) for i in range(len(words))]
+    texts = [word for word, _ in words]
+    mentions = [_mention(texts, i) for i in range(len(words))]
     notes = []
     for position, (word, span) in enumerate(words):
         pronoun = PRONOUN_OF_FORM.get(word.lower())

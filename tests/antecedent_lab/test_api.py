@@ -1,9 +1,7 @@
 """The probe from Python: the same results and files as eval.py, for runs and for models of other programs."""
 
-import io
 import json
 import shutil
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from data.tokenizer import END, bpe_tokenizer
 from data.typed_json import to_json
 from model.export import export_transformers
 from model.transformer import Transformer, draw_outputs
-from report.reproduce import ablation_code
 from tests.program import SMALL_PROBE, run_program
 from tests.tiny_models import config
 
@@ -69,16 +66,6 @@ def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Pat
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
 
 
-def test_the_code_that_the_report_shows_removes_the_head(result: ProbeResult) -> None:
-    (finding,) = result.findings.values()
-    names: dict[str, Any] = {}
-    with redirect_stdout(io.StringIO()) as output:
-        exec(ablation_code(finding, result.results.model), names)
-    assert "tensor([[[" in output.getvalue()
-    edited = names["opened"].model.logits(names["tokens"], edits=names["edits"])
-    assert (edited - names["opened"].model.logits(names["tokens"])).abs().max() > 0
-
-
 def test_a_notebook_shows_the_report_in_a_frame_of_its_own(result: ProbeResult) -> None:
     frame = result._repr_html_()
     assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
@@ -94,13 +81,6 @@ def test_the_same_model_twice_has_no_change(folder: Path) -> None:
         compare_models(other, opened)
 
 
-def test_an_opened_model_takes_no_settings_of_opening(result: ProbeResult) -> None:
-    with pytest.raises(ValueError, match="^items=stories"):
-        probe_model(result.opened, items="stories")
-    with pytest.raises(ValueError, match="^n_untraned=2"):
-        probe_model(result.opened, n_untraned=2)
-
-
 def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_path: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     short = shutil.copytree(folder, tmp_path / "short")
@@ -112,13 +92,19 @@ def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    ("settings", "is_open", "problem"),
     [
-        ({"device": "tpu"}, "device=tpu"),
-        ({"items": "poems"}, "items"),
-        ({"tokenizer": "nowhere.json"}, "tokenizer=nowhere.json"),
+        ({"device": "tpu"}, False, "device=tpu: must be one of auto, cpu, cuda"),
+        ({"threads": 0}, False, "threads=0: must be between 1 and"),
+        ({"items": "poems"}, False, "items=poems: must be stories"),
+        ({"tokenizer": "nowhere.json"}, False, "tokenizer=nowhere.json: "),
+        ({"items": "stories"}, True, "items=stories: the model is open already"),
+        ({"n_untraned": 2}, True, "n_untraned=2: no such setting; did you mean n_untrained"),
+        ({"path": ""}, True, "path=: the name is empty"),
     ],
 )
-def test_a_wrong_setting_is_refused_in_one_line(folder: Path, settings: dict[str, str], name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}[^\n]*$"):
-        open_model(folder, **({"device": "cpu"} | settings))  # type: ignore[arg-type]
+def test_a_wrong_setting_is_refused_in_one_line(
+    result: ProbeResult, folder: Path, settings: dict[str, Any], is_open: bool, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}[^\n]*$"):
+        probe_model(result.opened if is_open else folder, **settings)

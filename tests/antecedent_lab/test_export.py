@@ -1,18 +1,14 @@
 """antecedent_lab/export.py: the command, its card and its refusals."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from antecedent_lab.export import ExportSettings, model_card, read_claims
+from antecedent_lab.export import ExportSettings
 from data.tokenizer import END
-from data.typed_json import to_json
 from tests.program import Result, run_program
-from tests.report.sample import results
-from tests.tiny_models import V, random_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -21,27 +17,7 @@ def export(*arguments: str, cwd: Path = Path()) -> Result:
     return run_program("antecedent_lab/__main__.py", "export", *arguments, cwd=cwd.resolve())
 
 
-def test_claims_are_read_for_the_probed_step_and_this_version_only(tmp_path: Path) -> None:
-    assert read_claims(tmp_path, 1200) is None
-    (tmp_path / "probe").mkdir()
-    (tmp_path / "probe" / "claims.md").write_text("L0H0\n")
-    content = to_json(results())
-    (tmp_path / "probe" / "probe.json").write_text(json.dumps(content))
-    assert read_claims(tmp_path, 1200) == "L0H0" and read_claims(tmp_path, 1201) is None
-    for damaged in ("[", json.dumps(content | {"schema_version": 12})):
-        (tmp_path / "probe" / "probe.json").write_text(damaged)
-        assert read_claims(tmp_path, 1200) is None
-
-
-def test_the_card_states_shape_training_and_claims() -> None:
-    card = model_card(random_model(), "data=stories, step 7", "Head L0H0 links")
-    assert card.startswith("---\nlibrary_name: transformers")
-    for fact in ("2 layers of 3 heads, width 30", f"vocabulary\n{V}", "data=stories, step 7", "Head L0H0 links"):
-        assert fact in card
-    assert "Not probed" in model_card(random_model(), "", None)
-
-
-def test_an_exported_run_opens_in_transformers_with_the_same_weights_and_tokens(run: Path) -> None:
+def test_an_exported_run_opens_in_transformers_with_the_same_weights_and_tokens_and_a_card(run: Path) -> None:
     assert export(f"run={run}").status == 0
     folder = run / "export" / "hf"
     llama = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -50,14 +26,16 @@ def test_an_exported_run_opens_in_transformers_with_the_same_weights_and_tokens(
     exported, text = transformers.AutoTokenizer.from_pretrained(folder), "The cat sat. It purred"
     assert exported(text)["input_ids"] == Tokenizer.from_file(str(run / "tokenizer.json")).encode(text).ids
     assert exported.bos_token == exported.eos_token == exported.pad_token == END
-    assert "step 4" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers")
+    assert "1 layers of 2 heads" in card and "data=stories, step 4" in card and "Not probed" in card
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["outt=a"], "outt=a"),
-        (["run=nowhere"], "nowhere"),
+        (["run=nowhere"], "run=nowhere"),
         (["out=run/config.json"], "out=run/config.json"),
         (["out=run/config.json/new"], "run/config.json"),
     ],
@@ -68,13 +46,6 @@ def test_an_export_that_is_not_possible_is_one_line_and_writes_nothing(
     before = set(run.parent.rglob("*"))
     assert text in export("run=run", *arguments, cwd=run.parent).error
     assert before == set(run.parent.rglob("*"))
-
-
-def test_a_damaged_run_is_not_exported(run: Path) -> None:
-    with (run / "tokenizer.json").open("a") as file:
-        file.write("\n")
-    assert "tokenizer.json" in export(f"run={run}").error
-    assert not (run / "export").exists()
 
 
 def test_help_lists_every_setting() -> None:

@@ -1,12 +1,11 @@
-"""antecedent_lab/opened.py: open_run, load_run_settings, load_resumes; tests/test_eval.py has more."""
+"""antecedent_lab/opened.py: what a page says about resumes; tests/test_eval.py opens runs."""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from antecedent_lab.opened import load_resumes, load_run_settings, open_run
+from antecedent_lab.opened import load_resumes
 
 
 def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_path: Path) -> None:
@@ -16,13 +15,5 @@ def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_
     (tmp_path / "resumes.jsonl").write_text("".join(lines))
     assert load_resumes(tmp_path) == ["Resumed at step 20 with seed 2 (before: 1), torch 2.2 (before: 2.1)."]
     (tmp_path / "resumes.jsonl").write_text('{"step": 20}\n')
-    with pytest.raises(ValueError, match=r"resumes.jsonl: damaged \(.*no field time\); delete it"):
+    with pytest.raises(ValueError, match="resumes.jsonl: damaged; delete it"):
         load_resumes(tmp_path)
-
-
-def test_a_run_without_readable_settings_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=f"{tmp_path}/config.json: not the settings of a run"):
-        load_run_settings(tmp_path)
-    with pytest.raises(ValueError, match="config.json"):
-        open_run(tmp_path, torch.device("cpu"))

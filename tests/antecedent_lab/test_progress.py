@@ -17,13 +17,12 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("stderr", [io.StringIO(), Terminal()])
 def test_a_stage_is_a_line_in_a_log_and_overwritten_on_a_terminal(stderr: io.StringIO) -> None:
     lines: list[str] = []
-    with redirect_stderr(stderr):
-        show = stages("heads", lines.append)
+    with redirect_stderr(stderr), stages("heads", lines.append) as show:
         for stage, share in (("reading", 0.0), ("reading", 0.1), ("testing", 0.2)):
             show(stage, share)
     on_terminal = isinstance(stderr, Terminal)
     assert [line.split(",")[0] for line in lines] == ([] if on_terminal else ["heads: reading", "heads: testing"])
-    assert stderr.getvalue().count("\r") == (3 if on_terminal else 0)
+    assert stderr.getvalue().count("\r") == (4 if on_terminal else 0)  # the last clears the line
 
 
 def test_the_time_left_is_known_after_a_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from data.config import TokenizerKind
-from data.corpus import Corpus, load_corpus, load_stories, load_training_texts, validation_documents
-from data.stories import language_of
+from data.corpus import Corpus, load_corpus, load_stories, split_documents
+from data.stories import generate_split, language_of
 from data.stories.floor import Floor
 from data.tokenizer import END, end_id
 from data.words import words_of
@@ -84,34 +84,26 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..., Corpus]) -> None:
     documents = [f"Story {i} ends.\n" for i in range(20)]
     corpus = load(f"{END}\n".join(documents), tokenizer=TokenizerKind.bpe, validation_fraction=0.2)
-    assert validation_documents(corpus) == documents[-3:]
+    assert split_documents(corpus, corpus.validation) == documents[-3:]
 
 
-def test_damaged_story_files_are_refused_by_name(corpus: Corpus) -> None:
-    load_stories(corpus, "dev")
-    for name, read in (
-        ("dev_links.jsonl", lambda: load_stories(corpus, "dev")),
-        ("train_stories.txt", lambda: load_training_texts(corpus)),
-    ):
-        path = corpus.folder / name
-        content = path.read_text()
-        path.write_text(content[:3000])
-        with pytest.raises(ValueError, match=f"{name}: damaged"):
-            read()
-        path.write_text(content)
-
-
-def test_dev_stories_are_generated_at_their_first_use(tmp_path: Path) -> None:
+def test_dev_stories_are_generated_at_their_first_use_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     corpus = load_corpus(CONFIG, tmp_path)
     assert list(corpus.folder.glob("*_links.jsonl")) == []
     rows = load_stories(corpus, "dev")
     assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)
     assert [path.name for path in corpus.folder.glob("*_links.jsonl")] == ["dev_links.jsonl"]
     assert load_stories(corpus, "dev") == rows
+    path = corpus.folder / "dev_links.jsonl"
+    path.write_text(path.read_text()[:3000])
+    with pytest.raises(ValueError, match=f"{path.name}: damaged"):
+        load_stories(corpus, "dev")
 
 
-def test_the_tokens_of_stories_are_those_of_the_tokenizer(corpus: Corpus) -> None:
-    encodings = corpus.tokenizer.encode_batch(load_training_texts(corpus))
+def test_the_tokens_of_stories_are_those_of_the_tokenizer_and_decode_to_them(corpus: Corpus) -> None:
+    texts = [story.text for story in generate_split(CONFIG, "train")]
+    assert split_documents(corpus, corpus.train) == texts
+    encodings = corpus.tokenizer.encode_batch(texts)
     end = end_id(corpus.tokenizer)
     tokens = [token for encoding in encodings for token in (end, *encoding.ids)]
     assert corpus.train.tokens.tolist() == [*tokens, end]

@@ -15,7 +15,7 @@ from data.stories import frames, generate_split, language, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.grammar import Symbols, is_slot
-from data.stories.language import START, Language, Population
+from data.stories.language import START, Language
 from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
 from data.tokenizer import END
@@ -31,28 +31,27 @@ SMALL_RULES = {
     "QUALITY": ("soft", "new"), "FEELING": ("sad",),
 }  # fmt: skip
 SMALL_FILLERS = ["All was calm .", "Time went by .", "All was calm . Time went by ."]
-NOUN_VERBS = {"cat": ("purred", "ran"), "dog": ("barked", "growled"), "bus": ("honked", "ran"), "owl": ("hooted",)}
-NAME_VERBS = {"Lily": ("sang", "drew"), "Mia": ("swam",), "Tom": ("sang", "read"), "Ben": ("wept",), "Zor": ("sang",)}
+# Two of the three nouns share a verb; the owl and Zor are held out.
+VERBS = {
+    "cat": ("purred", "ran"), "dog": ("barked", "growled"), "bus": ("honked", "ran"), "owl": ("hooted",),
+    "Lily": ("sang", "drew"), "Mia": ("swam",), "Tom": ("sang", "read"), "Ben": ("wept",), "Zor": ("sang",),
+}  # fmt: skip
 
 
-def small_nouns() -> tuple[tuple[Referent, Referent], ...]:
-    """Three nouns, two of which share a verb, and a held-out noun."""
+def with_verbs(group: tuple[Referent, ...]) -> tuple[Referent, ...]:
+    """Return the words of a group that the small language has."""
+    words = [word for word in group if word.lemma in VERBS]
     return tuple(
-        (replace(one, verbs=verbs, held_out=held_out), replace(many, verbs=verbs, held_out=held_out))
-        for one, many in lexicon.NOUNS
-        if (verbs := NOUN_VERBS.get(one.word))
-        for held_out in ["dev" if one.word == "owl" else ""]
+        replace(word, verbs=VERBS[word.lemma], held_out="dev" * (word.lemma in ("owl", "Zor"))) for word in words
     )
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the language until all of its stories can be enumerated, and hold none of them out."""
-    nouns, rests = small_nouns(), tuple(rest for rest in lexicon.RESTS if rest.word in ("mat", "rug"))
-    names = tuple(
-        tuple(replace(name, verbs=NAME_VERBS[name.word]) for name in side if name.word in NAME_VERBS)
-        for side in lexicon.NAMES
-    )
+    nouns = tuple(filter(None, map(with_verbs, lexicon.NOUNS)))
+    names = tuple(map(with_verbs, lexicon.NAMES))
+    rests = tuple(rest for rest in lexicon.RESTS if rest.word in ("mat", "rug"))
     referents = {referent.word: referent for group in (*nouns, *names, rests) for referent in group}
     for slot, texts in SMALL_RULES.items():
         monkeypatch.setitem(language._RULES, slot, language._uniform(*texts))
@@ -81,8 +80,7 @@ def small_frames(plot_name: str, split: str) -> tuple[frames.Frame, ...]:
 
 
 def small_language(*plots: str, skew: float = SKEW) -> Language:
-    shares = tuple((name, 1.0 + i / 7) for i, name in enumerate(plots))
-    return Language(Population(skew=skew, shares=shares))
+    return Language("train", "iid", skew, {name: 1.0 + i / 7 for i, name in enumerate(plots)})
 
 
 def derivations(rules: Callable, symbols: Symbols, bindings: Mapping[str, str]) -> Iterator[tuple[list[str], float]]:
@@ -99,7 +97,8 @@ def derivations(rules: Callable, symbols: Symbols, bindings: Mapping[str, str]) 
 
 def all_texts(rules: Callable) -> tuple[Texts, Texts]:
     """Return {text: probability} and {text: probability of its most likely derivation}."""
-    total, best = defaultdict(float), defaultdict(float)
+    total: Texts = defaultdict(float)
+    best: Texts = defaultdict(float)
     for text, probability in derivations(rules, START, {}):
         total[tuple(text)] += probability
         best[tuple(text)] = max(best[tuple(text)], probability)
@@ -112,7 +111,8 @@ def largest_error(small: Language, texts: Texts) -> float:
     for text, probability in texts.items():
         for n in range(len(text) + 2):
             prefixes[(*text, END)[:n]] += probability
-    floor, largest = Floor(small), abs(prefixes[()] - 1)
+    floor = Floor(small)
+    largest = abs(prefixes[()] - 1)
     for text in texts:
         ended = (*text, END)
         exact = [-math.log(prefixes[ended[: i + 1]] / prefixes[ended[:i]]) for i in range(len(ended))]
@@ -124,17 +124,15 @@ def assert_sampled_from(samples: list[str], texts: Texts) -> None:
     """Chi-squared test of counts against probabilities; rare texts share a bin."""
     counts = Counter(tuple(words_of(text)) for text in samples)
     assert set(counts) <= set(texts)
-    expected, observed = [0.0], [0]
+    bins = [np.zeros(2)]  # expected and observed counts
     for text in sorted(texts):
-        if expected[-1] >= 10:
-            expected.append(0.0)
-            observed.append(0)
-        expected[-1] += texts[text] * len(samples)
-        observed[-1] += counts[text]
-    if expected[-1] < 10:
-        last = expected.pop(), observed.pop()
-        expected[-1], observed[-1] = expected[-1] + last[0], observed[-1] + last[1]
-    scaled = np.array(expected) * sum(observed) / sum(expected)
+        if bins[-1][0] >= 10:
+            bins.append(np.zeros(2))
+        bins[-1] += (texts[text] * len(samples), counts[text])
+    if bins[-1][0] < 10:
+        bins[-2] += bins.pop()
+    expected, observed = np.transpose(bins)
+    scaled = expected * observed.sum() / expected.sum()
     assert chisquare(observed, scaled).pvalue > 1e-3, "not sampled from these probabilities"
 
 
@@ -150,13 +148,14 @@ def test_the_filter_is_the_sum_over_all_derivations(names: tuple[str, ...]) -> N
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", PLOTS)
 def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> None:
-    plot, small, rng = PLOTS[name], small_language(name, skew=0.5), Random(name)
-    plot_frames = language.frames_of(plot, small.population)
+    plot = PLOTS[name]
+    small = small_language(name, skew=0.5)
+    rng = Random(name)
 
     def draw() -> str:
         if plot.family == "no_pronoun":
             return sample_plain_story(rng, small, plot).text
-        return rng.choice(sample_block(rng, small, plot, rng.choice(plot_frames), minimal_pairs=False)).text
+        return rng.choice(sample_block(rng, small, plot, rng.choice(small.frames_of(plot)), minimal_pairs=False)).text
 
     assert_sampled_from([draw() for _ in range(700)], all_texts(small.rules)[0])
 

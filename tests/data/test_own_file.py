@@ -13,7 +13,8 @@ from data.own_file import load_question
 
 ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
 FRAMES = [f"{place} {{}} met {{}}. {{}} slept." for place in "Today Here Then Now Once Later Soon There".split()]
-WOMEN, MEN = ("Ann", "Lily", "Mia", "Sue", "Eva"), ("Tom", "Ben", "Max", "Sam", "Tim")
+WOMEN = ("Ann", "Lily", "Mia", "Sue", "Eva")
+MEN = ("Tom", "Ben", "Max", "Sam", "Tim")
 
 
 def block(number: int, frame: str, pair: tuple[str, str], **changes: Any) -> list[dict[str, Any]]:
@@ -47,18 +48,19 @@ def rows_of(split: bool = False) -> list[dict[str, Any]]:
 
 
 def write(path: Path, *lines: Any) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     return path
 
 
 def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
     own = load_question(write(tmp_path / "a.jsonl", ABOUT, *rows_of()))
     assert (own.name, own.description, own.link, own.guards_off) == tuple(ABOUT.values())
-    for values in (
-        [{text.frame for text in part} for part in (own.dev, own.test)],
-        [{word for text in part for word in text.pair.split()} for part in (own.dev, own.test)],
-    ):
-        assert values[0] and values[1] and not values[0] & values[1]
+    assert not {text.frame for text in own.dev} & {text.frame for text in own.test}
+    words = [
+        set(" ".join(text.pair for text in own.dev).split()),
+        set(" ".join(text.pair for text in own.test).split()),
+    ]
+    assert own.dev and own.test and not words[0] & words[1]
     assert (len(own.dev) + len(own.test)) // 4 + own.n_left_out == len(FRAMES) * len(WOMEN) * len(MEN)
     assert {text.holdout for text in own.dev} == {"iid"} and {text.holdout for text in own.test} == {"headline"}
     for text in own.dev:
@@ -111,15 +113,15 @@ def test_a_wrong_row_is_named_in_one_line(tmp_path: Path, change: dict[str, Any]
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
+        (["[" * 100_000], "line 1: not JSON"), (['{"text": "a \\ud800"}'], "line 1: not JSON"),
         ([{"question": "a", "guards_off": ["all"]}], "guards_off must be a list of induction, previous"),
         ([{"question": "a", "colour": "red"}], "unknown field colour"),
         ([{"question": "a\0b"}], "question must be one line of text"),
         ([{"question": "a" * 81}], "question must have at most 80 characters"),
         ([{"query": "She", "block": 0}], "line 1: no field text"),
         (block(0, FRAMES[0], ("Ann", "Tom"), split="dev"), "1 dev blocks, at least 2 are needed"),
-        (block(0, FRAMES[0], ("Ann", "Tom"))[:3], "the block that ends here has the rows 0 0, 0 1, 1 0 "),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         load_question(write(tmp_path / "a.jsonl", *lines))
@@ -127,6 +129,9 @@ def test_a_wrong_file_is_refused(tmp_path: Path, lines: list[Any], problem: str)
 
 def renamed(row: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(row).replace("Ann", "Zoe").replace("Tom", "Bob")) | {"frame": "x", "block": 7}
+
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @pytest.mark.parametrize(
@@ -141,32 +146,26 @@ def renamed(row: dict[str, Any]) -> dict[str, Any]:
         (renamed, "but for the two words this is the text of .* line 1; it has another frame there$"),
     ],
 )
-def test_a_copy_cannot_pass_as_an_independent_block(
-    tmp_path: Path, change: Callable[[dict], dict[str, Any]], problem: str
-) -> None:
+def test_a_copy_cannot_pass_as_an_independent_block(tmp_path: Path, change: Change, problem: str) -> None:
     rows = rows_of(split=True)
     again = [row | {"frame": "other", "block": "again"} | change(row) for row in rows[:4]]
     with pytest.raises(UserError, match=rf"line {len(rows) + 1}: {problem}"):
         load_question(write(tmp_path / "a.jsonl", *rows, *again))
 
 
+def first_word_first(row: dict[str, Any]) -> dict[str, Any]:
+    return {"text": row["frame"].format(*row["words"][:: 2 * row["order"] - 1], row["query"])}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         # A head that always attends to "met" would be right in all four texts.
-        (
-            lambda row: {"antecedents": [*row["antecedents"], "met"]},
-            "the antecedents of each meaning must be distractors",
-        ),
-        (
-            lambda row: {"text": row["frame"].format(*row["words"][:: 2 * row["order"] - 1], row["query"])},
-            r"words\[order\] must stand first in the text",
-        ),
+        (lambda row: {"antecedents": [*row["antecedents"], "met"]}, "the antecedents of each meaning must be distract"),
+        (first_word_first, r"words\[order\] must stand first in the text"),
     ],
 )
-def test_a_block_that_a_fixed_word_or_place_answers_is_refused(
-    tmp_path: Path, change: Callable[[dict], dict[str, Any]], problem: str
-) -> None:
+def test_a_block_that_a_fixed_word_or_place_answers_is_refused(tmp_path: Path, change: Change, problem: str) -> None:
     rows = [row | change(row) for row in rows_of(split=True)]
     with pytest.raises(UserError, match=f"line 2: {problem}"):
         load_question(write(tmp_path / "a.jsonl", *rows))
@@ -183,29 +182,12 @@ def test_parts_that_share_a_frame_or_a_word_are_refused(
         load_question(write(tmp_path / "a.jsonl", *rows_of(split=True)))
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"text": "a \\ud800"}', "{"])
-def test_a_line_that_is_no_text_in_json_is_refused(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(f"{line}\n")
-    with pytest.raises(UserError, match="line 1: not JSON"):
-        load_question(path)
-
-
-def test_pairs_whose_texts_differ_before_the_query_are_counted(tmp_path: Path) -> None:
-    rows = rows_of(split=True)
-    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 0
-    rows[0]["text"] = f"Well. {rows[0]['text']}"
-    rows[7]["text"] = f"Well. {rows[7]['text']}"
-    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 2
-
-
-def test_a_block_may_have_two_patterns_under_one_name(tmp_path: Path) -> None:
+def test_a_block_may_have_two_patterns_under_one_name_and_a_pair_with_two_is_counted(tmp_path: Path) -> None:
     rows = rows_of(split=True)
     for row in rows:
         if row["order"] == 1:
             row["text"] = f"Well. {row['text']}"
     own = load_question(write(tmp_path / "a.jsonl", *rows))
     assert own.n_patterns == 0 and {text.frame for text in own.dev} == {*FRAMES_OF["dev"]}
-    rows[0]["frame"] = rows[1]["frame"] = rows[2]["frame"] = rows[3]["frame"] = "another name"
-    with pytest.raises(UserError, match="it has another frame there"):
-        load_question(write(tmp_path / "a.jsonl", *rows))
+    rows[0]["text"] = f"Well. {rows[0]['text']}"
+    assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 1

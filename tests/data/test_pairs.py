@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.pairs import Cell, Items, Link, LinkedText, Span, check_blocks, link_pairs, token_spans
+from data.pairs import Cell, Items, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
 from data.stories import generate_split
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from data.words import word_spans
@@ -28,19 +28,21 @@ def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(kind: str, see
     offsets = MAKERS[kind]([TEXT, text]).encode(text).offsets
     spans = [span for _, span in word_spans(text)]
     draw.shuffle(spans)
-    words = token_spans(text, offsets, spans)
-    in_words = [index for word in words for index in word]
+    words = word_positions(text, offsets, spans)
+    assert words.keys() == set(spans)
+    in_words = [position - 1 for word in words.values() for position in word]
     assert len(in_words) == len(set(in_words))
-    for (start, end), word in zip(spans, words, strict=True):
+    for (start, end), word in words.items():
         assert list(word) == list(range(word[0], word[-1] + 1))
-        assert text[offsets[word[0]][0] : offsets[word[-1]][1]].strip() == text[start:end]
+        assert text[offsets[word[0] - 1][0] : offsets[word[-1] - 1][1]].strip() == text[start:end]
     outside = set(range(len(offsets))) - set(in_words)
     assert all(not text[slice(*offsets[index])].strip() for index in outside)
 
 
 def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
-    assert token_spans("a cat", [(0, 0), (0, 1), (1, 5)], [(0, 1), (2, 5), (0, 1)]) == [(1,), (2,), (1,)]
-    assert token_spans("a cat", [(0, 1), (1, 3), (3, 3), (3, 5)], [(2, 5)]) == [(1, 3)]  # (3, 3): a special token
+    assert word_positions("a cat", [(0, 0), (0, 1), (1, 5)], [(2, 5), (0, 1), (2, 5)]) == {(0, 1): (2,), (2, 5): (3,)}
+    offsets = [(0, 1), (1, 3), (3, 3), (3, 5)]  # (3, 3): a special token
+    assert word_positions("a cat", offsets, [(2, 5)]) == {(2, 5): (2, 4)}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
 )
 def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
     with pytest.raises(ValueError, match=f"'{word}'"):
-        token_spans("a cat", offsets, spans)
+        word_positions("a cat", offsets, spans)
 
 
 @cache
@@ -93,8 +95,11 @@ SUBWORDS: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
+Linked = tuple[Tokenizer, list[tuple[str, Link, Cell]]]  # the text and the link of each cell
+
+
 @pytest.fixture(scope="module", params=list(SUBWORDS))
-def subwords(request: pytest.FixtureRequest) -> tuple[Tokenizer, list[tuple[str, Link, Cell]]]:
+def subwords(request: pytest.FixtureRequest) -> Linked:
     tokenizer = SUBWORDS[request.param]()
     return tokenizer, with_links(story_rows(), link_pairs(story_rows(), tokenizer, 0, names_of))
 
@@ -104,15 +109,11 @@ def names_of(text: LinkedText, link: Link) -> list[str]:
 
 
 def with_links(rows: list[LinkedText], items: Items) -> list[tuple[str, Link, Cell]]:
-    """Return the text and the link of each cell."""
-    found = []
-    pairs = iter(items.pairs)
-    for both in zip(rows[::2], rows[1::2], strict=True):
-        for links in zip(*(row.links for row in both), strict=True):
-            for row, link, cell in zip(both, links, next(pairs).cells, strict=True):
-                found.append((row.text, link, cell))
-    assert next(pairs, None) is None
-    return found
+    both_links = []
+    for first, second in zip(rows[::2], rows[1::2], strict=True):
+        for link, other in zip(first.links, second.links, strict=True):
+            both_links += [(first.text, link), (second.text, other)]
+    return [(text, link, cell) for (text, link), cell in zip(both_links, items.cells, strict=True)]
 
 
 @cache
@@ -120,17 +121,6 @@ def word_items() -> tuple[Tokenizer, Items]:
     """Return a tokenizer of whole words and the pairs of test stories of all families."""
     tokenizer = word_tokenizer(row.text for row in full_stories()["train"])
     return tokenizer, link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), names_of)
-
-
-def test_cells_of_one_token_words_hold_the_ids_of_their_link() -> None:
-    tokenizer, items = word_items()
-    token = tokenizer.token_to_id
-    cells = with_links(full_stories()["test"], items)
-    assert len(cells) > 300
-    for text, link, cell in cells:
-        assert cell.answers == tuple(map(token, link.answers)) and cell.foils == tuple(map(token, link.foils))
-        assert cell.surprisal == tuple(link.surprisal)
-        assert cell.target == (token(text[slice(*link.payoff)]) if link.payoff else None)
 
 
 def test_a_pair_is_alike_but_for_who_is_meant_and_two_pairs_are_a_block() -> None:
@@ -147,12 +137,6 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_two_pairs_are_a_block() -> Non
     assert 100 < len(comparable) < len(items) and all(pair.is_comparable for pair in comparable.pairs)
 
 
-def test_texts_without_a_question_have_no_pairs() -> None:
-    tokenizer, items = word_items()
-    some = link_pairs(full_stories()["test"], tokenizer, 0, lambda text, link: ["q"] * (link.level == "number"))
-    assert {pair.question for pair in some.pairs} == {"q"} and 0 < len(some) < len(items)
-
-
 def test_pairs_that_are_not_whole_blocks_are_told() -> None:
     items = word_items()[1].of("agreement number pronoun", "iid")
     check_blocks(items)
@@ -161,13 +145,12 @@ def test_pairs_that_are_not_whole_blocks_are_told() -> None:
             check_blocks(items.take(index))
 
 
-def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[tuple[str, Link, Cell]]]) -> None:
+def test_the_tokens_of_each_mention_spell_it(subwords: Linked) -> None:
     tokenizer, cells = subwords
     n_several = 0
     for text, link, cell in cells:
-        words = {**dict(zip(link.antecedents, cell.meant, strict=True))}
         assert len(cell.not_meant) == len(link.distractors)
-        for span, word in words.items():
+        for span, word in zip(link.antecedents, cell.meant, strict=True):
             spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
             assert spelled.strip() == text[slice(*span)]
             n_several += len(word) > 1
@@ -176,9 +159,7 @@ def test_the_tokens_of_each_mention_spell_it(subwords: tuple[Tokenizer, list[tup
     assert n_several > 50  # words of several tokens are covered
 
 
-def test_answers_and_foils_are_different_tokens_and_a_surprisal_is_that_of_a_whole_word(
-    subwords: tuple[Tokenizer, list[tuple[str, Link, Cell]]],
-) -> None:
+def test_answers_and_foils_are_different_tokens_and_a_surprisal_is_that_of_a_whole_word(subwords: Linked) -> None:
     tokenizer, cells = subwords
 
     def tokens(word: str) -> list[int]:
@@ -200,41 +181,39 @@ def test_answers_and_foils_are_different_tokens_and_a_surprisal_is_that_of_a_who
 # Answers of several tokens
 
 
-def cell_of(answers: list[str], foils: list[str], text: str = "It ran") -> tuple[Cell, dict[str, int]]:
-    """Return the cell of a text with its second word as payoff, in the tokens "▁r", "▁s", "an", "at" and letters."""
+@pytest.mark.parametrize(
+    ("text", "answers", "foils", "expected"),  # tokens of answers and foils, the position of the payoff, its token
+    [
+        # A token that begins an answer and a foil is left out; if none is left for a side, there is no payoff.
+        ("It ran", "ran sat", "rang hum", ("▁s", "▁", 2, "▁r")),
+        ("It ran", "ran sat", "rang", ("▁s", "", None, None)),
+        ("It ran", "ran", "rang", ("", "", None, None)),
+        # Words that begin alike are measured at the first different token.
+        ("It ran", "ran", "rum", ("an", "u", 3, "an")),
+        # A token of the space alone is the first token of the next word.
+        ("It hum", "hum", "ran", ("▁", "▁r", 2, "▁")),
+        ("It hum", "hum", "tug", ("h", "t", 3, "h")),
+    ],
+)
+def test_answers_of_several_tokens_are_told_apart_by_one(
+    text: str, answers: str, foils: str, expected: tuple[str, str, int | None, str | None]
+) -> None:
     merges = [("▁", "r"), ("a", "n"), ("▁", "s"), ("a", "t")]
     vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    payoff = (3, len(text))
-    link = Link("number", "pronoun", (0, 2), (0, 2), (), (), None, payoff, tuple(answers), tuple(foils), (1.0,))
+    words = (tuple(answers.split()), tuple(foils.split()))
+    link = Link("number", "pronoun", (0, 2), (0, 2), (), (), None, (3, len(text)), *words, (1.0,))
     row = LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
     pairs = link_pairs([row, row], tokenizer, 0, lambda *_: ["first", "second"]).pairs
     assert pairs[1] == replace(pairs[0], question="second")
-    return pairs[0].cells[0], vocabulary
 
-
-def test_a_token_that_begins_an_answer_and_a_foil_is_left_out() -> None:
-    cell, ids = cell_of(["ran", "sat"], ["rang", "hum"])
-    assert cell.answers == (ids["▁s"],) and cell.foils == (ids["▁"],)
-    assert (cell.payoff, cell.target, len(cell.tokens)) == (2, ids["▁r"], 3)
-    for answers in (["ran", "sat"], ["ran"]):  # no token is left for the other side
-        cell, _ = cell_of(answers, ["rang"])
-        assert (cell.payoff, cell.target, cell.foils, cell.surprisal) == (None, None, (), ())
-
-
-def test_words_that_begin_alike_are_measured_at_the_first_different_token() -> None:
-    cell, ids = cell_of(["ran"], ["rum"])
-    assert (cell.answers, cell.foils) == ((ids["an"],), (ids["u"],))
-    assert (cell.payoff, cell.target, cell.tokens) == (3, ids["an"], (0, ids["I"], ids["t"], ids["▁r"]))
-
-
-def test_a_token_of_the_space_alone_is_the_first_token_of_the_next_word() -> None:
-    cell, ids = cell_of(["hum"], ["ran"], text="It hum")
-    assert (cell.answers, cell.foils) == ((ids["▁"],), (ids["▁r"],))
-    assert (cell.payoff, cell.target, cell.tokens) == (2, ids["▁"], (0, ids["I"], ids["t"]))
-    cell, ids = cell_of(["hum"], ["tug"], text="It hum")
-    assert (cell.answers, cell.foils, cell.payoff) == ((ids["h"],), (ids["t"],), 3)
+    cell = pairs[0].cells[0]
+    tokens = ["".join(map(tokenizer.id_to_token, ids)) for ids in (cell.answers, cell.foils)]
+    target = None if cell.target is None else tokenizer.id_to_token(cell.target)
+    assert (*tokens, cell.payoff, target) == expected
+    assert cell.tokens == (0, *tokenizer.encode(text).ids[: cell.payoff or 2])
+    assert not cell.surprisal or cell.payoff
 
 
 def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:

@@ -66,7 +66,7 @@ def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.md", "sub/d.txt", ".hidden/e.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    a, b, d = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "sub" / "d.txt"
+    a, b, d = (tmp_path / name for name in ("a.txt", "b.txt", "sub/d.txt"))
     assert text_files(str(tmp_path)) == [a, b, d]
     assert text_files(f"{tmp_path}/*.txt") == [a, b] == text_files(f"{a}, {b},{a}")
     assert text_files(f"{tmp_path}/**/d.txt") == [d]

@@ -10,7 +10,7 @@ from torch import Tensor
 from model.observe import HeadEdit, TransformerSitePass, TransformerView
 from model.transformer import draw_outputs
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
-from tests.tiny_models import H, K, V, each_variant, random_view, untrained
+from tests.tiny_models import K, V, each_variant, random_view, untrained
 
 
 def make_view(**switches: Any) -> TransformerView:
@@ -55,13 +55,6 @@ def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dic
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
 
 
-def test_scores_at_chosen_queries_are_rows_of_all_scores(tokens: Tensor) -> None:
-    view, queries = make_view(), torch.tensor([[6, 2], [0, 1], [3, 3], [4, 5]])
-    scores, rows = view.attention_scores(tokens), view.attention_scores(tokens, queries)
-    assert scores.shape == (L, 4, H, 7, 7) and rows.shape == (L, 4, H, 2, 7)
-    torch.testing.assert_close(rows, torch.stack([scores[:, b, :, queries[b]] for b in range(4)], 1))
-
-
 def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(tokens: Tensor) -> None:
     view = make_view()
     stream, token = view.residual_stream(tokens)[-1], 3
@@ -86,4 +79,4 @@ def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_o
 
 @each_variant
 def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
-    check_against_whole_passes(make_view(**switches), TransformerSitePass, 1e-4)
+    check_against_whole_passes(make_view(**switches), TransformerSitePass)

@@ -1,4 +1,4 @@
-"""Heads are measured and scored as their definitions say: on whole attention maps, and on heads of known behaviour."""
+"""Heads are measured as their definitions say, on whole attention maps; tests of planted heads score them."""
 
 from dataclasses import fields
 
@@ -7,47 +7,10 @@ import pytest
 import torch
 
 from data.pairs import Cell, Items, Pair
-from model.observe import HeadWeights, TransformerView
-from probe.attention import SET, HeadRows, HeadScores, measure_heads, score
+from model.observe import TransformerView
+from probe.attention import SET, HeadRows, HeadScores, measure_heads
 from probe.results import Head
 from tests.probe.factories import cell, chosen, story_model, story_pairs
-
-ORDER = np.array([0, 0, 1, 1])
-MEANT = np.array([0, 1, 0, 1])  # the cells of a block
-
-
-def log_ratios(*, coreference: float = 0, first: float = 0, singular: float = 0, lexical: float = 0) -> np.ndarray:
-    """Return the log ratios of 13 blocks of a head that is the sum of these habits."""
-    to_first = np.where(ORDER == MEANT, first, -first)
-    to_singular = np.where(MEANT == 0, singular, -singular)
-    to_word = np.where(MEANT == 0, 1, -1) * np.random.default_rng(0).normal(size=(13, 1)) * lexical
-    return np.asarray(coreference + to_first + to_singular + to_word).ravel()
-
-
-def means(values: np.ndarray) -> tuple[float, ...]:
-    scores = score(values, values)
-    names = ("accuracy", "pair_accuracy", "block_accuracy", "contrast")
-    return tuple(float(getattr(scores, name).mean()) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("habits", "expected"),
-    [
-        ({"coreference": 2}, (1, 1, 1, 2)),
-        ({"first": 2}, (0.5, 0, 0, 0)),
-        ({"singular": 2}, (0.5, 0, 0, 0)),
-        ({"lexical": 2}, (0.5, 0, 0, 0)),
-        ({"coreference": 1.5, "first": 2}, (0.5, 0, 0, 1.5)),
-        ({"coreference": 2, "first": 1.5}, (1, 1, 1, 2)),
-        ({}, (0.5, 0, 0, 0)),  # ties
-    ],
-    ids=str,
-)
-def test_a_habit_scores_what_its_definition_says(habits: dict[str, float], expected: tuple[float, ...]) -> None:
-    assert means(log_ratios(**habits)) == pytest.approx(expected)
-
-
-# Measured on a model
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +40,7 @@ SHAPES = {
 def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, shape: str) -> None:
     text = SHAPES[shape]
     row = 2 * list(SHAPES).index(shape)
-    rows = measure_heads(model, items_of(list(SHAPES.values())), tokens_per_batch=30)
+    rows = measure_heads(model, items_of(list(SHAPES.values())), tokens_per_batch=30).rows
     meant = [*sum(text.meant, ())]
     other = [*sum(text.other, ())]
     for layer, record in enumerate(model.record(torch.tensor([text.tokens]))):
@@ -99,19 +62,9 @@ def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, s
             assert values == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-4)
 
 
-class WithoutWeights(TransformerView):
-    def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(None, None, None, None)
-
-
-def test_a_model_without_known_output_weights_has_no_value_weighted_attention() -> None:
-    rows = measure_heads(WithoutWeights(story_model()), story_pairs("test").of("number", "iid").take([0, 1]), 100)
-    assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
-
-
 def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: TransformerView) -> None:
     items = chosen(story_pairs("test"), "later_cue_at_pronoun")
-    scores = HeadScores.of_model(model, items, 4096)
+    scores = measure_heads(model, items, 4096)
     assert len(items) >= 50 and all(pair.cells[0].tokens != pair.cells[1].tokens for pair in items.pairs)
     np.testing.assert_array_equal(scores.rows.attention_margin[::2], -scores.rows.attention_margin[1::2])
     assert (scores.scores().accuracy == 0.5).all() and (scores.scores().pair_accuracy == 0).all()

@@ -1,6 +1,5 @@
 """Edits of heads give the margins that the texts alone give with the edit by hand, and shares by their definitions."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -12,15 +11,13 @@ from torch import Tensor
 from data.errors import UserError
 from data.pairs import Cell, Items
 from model.config import Position, Weighting
-from model.edits import cut_link, exchange_links, exchange_weights, remove_head
+from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.edits import Margins, Sites, grown, measure_margins, screened
 from probe.results import Head
-from probe.statistics import estimate_ratio
 from tests.probe.factories import (
     GAIN,
-    SETTINGS,
     copying_model,
     noun_pairs,
     pair_view,
@@ -32,7 +29,7 @@ from tests.tiny_models import K, random_view
 
 PLACE = Head(0, 1)
 VARIANTS = [{}, {"weighting": Weighting.sum, "position": Position.learned}, {"position": Position.alibi}]
-WHOLE = ("swap", "cut_meant", "cut_other", "counterpart", "zero")
+WHOLE = ("swap", "cut_meant", "cut_other", "zero", "restored")
 
 
 def margin_alone(view: TransformerView, cell: Cell, edit: HeadEdit | None, tokens: tuple[int, ...]) -> float:
@@ -44,7 +41,7 @@ def margin_alone(view: TransformerView, cell: Cell, edit: HeadEdit | None, token
 
 def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> HeadEdit:
     """Return the edit of one text, from the scores and outputs of unedited passes."""
-    if name in ("counterpart", "zero", "restored"):
+    if name in ("zero", "restored"):
         output = torch.zeros(1, len(cell.tokens), K)
         if name != "zero":
             output = view.record(torch.tensor([twin.tokens]))[PLACE.layer].head_output[:, PLACE.head]
@@ -71,11 +68,11 @@ def test_each_margin_is_that_of_the_text_alone_with_the_edit_by_hand(switches: d
     for i, pair in enumerate(items.pairs):
         for text in (0, 1):
             own, twin = pair.cells[text], pair.cells[1 - text]
-            expected = {
-                name: margin_alone(view, own, edit_by_hand(view, own, twin, name), own.tokens) for name in WHOLE
-            }
-            # The counterpart's text, in which this head has the text's own output
-            expected["restored"] = margin_alone(view, own, edit_by_hand(view, twin, own, "restored"), twin.tokens)
+            expected = {}
+            for name in WHOLE:
+                # restored: the counterpart's text, in which this head has the text's own output
+                read, other = (twin, own) if name == "restored" else (own, twin)
+                expected[name] = margin_alone(view, own, edit_by_hand(view, read, other, name), read.tokens)
             found = {name: values[i, text, 0] for name, values in margins.edited.items()}
             assert found == pytest.approx(expected, rel=1e-4, abs=3e-5)
             assert margins.clean[i, text] == pytest.approx(margin_alone(view, own, None, own.tokens), abs=3e-5)
@@ -105,13 +102,13 @@ def test_a_pass_at_the_site_equals_whole_passes(edit: str) -> None:
 def test_weights_and_probabilities_at_the_site_are_those_of_the_texts() -> None:
     items = passage_items().of("next_pronoun_gender", "dev")
     model, pair = copying_model([0.5, 2.0]), items.pairs[1]
-    sites = Sites(model, items, 100)
-    for text, own in enumerate(pair.cells):
-        row = model.record(torch.tensor([own.tokens]))[0].scores[0, 1, -1].softmax(-1)
-        expected = [float(row[[i for word in words for i in word]].sum()) for words in (own.meant, own.other)]
-        assert sites.weights(Head(0, 1))[1, text] == pytest.approx(expected, abs=1e-5)
-        of_words = model.logits(torch.tensor([own.tokens]))[0, -1].softmax(-1)[[own.answers[0], own.foils[0]]]
-        assert sites.probabilities([Head(0, 1)])[1, text, 0] == pytest.approx(of_words.tolist(), abs=1e-5)
+    weights, probabilities = Sites(model, items, 100).shown(Head(0, 1), [Head(0, 1)])
+    cell = pair.cells[0]
+    row = model.record(torch.tensor([cell.tokens]))[0].scores[0, 1, -1].softmax(-1)
+    expected = [float(row[[*sum(words, ())]].sum()) for words in (cell.meant, cell.other)]
+    assert weights[1] == pytest.approx(expected, abs=1e-5)
+    of_words = model.logits(torch.tensor([cell.tokens]))[0, -1].softmax(-1)[[cell.answers[0], cell.foils[0]]]
+    assert probabilities[1, 0] == pytest.approx(of_words.tolist(), abs=1e-5)
 
 
 def test_the_direct_effects_of_heads_add_up_to_the_decision() -> None:
@@ -125,23 +122,6 @@ def test_the_direct_effects_of_heads_add_up_to_the_decision() -> None:
 # Shares
 
 
-def test_effects_are_ratios_of_means_by_hand() -> None:
-    items = noun_pairs()
-    values = {"swap": 2.0, "cut_meant": 0.0, "cut_other": 2.0, "counterpart": 2.0, "zero": 2.0, "restored": 1.0}
-    shape = (len(items), 2)
-    margins = Margins(
-        np.full(shape, 3.0), np.full(shape, -1.0), {name: np.full((*shape, 1), value) for name, value in values.items()}
-    )
-    names = (*values, "specificity")
-    estimates = {name: estimate_ratio(margins.lost(name)[:, 0], margins.total, items, SETTINGS) for name in names}
-    shares = {name: estimate.value for name, estimate in estimates.items()}
-    # (3 - 2) / (3 + 1); restored: (1 + 1) / (3 + 1)
-    quarter = dict.fromkeys(("swap", "cut_other", "counterpart", "zero"), 0.25)
-    assert shares == quarter | {"cut_meant": 0.75, "specificity": 0.5, "restored": 0.5}
-    assert margins.decision == pytest.approx(np.full(len(items), 3.0))
-    assert (estimates["swap"].low, estimates["swap"].high) == (0.25, 0.25)
-
-
 def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     """Head 0 writes GAIN x (weight on the antecedent - weight on the other one) into the difference of the verbs."""
     items = noun_pairs()
@@ -151,10 +131,11 @@ def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     margins = measure_margins(three_heads(2.0), items, [[Head(0, head)] for head in range(3)], WHOLE, 4096)
     assert margins.total.mean() / 2 == pytest.approx(GAIN * (right - wrong).mean(), rel=1e-4)
     expected = {
-        "swap": 1, "counterpart": 1, "zero": 0.5,
+        "swap": 1, "restored": 1, "zero": 0.5,
         "cut_meant": (right - wrong + wrong / (1 - right)).mean() / (2 * (right - wrong).mean()),
         "cut_other": (right - wrong - right / (1 - wrong)).mean() / (2 * (right - wrong).mean()),
     }  # fmt: skip
+    expected["specificity"] = expected["cut_meant"] - expected["cut_other"]
     for name, share in expected.items():
         of_heads = margins.lost(name).mean(axis=0) / margins.total.mean()
         assert of_heads == pytest.approx([share, 0, 0], rel=1e-3, abs=1e-6), name
@@ -188,26 +169,13 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out(changes: dict[str, 
         assert not replace(items.pairs[0], cells=cells).is_comparable
 
 
-# Weights
-
-
-def test_exchange_moves_the_totals_and_keeps_the_proportions() -> None:
-    weights = torch.tensor([[0.1, 0.3, 0.2, 0.0, 0.4], [0.5, 0.5, 0.0, 0.0, 0.0]])
-    left = torch.tensor([[True, True, False, False, False]] * 2)
-    right = torch.tensor([[False, False, True, True, False]] * 2)
-    exchanged = exchange_weights(weights, left, right)
-    torch.testing.assert_close(exchanged, torch.tensor([[0.05, 0.15, 0.4, 0.0, 0.4], [0.0, 0.0, 0.5, 0.5, 0.0]]))
-    torch.testing.assert_close(exchange_weights(exchanged, left, right)[0], weights[0])
-
-
 # Which heads
 
 
 def test_of_many_heads_only_those_with_the_largest_scores_are_edited() -> None:
     scores = np.array([[0.1, 0.4, 0.2], [0.3, 0.0, 0.5]])
     assert screened(scores, above=6, most=3) == [Head(*place) for place in product((0, 1), (0, 1, 2))]
-    assert screened(scores, above=5, most=3) == [(1, 2), (0, 1), (1, 0)]
-    assert screened(scores, above=5, most=3, by_place=True) == [(0, 1), (1, 0), (1, 2)]
+    assert screened(scores, above=5, most=3) == [(0, 1), (1, 0), (1, 2)]
 
 
 def grown_of(view: TransformerView, items: Items) -> list[tuple[Head, float]]:
@@ -258,18 +226,12 @@ def test_a_removed_head_and_a_cut_link_are_the_edits_of_a_pass() -> None:
 
 @pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0])])
 def test_a_link_that_no_text_has_is_refused(token: int, targets: list[int]) -> None:
-    makers: list[Callable[[], HeadEdit]] = [
-        lambda: cut_link(0, 0, token, targets), lambda: exchange_links(0, 0, token, [0], targets),
-    ]  # fmt: skip
-    for make in makers:
-        with pytest.raises(UserError, match=f"^no link from token {token} to "):
-            make()
-
-
-def test_links_outside_the_text_and_sets_that_overlap_are_refused() -> None:
-    tokens = torch.ones(1, 5, dtype=torch.long)
-    for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
-        with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
-            pair_view().logits(tokens, edits=[edit])
+    with pytest.raises(UserError, match=f"^no link from token {token} to "):
+        cut_link(0, 0, token, targets)
+    with pytest.raises(UserError, match=f"^no link from token {token} to "):
+        exchange_links(0, 0, token, [0], targets)
     with pytest.raises(UserError, match="must not share a token$"):
         exchange_links(0, 0, 4, [1, 2], [2])
+    for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
+        with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
+            pair_view().logits(torch.ones(1, 5, dtype=torch.long), edits=[edit])

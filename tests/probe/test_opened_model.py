@@ -1,7 +1,5 @@
 """probe/opened_model.py: OpenedModel."""
 
-from dataclasses import replace
-
 import pytest
 
 from probe.results import Head
@@ -10,13 +8,6 @@ from tests.probe.factories import word_model
 
 EXAMPLES = TIRED_OR_SOFT
 OPENED = word_model([example.text for example in EXAMPLES])
-
-
-def test_a_text_is_encoded_with_the_start_token_before_it() -> None:
-    text = OPENED.tokenize("the cat lay")
-    assert OPENED.encode("the cat lay") == tuple(text.tokens) and text.tokens[0] == OPENED.bos_id
-    assert [OPENED.decode(token) for token in text.tokens[1:]] == ["the", "cat", "lay"]
-    assert OPENED.fits(text) and not OPENED.fits(replace(text, tokens=[0] * 65))
 
 
 def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last_query() -> None:
@@ -30,3 +21,4 @@ def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last
     assert (meant, other) == (["cat"], ["mat"])
     assert measured.weights["cat"] == pytest.approx(row[text.words.index("cat")])
     assert len(OPENED.measure_example(at_the_end, Head(1, 2)).next) == 3
+    assert OPENED.encode(at_the_end.text) == (OPENED.bos_id, *OPENED.tokenize(at_the_end.text).tokens[1:])

@@ -14,17 +14,15 @@ from probe.questions import (
     STORY_QUESTIONS,
     UNDECIDED,
     Question,
-    question_of_file,
 )
 from probe.results import MEASURES
 from tests.probe.factories import CONFIG, EVERY, story_pairs
 
-ALL = (*QUESTIONS.values(), *UNDECIDED, EMPTY)
-OF_STORIES = (*STORY_QUESTIONS, *UNDECIDED, EMPTY)
+ALL = (*QUESTIONS.values(), EMPTY)
 
 
 def test_no_name_is_there_twice() -> None:
-    assert max(Counter(question.name for question in ALL).values()) == 1
+    assert max(Counter([*(question.name for question in ALL), *UNDECIDED]).values()) == 1
     assert set(PASSAGE_QUESTIONS) == set(CLASSES)
 
 
@@ -77,7 +75,8 @@ def test_every_bar_and_its_reason_name_measures(question: Question) -> None:
 
 
 def test_the_full_mix_has_items_for_every_question_and_the_default_mix_for_three() -> None:
-    assert all(story_pairs("test", EVERY).parts(question.name) for question in OF_STORIES)
+    stories = [question.name for question in STORY_QUESTIONS]
+    assert all(story_pairs("test", EVERY).parts(name) for name in (*stories, *UNDECIDED, EMPTY.name))
     names = [question.name for question in STORY_QUESTIONS if story_pairs("test", CONFIG).parts(question.name)]
     assert names == ["number", "gender", "later_cue"]
 
@@ -88,12 +87,5 @@ def test_the_undecided_questions_are_those_whose_texts_differ_only_later(config)
     for pair in story_pairs("test", config).pairs:
         first, second = (cell.tokens[: cell.query + 1] for cell in pair.cells)
         is_alike[pair.question].add(first == second)
-    undecided = {question.name for question in UNDECIDED}
-    assert {name for name, values in is_alike.items() if name != EMPTY.name and True in values} == undecided
-    assert all(is_alike[name] == {True} for name in undecided)
-
-
-def test_a_question_of_the_users_own_may_switch_guards_off() -> None:
-    own = question_of_file("mine", "what it asks", "a to b", ["selective", "induction"], "file.jsonl")
-    assert "selective" not in own.criteria and own.exclusions == ("previous", "value_contrast")
-    assert (own.outcome, own.file) == ("attention", "file.jsonl")
+    assert {name for name, values in is_alike.items() if name != EMPTY.name and True in values} == set(UNDECIDED)
+    assert all(is_alike[name] == {True} for name in UNDECIDED)

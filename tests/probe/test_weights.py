@@ -6,6 +6,7 @@ import torch
 
 from model.config import Position
 from model.observe import HeadWeights, TransformerView
+from probe.attention import measure_heads
 from probe.results import Head
 from probe.weights import entropies, ov_auc, ov_logits, score_asymmetry, type_scores
 from tests.probe.factories import GAIN, NOUN, START, VERB, noun_pairs, pair_view, three_heads
@@ -53,7 +54,7 @@ def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int,
     assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
 
 
-def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
+def test_without_known_weights_there_is_no_area_no_asymmetry_and_no_value_weighted_attention() -> None:
     class Unknown(TransformerView):
         def head_weights(self, layer: int) -> HeadWeights:
             return HeadWeights(None, None, None, None)
@@ -61,6 +62,8 @@ def test_without_known_weights_there_is_no_area_and_no_asymmetry() -> None:
     view = Unknown(three_heads().model)
     assert np.isnan(ov_auc(view, noun_pairs().cells, Head(0, 0), seed=0).value)
     assert score_asymmetry(view) is None
+    rows = measure_heads(view, noun_pairs(), 100).rows
+    assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
 
 
 def maps_of(kind: str) -> torch.Tensor:

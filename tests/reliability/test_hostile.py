@@ -10,7 +10,7 @@ import pytest
 
 from data.tokenizer import bpe_tokenizer, character_tokenizer, encode, end_id, load_tokenizer, word_tokenizer
 from tests.program import run_program
-from tests.report.browser import Markup
+from tests.report.conftest import Markup
 
 # Markup, terminal control, special tokens, right-to-left marks, shell, paths, templates, spreadsheet formulas.
 FRAGMENTS = [

@@ -1,7 +1,11 @@
-"""The browser of the page's tests, started once, and the way to show a page in it."""
+"""A real browser for the page's tests, Debian's Chromium with no way to any network, and pages shown in it."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +13,100 @@ import pytest
 
 from report.page import page
 from tests.report import sample
-from tests.report.browser import Opened, opened, running
 
-Show = Callable[..., AbstractContextManager[Opened]]
-browser = pytest.fixture(running, scope="session")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+Show = Callable[..., AbstractContextManager["Opened"]]
+
+
+class Markup(HTMLParser):
+    """Tags and attributes of a page, outside its own scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and all that it said and asked for."""
+
+    page: Any
+    url: str
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
+
+    def type(self, text: str) -> None:
+        """Type a sentence into the live section; the page reads it in the next task."""
+        self.page.locator("#live-text").fill(text)
+        self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
+
+    def head_scores(self) -> list[float]:
+        """Return the number on the button of every head."""
+        return [float(text) for text in self.page.locator("#heads-grid button").all_inner_texts()]
+
+    def word_weights(self) -> list[float]:
+        """Return the weight in every word of the selected sentence; below 0.005 it is not shown."""
+        return [float(text.strip() or 0) for text in self.page.locator("#words small").all_inner_texts()]
+
+    def check(self) -> None:
+        assert self.complaints == []
+        assert self.requests == [self.url], "it asked for more than itself"
+
+
+def shown_weights(row: Any) -> Any:
+    """Return what `Opened.word_weights` shows of a row of attention weights."""
+    return pytest.approx([weight if weight >= 0.005 else 0 for weight in row], abs=0.0051)
+
+
+def _absent(reason: str) -> None:
+    """Skip the test, but fail in continuous integration, where the browser must be installed."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Start Chromium; without Chromium or Playwright, the tests are skipped."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _absent("playwright is not installed: pip install -r requirements-dev.txt")
+    path = shutil.which("chromium")
+    if path is None:
+        _absent("no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Show:
-    """Show the HTML of a page, or a content, by default that of `sample`; `settings` are the browser context's."""
+    """Open a page (its HTML, or a content, by default that of `sample`) from disk with the network cut."""
 
-    def show_page(shown: Any = None, **settings: Any) -> AbstractContextManager[Opened]:
-        html = shown if isinstance(shown, str) else page(shown or sample.content())
-        return opened(browser, html, tmp_path, **settings)
+    @contextmanager
+    def opened(shown: Any = None, **settings: Any) -> Iterator[Opened]:
+        path = tmp_path / "report.html"
+        path.write_text(shown if isinstance(shown, str) else page(shown or sample.content()), encoding="utf-8")
+        context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}} | settings)
+        view = Opened(context.new_page(), path.as_uri())
+        context.on("request", lambda request: view.requests.append(request.url))
+        context.route("**/*", lambda route: route.continue_() if route.request.url == view.url else route.abort())
+        view.page.on("console", lambda message: view.complaints.append(f"console: {message.text}"))
+        view.page.on("pageerror", lambda error: view.complaints.append(f"error: {error}"))
+        view.page.on("dialog", lambda dialog: (view.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        view.page.on("popup", lambda popup: view.complaints.append(f"popup: {popup.url}"))
+        view.page.set_default_timeout(5000)
+        view.page.goto(view.url)
+        yield view
+        context.close()
 
-    return show_page
+    return opened

@@ -1,10 +1,9 @@
 """Page contents without a run: the worked examples in a random model, and the findings of an example head."""
 
 from base64 import b64decode
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from probe.questions import HEADLINE, QUESTIONS
 from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
 from probe.sentences import TokenizedText, tokenize_text
 from report.content import page_content
-from report.live import Live, plain_shape
+from report.live import Live
 from report.page import PageContent
+from tests.blank import blank
 from tests.tiny_models import random_model
 from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
 from training.settings import compose_settings, to_settings
@@ -96,10 +96,9 @@ def finding(name: str, **changes: Any) -> Finding:
 
 def results(*findings: Finding, **changes: Any) -> ProbeResults:
     """Return results with these findings."""
-    losses = {"resolved_share": 0.5, "loss": 1, "bayes_loss": 1, "blind_loss": 2}
-    answers = Answers(question="number", part="iid", n=560, accuracy=Estimate(0.9), **losses)
-    facts: dict[str, Any] = {"settings": ProbeConfig(), "data": {}, "warnings": [], "behaviour": [answers]}
-    return ProbeResults(model=MODEL, findings=list(findings), **facts | changes)
+    answers = blank(Answers, question="number", part="iid", n=560, accuracy=Estimate(0.9), resolved_share=0.5)
+    facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings), "behaviour": [answers]}
+    return blank(ProbeResults, **facts | changes)
 
 
 def metrics() -> Metrics:
@@ -113,9 +112,8 @@ def metrics() -> Metrics:
         edges = HeadPoint(1, 0, {"swap": grid(i, 0, share)}, {"swap": share, "follows": share, "margin": share})
         cue = HeadPoint(*LINK_HEAD, grids, answers)
         points.append(ProbePoint(step, {"number": number, "later_cue": cue, "next_pronoun_gender": edges}))
-    records = []
-    for step, loss in ((0, 6.5), (600, 1.2), (1200, 1.09)):
-        records.append(ValidationRecord(step=step, loss=loss, bits_per_byte=1, whole=False, floor=1.06))
+    losses = {0: 6.5, 600: 1.2, 1200: 1.09}
+    records = [blank(ValidationRecord, step=step, loss=loss, floor=1.06) for step, loss in losses.items()]
     return Metrics([], records, points)
 
 
@@ -126,22 +124,20 @@ def opened_run() -> tuple[OpenedRun, WeightHistory]:
     sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
     model, *earlier = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
     settings = replace(compose_settings(), model=model.config)
-    run = OpenedRun(
-        folder=Path("runs/default"), name="default", source="runs/default", model=TransformerView(model),
-        untrained=lambda seed: TransformerView(model), tokenizer=tokenizer, bos_id=end_id(tokenizer),
-        data=settings.data, data_fingerprint="", shape=plain_shape(model.config), n_parameters=n_parameters(model),
-        departures=(), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1], seed=1,
-        resumed=("Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02).",),
-        settings=settings, transformer=model,
+    run = blank(
+        OpenedRun, name="default", source="runs/default", model=TransformerView(model), untrained=None,
+        tokenizer=tokenizer, bos_id=end_id(tokenizer), data=settings.data, shape=asdict(model.config),
+        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1], seed=1,
+        resumed=("Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02).",), settings=settings,
+        transformer=model,
     )  # fmt: skip
     return run, WeightHistory([STEPS[0], STEPS[6]], [pack_parameters(each, torch.float16) for each in earlier])
 
 
-def model_of(live: dict[str, Any], weights: str = "", kind: str = "") -> TransformerView:
+def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:
     """Return the model that a page's JSON holds, with its own weights or those of an earlier step."""
     model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
-    kind = kind or {"float32": "<f4", "float16": "<f2"}[live["type"]]
-    numbers = np.frombuffer(b64decode(weights or live["weights"]), kind)
+    numbers = np.frombuffer(b64decode(earlier or live["weights"]), "float16" if earlier else live["type"])
     parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
     with torch.no_grad():
         for parameter, part in zip(model.parameters(), parts, strict=True):
@@ -175,10 +171,9 @@ def content() -> PageContent:
 
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
-    page = content()
-    yours = [shown for shown in page.sentences if shown.group == "yours"]
+    yours = [shown for shown in content().sentences if shown.group == "yours"]
     nothing: dict[str, Any] = {"findings": [], "training": None, "tables": []}
-    return replace(page, sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
+    return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 
 def hostile() -> PageContent:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,7 @@ from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Shown
 from report import live
 from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
-from report.live import check_live, live_content
-from report.page import page
+from report.live import LiveModel, check_live, live_content
 from report.reproduce import reproducing_commands
 from tests.report import sample
 from training.metrics import Metrics
@@ -30,9 +30,15 @@ TEXT_DATA = TextConfig(
 )  # fmt: skip
 
 
+def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
+    model = live_content(run, *arguments).model
+    assert model is not None
+    return model
+
+
 def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
-    shown = sample.content().sentences[0]
-    big, small = [replace(shown, weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2, [replace(shown, weights="x")]
+    small = [replace(sample.content().sentences[0], weights="x")]
+    big = [replace(small[0], weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2
     omissions: list[str] = []
     assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
 
@@ -41,6 +47,8 @@ def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
     metrics = sample.metrics()
     content = training_content(metrics)
     assert content["steps"] == sample.STEPS and content["loss"]["floor"] == [1.06] * 3
+    titles = [chart["title"] for chart in content["charts"]["later_cue"]]
+    assert titles == ["Accuracy", "Pronoun contrast", "The model's answers"]
     accuracy, contrast, resolved = content["charts"]["number"]
     assert accuracy["heads"] == [point.questions["number"].grids["accuracy"] for point in metrics.probe]
     assert (accuracy["low"], accuracy["high"], contrast["low"]) == (0, 1, None)
@@ -54,35 +62,33 @@ def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
 def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     text = "One sunny day, the cat sat near the buses. It"
     shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
-    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning.", *RUN.resumed])
+    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
     content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
-    assert content.heading == "Which attention head links a pronoun to its antecedent?"
     assert content.notes == ["A note.", "A warning."]
     (median,) = [sentence for sentence in content.sentences if sentence.group == "median-number"]
     words = [median.words[place] for place in (*median.query, *median.antecedents, *median.distractors)]
     assert words == ["It", "cat", "buses"] and content.groups["median-number"].question == "number"
     assert content.findings[0].sentences == [*(f"number-{i}" for i in range(1, 5)), "median-number-1"]
     assert content.sentences[0].id == "yours-1" and set(content.measures) >= {"accuracy", "contrast"}
-    assert "remove_head(0, 1)" in page(content)
     untested = page_content(RUN, None, Metrics([], [], []), None)
-    assert untested.heading == "What each head attends to" and untested.training is None
+    assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
-    found = sample.finding("next_pronoun_gender")
-    model = live_content(RUN, sample.results(found), None, None, []).model
-    assert model is not None and (model.text, model.head) == (found.examples[0].text, found.place)
-    assert model.pair == ["she", "he"]
+    passage = sample.finding("next_pronoun_gender")
+    model = live_model(RUN, sample.results(passage), None, None, [])
+    assert (model.text, model.pair) == (passage.examples[0].text, ["she", "he"])
     median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
-    own = replace(sample.finding("number"), file="own.jsonl", examples=[median])
-    model = live_content(RUN, sample.results(own), None, None, []).model
-    assert model is not None and (model.text, model.pair) == ("The cat sat. It", [])
+    own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
+    model = live_model(RUN, sample.results(own_finding), None, None, [])
+    assert (model.text, model.pair) == ("The cat sat. It", [])
 
 
 @pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
 def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
     run = replace(RUN, settings=replace(RUN.settings, data=data))
-    train, probe = reproducing_commands(run, ProbeConfig(n_untrained=2), "own.jsonl")
+    own_finding = replace(sample.finding("number"), file="own.jsonl")
+    train, probe = reproducing_commands(run, sample.results(own_finding, settings=ProbeConfig(n_untrained=2)))
     python, program, *arguments = shlex.split(train)
     assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
     assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]
@@ -118,24 +124,19 @@ def test_a_model_that_the_page_cannot_run_has_a_reason(change: Callable[[OpenedR
 
 def test_a_small_model_is_exact_and_a_larger_one_is_asked_for_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
-    model = live_content(RUN, None, history, None, []).model
-    assert model is not None and (model.type, model.rounding) == ("float32", "")
-    assert model.earlier_steps == HISTORY.steps
-    assert sum(size for _, size in model.parameters) == RUN.n_parameters
+    model = live_model(RUN, None, history, None, [])
+    assert model.type == "float32" and model.earlier == HISTORY
 
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")
     monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
     monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)
     assert "live=true writes it" in live_content(RUN, None, None, None, []).reason
-    model = live_content(RUN, None, history, True, []).model
-    assert model is not None and (model.type, model.earlier_steps) == ("float16", []) and "float16" in model.rounding
+    assert live_model(RUN, None, None, True, []).type == "float16"
 
 
-@pytest.mark.parametrize("n_steps", [5, 60])
-def test_earlier_steps_beyond_the_limit_are_thinned_evenly(n_steps: int) -> None:
-    size = live.MAX_HISTORY_CHARACTERS // 8
-    history = WeightHistory(list(range(n_steps + 1)), ["x" * size] * (n_steps + 1))
+def test_earlier_steps_beyond_the_limit_are_thinned_evenly() -> None:
+    history = WeightHistory(list(range(61)), ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * 61)
     omissions: list[str] = []
-    steps, data = live._thinned(history, n_steps, omissions)
-    assert len(steps) == len(data) == min(8, n_steps) and (steps[0], steps[-1]) == (0, n_steps - 1)
-    assert bool(omissions) == (n_steps > 8) and np.ptp(np.diff(steps)) <= 1
+    earlier = live_model(replace(RUN, step=60), None, history, None, omissions).earlier
+    assert len(earlier.data) == len(earlier.steps) == 8 and (earlier.steps[0], earlier.steps[-1]) == (0, 59)
+    assert np.ptp(np.diff(earlier.steps)) <= 1 and omissions[0].startswith("the weights at 52 of 60 steps")

@@ -1,16 +1,19 @@
 """Validation loss by token class, its standard error, and the gap to the entropy lower bound."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from data.corpus import TOKEN_CLASSES
-from data.loader import IGNORE, Batch, Split, StorySplit
+from data.loader import Split, StorySplit
 from model.transformer import Transformer
 from tests.program import SMALL
-from training.evaluate import mean_and_error, row_losses, token_losses, validation_loss
+from tests.tiny_models import random_model
+from training.evaluate import mean_and_error, sample, validation_loss
 from training.settings import compose_settings
 
 VOCAB_SIZE = 31
@@ -19,31 +22,6 @@ VOCAB_SIZE = 31
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     return Transformer(compose_settings(SMALL).model, VOCAB_SIZE, seed=0).eval()
-
-
-def random_batch(n_rows: int, length: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    tokens, targets = torch.randint(VOCAB_SIZE, (2, n_rows, length), generator=generator)
-    targets[0, 2:] = IGNORE
-    classes = torch.randint(len(TOKEN_CLASSES), (n_rows, length), generator=generator)
-    return Batch(tokens, targets, None, classes, torch.rand(n_rows, length, generator=generator))
-
-
-def test_losses_and_lower_bounds_are_summed_by_row_and_class(model: Transformer) -> None:
-    batches = [random_batch(3, 7, 1), random_batch(2, 11, 2)]
-    rows = row_losses(model, batches, len(TOKEN_CLASSES))
-    assert rows.floors is not None
-    row = 0
-    for batch in batches:
-        losses = token_losses(model(batch.tokens), batch.targets)
-        assert batch.classes is not None and batch.floor is not None
-        for i in range(len(batch.tokens)):
-            for c in range(len(TOKEN_CLASSES)):
-                selected = (batch.classes[i] == c) & (batch.targets[i] != IGNORE)
-                expected = [selected.sum(), losses[i][selected].sum(), batch.floor[i][selected].sum()]
-                found = [rows.counts[row, c], rows.losses[row, c], rows.floors[row, c]]
-                assert [x.item() for x in found] == pytest.approx([x.item() for x in expected], rel=1e-5)
-            row += 1
 
 
 def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> None:
@@ -59,22 +37,38 @@ def test_validation_covers_every_token_whatever_the_batch_size(model: Transforme
     context, total = model.config.context_length, 0.0
     for start in range(0, 199, context):
         window = torch.from_numpy(tokens[start : start + context + 1].astype(np.int64))[None]
-        total += token_losses(model(window[:, :-1]), window[:, 1:]).sum().item()
+        total += F.cross_entropy(model(window[:, :-1]).mT, window[:, 1:], reduction="sum").item()
     assert measured.loss == pytest.approx(total / 199, rel=1e-5)
     assert measured.bits_per_byte == pytest.approx(total / math.log(2) / 100, rel=1e-5)
     assert measured.known().keys() == {"loss", "bits_per_byte"}
 
 
-def test_a_model_that_predicts_the_true_probabilities_has_no_gap(model: Transformer) -> None:
-    rng, n_stories, length = np.random.default_rng(0), 6, 8
-    tokens = rng.integers(VOCAB_SIZE, size=n_stories * length + 1).astype(np.uint16)
-    starts = np.arange(n_stories + 1) * length
+def test_the_gap_is_the_loss_minus_its_lower_bound_also_by_class(model: Transformer) -> None:
+    rng = np.random.default_rng(0)
+    starts = np.cumsum([0, 8, 3, 11, 5, 12, 7])
+    tokens = rng.integers(VOCAB_SIZE, size=starts[-1] + 1).astype(np.uint16)
     classes = rng.integers(len(TOKEN_CLASSES), size=len(tokens)).astype(np.uint8)
     floor = np.zeros(len(tokens), np.float32)
     split = StorySplit(tokens, 100, starts=starts, classes=classes, floor=floor)
+    losses = np.empty(starts[-1])
+    for start, end in pairwise(starts):
+        story = torch.from_numpy(tokens[None, start : end + 1].astype(np.int64))
+        losses[start:end] = F.cross_entropy(model(story[:, :-1]).mT, story[:, 1:], reduction="none").detach()
+    by_class = {name: losses[classes[1:] == i].mean() for i, name in enumerate(TOKEN_CLASSES)}
+
+    # A bound of 0, and a model that predicts the true probabilities
     loss = validation_loss(model, split, 100)
-    row_length = torch.from_numpy(tokens.astype(np.int64)).unfold(0, length + 1, length)
-    expected = token_losses(model(row_length[:, :-1]), row_length[:, 1:])
-    floor[1:] = expected.detach().flatten().numpy()
     assert loss.gap == pytest.approx(loss.loss)
+    assert loss.gap_by_class == loss.loss_by_class == pytest.approx(by_class, rel=1e-5)
+    floor[1:] = losses
     assert validation_loss(model, split, 100).gap == pytest.approx(0, abs=1e-6)
+
+
+def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:
+    model, start, state = random_model(), torch.tensor([3, 1]), torch.get_rng_state()
+    text = sample(model, start, 23, seed=5)
+    assert len(text) == 25 and torch.equal(state, torch.get_rng_state())
+    assert torch.equal(text, sample(model, start, 23, seed=5))
+    assert not torch.equal(text, sample(model, start, 23, seed=6))
+    model.final_norm.gain.data.fill_(torch.nan)
+    assert sample(model, torch.tensor([3]), 9, seed=0).tolist() == [3]

@@ -30,29 +30,14 @@ def events_of(run: Path) -> EventAccumulator:
 
 # (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
 @pytest.mark.parametrize("parts", [[(-1, 8), (4, 10), (6, 12)], [(-1, 3), (-1, 2)]])
-def test_each_step_is_in_metrics_and_tensorboard_once_after_resumes(
-    parts: list[tuple[int, int]], tmp_path: Path
-) -> None:
+def test_each_step_is_in_metrics_and_tensorboard_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
     for resumed_step, end in parts:
         record_steps(tmp_path, resumed_step, range(resumed_step + 1, end))
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 3, "spl')  # a line that the kill cut off
     assert [record["step"] for record in read_records(tmp_path)] == list(range(end))
     for tag in ("loss/train", "nested/inner"):
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
-
-
-def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path: Path) -> None:
-    record_steps(tmp_path, -1, range(3))
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "spl')
-    assert [record["step"] for record in read_records(tmp_path)] == [0, 1, 2]
-    record_steps(tmp_path, 2, range(3, 5))
-    assert [record["step"] for record in read_records(tmp_path)] == list(range(5))
-
-
-def test_a_damaged_line_inside_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"st\n{"step": 2}\n')
-    with pytest.raises(ValueError, match="damaged"):
-        read_records(tmp_path)
 
 
 def test_numbers_that_are_not_finite_are_null_in_metrics_and_no_point_in_tensorboard(tmp_path: Path) -> None:
@@ -106,9 +91,17 @@ def test_every_record_is_read_by_its_split_and_question(tmp_path: Path) -> None:
     assert not load_metrics(write(tmp_path, RECORDS[:-1])).has_ended
 
 
-def test_a_record_without_its_fields_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"metrics.jsonl: no field gradient_norm"):
-        load_metrics(write(tmp_path, [{"step": 20, "split": "train", "loss": 2.0}]))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"step": 0}\n{"st\n{"step": 2}\n', "damaged"),
+        ('{"step": 20, "split": "train", "loss": 2.0}\n', "no field gradient_norm"),
+    ],
+)
+def test_a_damaged_record_is_an_error_that_names_the_problem(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(text)
+    with pytest.raises(UserError, match=f"metrics.jsonl: {message}"):
+        load_metrics(tmp_path)
 
 
 # Weights

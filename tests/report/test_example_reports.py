@@ -1,5 +1,6 @@
 """The two reports in docs/: up to date with the script, consistent in themselves, and working offline."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -125,6 +126,9 @@ def test_the_pictures_show_the_numbers_of_the_report() -> None:
         large = [f"{text.words[at]} {row[at]:.2f}" for at in np.argsort(-row) if row[at] >= 0.1]
         assert f"L{layer}H{head}: {', '.join(large)}" in drawn("flies")
     assert len(read(live, "fruit").tokens) == 4  # the start, and three parts
+    stories = gzip.decompress((DOCS.parent / "data/tinystories/train.txt.gz").read_bytes()).decode()
+    count = len(re.findall(r"\bflies\b", stories, re.IGNORECASE))
+    assert f"the word {count} times" in (DOCS / "attention.md").read_text()
 
 
 def test_the_pictures_of_mask_and_softmax_are_what_they_say() -> None:

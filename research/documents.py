@@ -204,7 +204,7 @@ def main() -> None:
         body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)
         metas = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
         head = f'<!doctype html>\n<html lang="en">\n{metas}\n<title>Antecedent: {page}</title>\n'
-        (DOCS / f"{page}.html").write_text(f"{head}<style>\n{PAGE}</style>\n{body}", encoding="utf-8")
+        (DOCS / f"{page}.html").write_text(f"{head}<style>\n{PAGE}</style>\n<main>\n{body}</main>\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def open_external(
         tokenizer=external.tokenizer,
         bos_id=external.bos_id,
         data=stories,
-        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
+        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories, Path()),
         shape={"name": short, "items": _ENGLISH if stories is None else "stories", **facts},
         n_parameters=n_parameters(view.model),
         departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),

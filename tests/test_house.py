@@ -10,10 +10,10 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 134, "antecedent_lab": 1535, "data": 4282, "model": 1808, "probe": 3826, "report": 3081, "training": 2462,
-    "tests": 10233,
+    ".": 134, "antecedent_lab": 1574, "data": 4474, "model": 1820, "probe": 4123, "report": 3106, "training": 2462,
+    "tests": 10447,
 }  # fmt: skip
-DATA_CLASSES = 113  # in the program
+DATA_CLASSES = 114  # in the program
 RESULT_CLASSES = 12
 EVAL_SETTINGS = 15  # outside the group probe
 PUBLIC_NAMES = 14

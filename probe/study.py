@@ -29,6 +29,7 @@ from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question
 from probe.results import Answers, Finding, Grid
+from probe.verdict import SUPPORTED
 from probe.whose import study_whose
 
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
@@ -80,7 +81,7 @@ def study(
             try:
                 finding = study_edges(model, models, items, documents, question, config, progress)
                 result.findings.append(finding)
-                if WHOSE in items.parts(question.name):
+                if finding.verdict == SUPPORTED and WHOSE in items.parts(question.name):
                     progress("whose gender it copies", 0.9)
                     result.findings.append(study_whose(model, items, finding, config))
             except UserError as problem:
@@ -137,6 +138,8 @@ def whose_passages_of(
     """Return the passages with two entities, their log odds of the place rule, and names drawn anew: the part WHOSE."""
     tokenizer, bos_id = reader
     limit = MAX_WHOSE[model.n_layer * model.n_head > MANY_HEADS]
+    if not with_two(passages):
+        return Items([])
     drawn = redrawn(with_two(passages), rule, lambda word: len(encode_text(tokenizer, f" {word}").ids), config.seed)
     of_model = Reader(tokenizer, bos_id, model.context_length)
     items = passage_items(drawn, question.name, of_model, config.seed, limit, has_two=True, max_share=1.0)

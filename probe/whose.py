@@ -24,7 +24,7 @@ from probe.questions import WHOSE, WHOSE_QUESTIONS
 from probe.results import Estimate, Finding, Head, Tested
 from probe.rules import FIXED_RULES
 from probe.statistics import resampled, sample_of
-from probe.verdict import SUPPORTED, judged
+from probe.verdict import judged
 
 N_STRATA = 20  # of the log odds of the place rule; half of them with less than FEW passages
 FEW = 500
@@ -33,15 +33,14 @@ _ROWS_AT_ONCE = 200
 
 
 def study_whose(model: ObservableModel, items: Items, copied: Finding, config: ProbeConfig) -> Finding:
-    """Return whether the heads of the finding `copied` also tell whose gender to copy.
+    """Return whether the heads of the finding `copied`, which are shown to copy, also tell whose gender to copy.
 
     They were chosen without the author's pronouns, so that all passages of both halves are tested.
     """
     question = WHOSE_QUESTIONS[copied.question]
     sites = Sites(model, items.of(copied.question, WHOSE), config.tokens_per_batch)
     values = whose_values(sites, copied.judged.heads, config)
-    reasons = [] if copied.verdict == SUPPORTED else [f"no claim: it is not shown to copy {copied.link}"]
-    tested = judged(Tested(copied.judged.heads, values), question, reasons)
+    tested = judged(Tested(copied.judged.heads, values), question)
 
     # Rules that do not know the model.
     is_nearest = _is_nearest(sites.items)

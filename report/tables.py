@@ -26,14 +26,11 @@ accuracy: the antecedent gets more attention than the distractor (chance: 0.5), 
 block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
 the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
     "edge": """\
-Read at the word before the pronoun. swap: how much of the decision changes sides when the head's attention to
-the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how
-often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all
-heads, doubled for a set. E1: the pronoun follows the entities. E2: cutting edges moves it. E3: the head decides it.""",
+swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
+the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md.""",
     "whose": """\
-beyond place: log odds that the author means the last one named, for each standard deviation of what the edges
-carry, among passages of which the place rule says the same; p: the author's choice permuted among those. choice:
-share of the model's choice that is lost if the head cannot tell the two apart. AUC: of that choice; chance .5.""",
+beyond place: what the edges tell of the author's person where a rule of place says the same (log odds for each
+standard deviation; p: permutation); choice: share of the model's choice lost if the head cannot tell the two apart.""",
 }
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
@@ -111,19 +108,18 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
             title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
             lines += ["", title, *aligned(list(map(_example_row, worked)))]
 
-    # Heads chosen by their edges, then passages
+    # Heads chosen by their edges with passages, and whose gender they copy
     if by_edges:
         lines += [""] if by_attention else []
         header = ["question", "head", "swap [95 %]", "flips", "author's entity", "p", "verdict"]
         lines += aligned([header, *map(_edge_row, by_edges)])
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
-        lines += ["", _LEGENDS["edge"]]
-
-    # Whose gender those heads copy
     if of_place:
         header = ["question", "head", "beyond place", "p", "choice [95 %]", "author's person", "AUC", "n", "verdict"]
-        lines += ["", *aligned([header, *map(_place_row, of_place)]), "", _LEGENDS["whose"]]
+        lines += aligned([header, *map(_place_row, of_place)])
+    lines += ["", _LEGENDS["edge"]] if by_edges else []
+    lines += [_LEGENDS["whose"]] if of_place else []
     return lines
 
 

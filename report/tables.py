@@ -29,8 +29,7 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
 swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
 the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md.""",
     "whose": """\
-beyond place: what the edges tell of the author's person where a rule of place says the same (log odds for each
-standard deviation; p: permutation); choice: share of the model's choice lost if the head cannot tell the two apart.""",
+beyond place: what the edges tell of the author's person where a rule of place says the same; choice: share lost.""",
 }
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.

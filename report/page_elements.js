@@ -51,6 +51,17 @@ function button(text, act, attributes = {}) {
   return node;
 }
 
+// Make a shape a button, for the mouse and the keyboard.
+function pressable(node, act, attributes) {
+  node.addEventListener("click", act);
+  node.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act(event);
+  });
+  return fill(node, { role: "button", ...attributes }, []);
+}
+
 function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
   const list = element("select", { "data-name": legend }, ...items);

@@ -1,12 +1,12 @@
 // All heads as a grid of buttons (layers down, heads across), coloured by one score.
 
 function drawScoreChoice() {
-  const ofSentence = [...(content.sentences.length || live ? ["weight"] : []), ...(live ? ["effect"] : [])];
-  const options = [...measuresOf(question()), ...ofSentence].map((name) => [name, measures[name].label]);
+  const options = [...measuresOf(question()), ...(live ? ["effect"] : [])].map((name) => [name, measures[name].label]);
   show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
 function drawHeads() {
+  if (!state.score) return;
   const scores = scoresNow();
   const numbers = Array.from({ length: nHead }, (_, head) => element("th", { scope: "col" }, `H${head}`));
   const rows = perHead((layer, head) => headButton(layer, head, scores)).map((buttons, layer) =>
@@ -28,7 +28,7 @@ function headButton(layer, head, scores) {
   const value = scores ? scores[layer][head] : null;
   const isSelected = layer === state.layer && head === state.head;
   const p = question()?.grids.p?.[layer][head] ?? 1; // null: not tested
-  const isMarked = state.time === END && !OF_SENTENCE[state.score] && p < content.max_p;
+  const isMarked = state.time === END && state.score !== "effect" && p < content.max_p;
   const facts = [`layer ${layer} head ${head}`, `${measures[state.score].label} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
@@ -62,18 +62,12 @@ function keysOf(scores) {
   const { centre } = measures[state.score];
   if (centre === 0 || !scores) return keys; // one colour
   let [blue, orange] = [`above ${centre ?? 0}`, `below ${centre ?? 0}`];
-  if (state.score === "effect") [blue, orange] = comparedWords(sentences.get(state.sentence).text).map((word) => `towards “${label(word)}”`);
+  if (state.score === "effect") [blue, orange] = comparedWords(current().text).map((word) => `towards “${label(word)}”`);
   return [...keys, key("swatch blue", blue), key("swatch orange", orange)];
 }
 
 function meaning(scores) {
   if (state.score === "effect") return effectMeaning();
-  if (state.score === "weight") {
-    const sentence = sentences.get(state.sentence);
-    if (!sentence) return "";
-    const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
-    return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
-  }
   const { label: name, meaning: means } = measures[state.score];
   if (!scores) return `${name}: ${means}. Not measured ${state.time === END ? "after" : "during"} training.`;
   return `${name}: ${means}. Measured on ${state.time === END ? "the tested texts" : "a small fixed set of dev sentences"}.`;

@@ -1,7 +1,6 @@
 // The live model behind the page: which weights compute what is shown, and the passes, kept for a while.
 // An edit of the page names words: {kind, layer, head, query, target, other}; runModel's edits name tokens.
 
-const live = content.live.model;
 const liveTokenizer = live ? openTokenizer(live.tokenizer) : null;
 const liveModels = new Map(); // opened models by step
 const readings = new Map(); // texts as the model reads them, by text
@@ -9,14 +8,12 @@ const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
 function hasHistory() {
-  return Boolean(live && live.earlier.steps.length);
+  return Boolean(live?.earlier.steps.length);
 }
 
-// The step whose weights compute what the slider shows: the last recorded one at or before it.
+// The step whose weights compute what the slider shows.
 function liveStep() {
-  if (!hasHistory() || state.time === END) return live.step;
-  const recorded = [...live.earlier.steps, live.step].sort((a, b) => a - b);
-  return recorded.findLast((step) => step <= steps[state.time]) ?? recorded[0];
+  return hasHistory() && state.time !== END ? steps[state.time] : live.step;
 }
 
 function liveModel(step) {
@@ -78,12 +75,6 @@ function nextWords(pass, n) {
   return best.map((id) => [nameOf(id), chances[id]]);
 }
 
-// Next words of a sentence at the slider's step, where these are shown.
-function nextNow(sentence) {
-  const pass = livePass(sentence);
-  return pass && (isLive(sentence) || sentence.next.length) ? nextWords(pass, 5) : sentence.next;
-}
-
 // The tokens that write a word alone: after a space or not, with a small or a capital letter.
 function formsOf(text) {
   const capital = text.slice(0, 1).toUpperCase() + text.slice(1);
@@ -131,7 +122,7 @@ const effects = new Map(); // by text, step, edits and words
 let effectTimer = null;
 
 function effectsNow() {
-  const sentence = sentences.get(state.sentence);
+  const sentence = current();
   if (!sentence || !live || reading(sentence.text).tokens.length > live.shape.context_length) return null;
   const [text, edits, step] = [sentence.text, isLive(sentence) ? state.edits : [], liveStep()];
   const words = comparedWords(text);
@@ -159,12 +150,12 @@ function measureEffects(found, text, edits, step, words) {
 }
 
 function effectMeaning() {
-  const sentence = sentences.get(state.sentence);
+  const sentence = current();
   if (!sentence) return "";
   const pair = comparedWords(sentence.text);
   const [left, right] = pair.map((word) => label(word));
   if (!pair.every((word) => formsOf(word).length)) return `“${left}” and “${right}” cannot be compared: both must be one token of this model.`;
-  return `Change of log p(${left}) − log p(${right}) after the sentence below when the head is removed, in nats. One sentence is an illustration, not a test.`;
+  return `Change of log p(${left}) − log p(${right}) after the sentence above when the head is removed, in nats. One sentence is an illustration, not a test.`;
 }
 
 // The link whose cut changes the log-odds of the compared words most, with the present changes: from the last word to any

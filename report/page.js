@@ -10,7 +10,7 @@ function drawQuestions() {
 function selectQuestion(i) {
   const [layer, head] = content.findings[i].place;
   const ids = content.findings[i].sentences;
-  update({ question: i, layer, head, score: measuresOf(content.findings[i])[0] ?? state.score, group: sentences.get(ids[0])?.group ?? null });
+  update({ question: i, layer, head, score: measuresOf(content.findings[i])[0] ?? state.score, group: sentences.get(ids[0])?.group ?? null, row: null });
 }
 
 function showQuestion() {

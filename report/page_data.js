@@ -21,6 +21,8 @@ const state = {
   query: null,
   edits: [], // of the live model, as in page_live_model.js
   pair: null, // two words whose probabilities the user compares; null: those of comparedWords
+  row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
+  isOpen: false, // the list of these cells
   group: null, // of the stored sentences
   playing: false,
   width: 800, // of the picture of the lines, in pixels

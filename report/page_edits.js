@@ -63,7 +63,7 @@ function findLink() {
   if (!found) return showNotes(["No line found: the two compared words must be one token each, and the text needs a word."]);
   const { layer, head, query, target, change, pair } = found;
   const [left, right] = pair.map((word) => label(word));
-  update({ layer, head, query });
+  update({ layer, head, query, row: null });
   const line = `${headName(layer, head)} from “${label(sentence.words[query])}” to “${label(sentence.words[target])}”`;
   showNotes([`Of all lines from the last word, cutting ${line} changes log p(${left}) − log p(${right}) most: by ${number(change)}.`]);
   document.querySelector(`#live-lines [data-name=line-${target}]`).focus();

@@ -51,6 +51,11 @@ function button(text, act, attributes = {}) {
   return node;
 }
 
+// A wide part that scrolls must be reachable by the keyboard, so it has a name.
+function scrolled(name, part) {
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, part);
+}
+
 // Make a shape a button, for the mouse and the keyboard.
 function pressable(node, act, attributes) {
   node.addEventListener("click", act);

@@ -11,16 +11,20 @@ function hueOf(layer, head) {
 }
 
 function drawLines() {
+  // The chosen head large, and all heads small
   const sentence = current();
   if (!sentence) return;
   const word = label(sentence.words[queryOf(sentence)], 16);
-  const title = element("h2", {}, "What each head looks at from ", element("bdi", { class: "picked" }, `“${word}”`));
-  const picture = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lines of the chosen head" }, linesPicture(sentence));
+  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`));
+  const picture = linesPicture(sentence);
+  const region = scrolled("Lines of the chosen head", picture);
   const cards = perHead((layer, head) => headCard(sentence, layer, head)).flat();
-  const heads = element("div", { class: cards.length > 8 ? "heads-row many" : "heads-row", role: "group", "aria-label": "Heads" }, ...cards);
-  show("live-lines", title, picture, heads);
-  const [region] = document.querySelectorAll("#live-lines .scroll");
-  region.scrollLeft = region.scrollWidth;
+  const kind = cards.length > 8 ? "heads-row many" : "heads-row";
+  const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
+  show("live-lines", title, region, heads);
+
+  // A long text is shown from its end; arrow keys move between lines, words and heads.
+  if (Number(picture.getAttribute("width")) > state.width) region.scrollLeft = region.scrollWidth;
   arrowKeys([...region.querySelectorAll(".link[tabindex]")], 1);
   arrowKeys([...region.querySelectorAll(".word")], 1);
   arrowKeys([...heads.querySelectorAll(".pick")], nHead);
@@ -43,7 +47,10 @@ function layoutOf(words, size) {
 
 // Half an ellipse from word to word, higher the longer it is; a loop at one word.
 function arcOf(from, to, base, height, reach) {
-  if (from === to) return { path: `M${from - 4} ${base}C${from - 18} ${base - 30} ${from + 18} ${base - 30} ${from + 4} ${base}`, top: base - 24 };
+  if (from === to) {
+    const loop = `C${from - 18} ${base - 30} ${from + 18} ${base - 30} ${from + 4} ${base}`;
+    return { path: `M${from - 4} ${base}${loop}`, top: base - 24 };
+  }
   const wide = Math.abs(from - to);
   const high = 16 + (height - 16) * Math.sqrt(wide / reach);
   return { path: `M${from} ${base}A${wide / 2} ${high} 0 0 ${from > to ? 0 : 1} ${to} ${base}`, top: base - high };
@@ -59,41 +66,55 @@ function linesPicture(sentence) {
   const base = height + size + 10;
   const reach = Math.max(1, x[query] - x[0]);
   const arc = (target) => arcOf(x[query], x[target], base, height, reach);
-  const picture = shape("svg", { class: "lines", width, height: base + below, role: "group", "aria-label": "Words and lines" });
+  const about = { role: "group", "aria-label": "Words and lines" };
+  const picture = shape("svg", { class: "lines", width, height: base + below, ...about });
 
   // Faint behind the chosen head: the others
-  const others = nLayer * nHead > 8 ? [] : perHead((layer, head) => [layer, head]).flat();
-  for (const [layer, head] of others) {
-    if (layer === state.layer && head === state.head) continue;
+  const others = nLayer * nHead > 8 ? [] : perHead((layer, head) => ({ layer, head })).flat();
+  for (const { layer, head } of others.filter((other) => !isOfHead(other))) {
     const weights = attentionRow(sentence, query, layer, head);
     for (const target of strongest(weights).filter((position) => weights[position] >= 0.1)) {
-      picture.append(shape("path", { class: `arc faint ${hueOf(layer, head)}`, d: arc(target).path, "stroke-width": (1 + 5 * weights[target]).toFixed(2) }));
+      const faint = { class: `arc faint ${hueOf(layer, head)}`, "stroke-width": (1 + 5 * weights[target]).toFixed(2) };
+      picture.append(shape("path", { d: arc(target).path, ...faint }));
     }
   }
 
-  // The lines of the chosen head, and the words
+  // The lines of the chosen head: an arc, and an end at the word that can be clicked where there is no arc
   const weights = attentionRow(sentence, query);
   const drawn = strongest(weights);
-  const first = drawn.at(-1) ?? query;
+  const hue = hueOf(state.layer, state.head);
+  const room = isSteep ? x[1] - x[0] : 24;
   const labels = [];
   for (let target = 0; target <= query; target++) {
-    const room = isSteep ? x[1] - x[0] : 24;
-    const hit = shape("rect", { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 });
-    const [left, right] = [target, query].map((position) => label(words[position], 16));
-    const line = shape("g", { class: `link ${hueOf(state.layer, state.head)}`, "data-name": `line-${target}` }, hit);
     const change = changeAt(query, target);
-    const name = `Line from “${right}” to “${left}”: ${number(weights[target])}${change ? `, ${CHANGED[change.kind]}` : ""}`;
-    line.append(shape("title", {}, name));
     const { path, top } = arc(target);
-    if (drawn.includes(target) || change) line.append(shape("path", { class: "hit", d: path }), arcShape(path, weights[target], change));
-    const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
-    if (weights[target] >= 0.05 || change) labels.push(shape("text", { class: `weight ${hueOf(state.layer, state.head)}`, x: middle, y: top - 8, "text-anchor": "middle" }, `${number(weights[target])}${change ? ` ${CHANGED[change.kind]}` : ""}`));
-    line.append(shape("circle", { class: change ? "end changed" : "end", cx: x[target], cy: base, r: 2.5 + 3 * weights[target] }));
-    if (live) pressable(line, (event) => clickLine(target, event.shiftKey), { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: target === first ? 0 : -1 });
+    const hit = { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 };
+    const end = { class: change ? "end changed" : "end", cx: x[target], cy: base, r: 2.5 + 3 * weights[target] };
+    const line = shape("g", { class: `link ${hue}`, "data-name": `line-${target}` }, shape("rect", hit));
+    if (drawn.includes(target) || change) line.append(...arcShapes(path, weights[target], change));
+    line.append(shape("circle", end));
+    pressLine(line, sentence, target, change, target === (drawn.at(-1) ?? query));
     picture.append(line);
+    const isNamed = weights[target] >= 0.1 && drawn.slice(-2).includes(target);
+    const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
+    const place = { class: `weight ${hue}`, x: middle, y: top - 8, "text-anchor": "middle" };
+    if (isNamed || change) labels.push(shape("text", place, `${number(weights[target])} ${CHANGED[change?.kind] ?? ""}`));
   }
-  picture.append(...labels, ...words.map((_, position) => wordLabel(sentence, position, x[position], base + 8 + size, size, isSteep)));
+  const named = words.map((_, position) => wordLabel(sentence, position, x[position], base + 8 + size, size, isSteep));
+  picture.append(...labels, ...named);
   return picture;
+}
+
+// The number of a line is its tooltip; a click changes the live model.
+function pressLine(line, sentence, target, change, isFirst) {
+  const query = queryOf(sentence);
+  const [left, right] = [target, query].map((position) => label(sentence.words[position], 16));
+  const weight = number(attentionRow(sentence, query)[target]);
+  const name = `Line from “${right}” to “${left}”: ${weight}${change ? `, ${CHANGED[change.kind]}` : ""}`;
+  line.append(shape("title", {}, name));
+  if (!live) return;
+  const about = { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: isFirst ? 0 : -1 };
+  pressable(line, (event) => clickLine(target, event.shiftKey), about);
 }
 
 // Positions with an arc, the largest weight last, so that it is on top.
@@ -102,20 +123,24 @@ function strongest(weights) {
   return large.sort((a, b) => weights[a] - weights[b]).slice(-MOST_LINES);
 }
 
-function arcShape(path, weight, change) {
-  const kind = change?.kind === "cut" ? "arc cut" : "arc";
-  return shape("path", { class: kind, d: path, "stroke-width": (1 + 8 * weight).toFixed(2), "stroke-opacity": (0.25 + 0.75 * weight).toFixed(2) });
+function arcShapes(path, weight, change) {
+  const width = { "stroke-width": (1 + 8 * weight).toFixed(2), "stroke-opacity": (0.25 + 0.75 * weight).toFixed(2) };
+  const visible = shape("path", { class: change?.kind === "cut" ? "arc cut" : "arc", d: path, ...width });
+  return [shape("path", { class: "hit", d: path }), visible];
 }
 
 function wordLabel(sentence, position, x, y, size, isSteep) {
   const isQuery = position === queryOf(sentence);
   const text = label(sentence.words[position], 14);
-  const isUnknown = isLive(sentence) && position > 0 && reading(sentence.text).unknown.includes(sentence.words[position]);
-  const place = isSteep ? { "text-anchor": "end", transform: `rotate(${SLANT} ${x} ${y - size / 2})`, x: x + 2, y: y - size / 4 } : { "text-anchor": "middle", x, y };
-  const node = shape("g", { class: "word", "data-name": `word-${position}` }, shape("text", { class: isUnknown ? "unknown" : null, ...place }, text));
-  const name = isUnknown ? `${text}: a word that the model does not know` : text;
-  if (isUnknown) node.append(shape("title", {}, name));
-  return pressable(node, () => update({ query: position }), { "aria-label": name, "aria-pressed": String(isQuery), tabindex: isQuery ? 0 : -1 });
+  const isRead = !isLive(sentence) || position === 0 || !reading(sentence.text).unknown.includes(sentence.words[position]);
+  const slant = { "text-anchor": "end", transform: `rotate(${SLANT} ${x} ${y - size / 2})`, x: x + 2, y: y - size / 4 };
+  const place = isSteep ? slant : { "text-anchor": "middle", x, y };
+  const shown = shape("text", { class: isRead ? null : "unknown", ...place }, text);
+  const node = shape("g", { class: "word", "data-name": `word-${position}` }, shown);
+  const name = isRead ? text : `${text}: a word that the model does not know`;
+  if (!isRead) node.append(shape("title", {}, name));
+  const about = { "aria-label": name, "aria-pressed": String(isQuery), tabindex: isQuery ? 0 : -1 };
+  return pressable(node, () => update({ query: position, row: null }), about);
 }
 
 // Small pictures
@@ -125,22 +150,35 @@ function smallPicture(sentence, layer, head) {
   const weights = attentionRow(sentence, query, layer, head);
   const x = (position) => 8 + ((position + 0.5) * 144) / sentence.words.length;
   const picture = shape("svg", { class: "small", viewBox: "0 0 160 44", "aria-hidden": "true" });
-  for (const position of sentence.words.keys()) picture.append(shape("circle", { class: "end", cx: x(position), cy: 39, r: position === query ? 2.5 : 1.3 }));
+  for (const position of sentence.words.keys()) {
+    picture.append(shape("circle", { class: "end", cx: x(position), cy: 39, r: position === query ? 2.5 : 1.3 }));
+  }
   for (const target of strongest(weights)) {
     const { path } = arcOf(x(query), x(target), 39, 33, Math.max(1, x(query) - x(0)));
-    picture.append(shape("path", { class: "arc", d: path, "stroke-width": (0.3 + 3.2 * weights[target]).toFixed(2), "stroke-opacity": (0.15 + 0.85 * weights[target]).toFixed(2) }));
+    const weight = weights[target];
+    const width = { "stroke-width": (0.3 + 3.2 * weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * weight).toFixed(2) };
+    picture.append(shape("path", { class: "arc", d: path, ...width }));
   }
   return picture;
 }
 
+// A head: its lines, where its largest weight is, and a button that removes it.
 function headCard(sentence, layer, head) {
   const weights = attentionRow(sentence, queryOf(sentence), layer, head);
   const most = weights.indexOf(Math.max(...weights));
-  const isRemoved = state.edits.some((edit) => edit.kind === "remove" && edit.layer === layer && edit.head === head);
+  const isRemoved = state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
   const isChosen = layer === state.layer && head === state.head;
   const name = headName(layer, head);
-  const pick = button("", () => update({ layer, head }), { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name });
-  pick.append(element("b", {}, name), smallPicture(sentence, layer, head), element("bdi", {}, `${label(sentence.words[most], 10)} ${number(weights[most])}`));
-  const remove = button(isRemoved ? "put back" : "remove", () => clickHead(layer, head), { class: "remove", "aria-label": `${isRemoved ? "Put back" : "Remove"} ${name}`, "data-name": `remove-${name}` });
-  return element("div", { class: `head-card ${hueOf(layer, head)}${isRemoved ? " removed" : ""}` }, pick, live ? remove : null);
+  const about = { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
+  const pick = button("", () => update({ layer, head, row: null }), about);
+  const largestWeight = `${label(sentence.words[most], 10)} ${number(weights[most])}`;
+  pick.append(element("b", {}, name), smallPicture(sentence, layer, head), element("bdi", {}, largestWeight));
+  const does = isRemoved ? "put back" : "remove";
+  const remove = button(does, () => clickHead(layer, head), {
+    class: "remove",
+    "aria-label": `${isRemoved ? "Put back" : "Remove"} ${name}`,
+    "data-name": `remove-${name}`,
+  });
+  const kind = `head-card ${hueOf(layer, head)}${isRemoved ? " removed" : ""}`;
+  return element("div", { class: kind }, pick, live ? remove : null);
 }

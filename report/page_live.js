@@ -45,7 +45,7 @@ function typed(text) {
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
     ...new Set(stored?.notes.filter((note) => !note.startsWith("Not in the model's")).slice(0, 3)),
   ]);
-  update({ sentence: "live-1", query: null, edits, revision: state.revision + 1 });
+  update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
   drawChips();
 }
 
@@ -83,6 +83,7 @@ function drawLive() {
   document.getElementById("share").addEventListener("toggle", drawShare); // drawn only while it is open
   redrawOn("sentence query edits revision", drawChanges);
   redrawOn("edits revision time pair", drawCompare);
+  redrawOn(`${inputs} row`, drawHow);
   redrawOn("edits revision layer head query time pair", drawShare);
 }
 

@@ -10,7 +10,7 @@ function groupsNow() {
 // Show a stored sentence above: in the field, or without a live model as it was stored.
 function selectSentence(sentence) {
   if (live) setText(sentence.text);
-  update({ sentence: live ? "live-1" : sentence.id, query: sentence.query[0] ?? null });
+  update({ sentence: live ? "live-1" : sentence.id, query: sentence.query[0] ?? null, row: null });
 }
 
 function drawGroups() {

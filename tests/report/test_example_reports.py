@@ -189,3 +189,18 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
             view.page.locator(f".chip[data-name={word}]").click()
         assert view.page.locator("#live-text").input_value() == "One sunny day, the cat sat near the buses. It"
         assert first_word(view) == "purred 0.29"
+
+
+def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
+    with show(text_of("stories")) as view:
+        row = view.page.locator("#live-how .shown td").all_inner_texts()
+        assert row[2:6] == ["47.70", "8.43", "4,590", "1.00"]  # 47.70 / sqrt(32); e to this; 4,590 of 4,606
+        assert view.page.locator("#live-how .sums td").all_inner_texts()[1:3] == ["4,606", "1.00"]
+        view.page.locator("#live-how summary").click()
+        cells = view.page.locator("#live-how details tbody tr").nth(2).locator("td").all_inner_texts()
+        assert sum(map(float, cells[:-1])) == pytest.approx(float(cells[-1]), abs=1e-3)
+        view.page.locator("#live-how .shown .cells").first.hover()
+        title = view.page.locator("#live-how .shown .cells").first.get_attribute("title")
+        assert re.fullmatch(r"key of “cat”, cell \d+: -?\d\.\d{5}", title)
+        view.page.locator("[data-name=word-6]").click()  # the later words are masked
+        assert view.page.locator("#live-how .masked").first.inner_text().count("−∞") == 1

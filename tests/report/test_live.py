@@ -273,7 +273,7 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         while "find" not in reached and len(reached) < 60:
             keyboard.press("Tab")
             reached.append(focused())
-        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "find"} <= set(reached)
+        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "find"} <= set(reached)
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
         view.page.locator("[data-name=line-6]").focus()
         keyboard.press("Enter")

@@ -21,6 +21,10 @@ function showQuestion() {
 
 // What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
 function openAddress() {
+  const wasLesson = state.lesson > 0;
+  if (openLesson()) return;
+  document.getElementById("slider").hidden = steps.length === 0;
+  if (wasLesson) update({ edits: [], time: END, playing: false });
   if (openLink()) return;
   if (live && !location.hash) setText(live.text);
   openNamed();

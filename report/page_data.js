@@ -24,6 +24,7 @@ const state = {
   row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
   isOpen: false, // the list of these cells
   group: null, // of the stored sentences
+  lesson: 0, // 1 to 5; 0: the whole page
   playing: false,
   width: 800, // of the picture of the lines, in pixels
   revision: 0, // counts the changes of the live sentences and of what is computed about them

@@ -17,6 +17,10 @@ function isOfHead(edit, layer = state.layer, head = state.head) {
   return edit.layer === layer && edit.head === head;
 }
 
+function isRemoved(layer, head) {
+  return state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
+}
+
 function clickHead(layer, head) {
   const others = state.edits.filter((edit) => edit.kind !== "remove" || !isOfHead(edit, layer, head));
   changeTo(others.length < state.edits.length ? others : [...others, { kind: "remove", layer, head }]);

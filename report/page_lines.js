@@ -15,7 +15,8 @@ function drawLines() {
   const sentence = current();
   if (!sentence) return;
   const word = label(sentence.words[queryOf(sentence)], 16);
-  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`));
+  const removed = isRemoved(state.layer, state.head) ? ` (${headName(state.layer, state.head)} is removed)` : "";
+  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`), removed);
   const picture = linesPicture(sentence);
   const region = scrolled("Lines of the chosen head", picture);
   const cards = perHead((layer, head) => headCard(sentence, layer, head)).flat();
@@ -124,8 +125,9 @@ function strongest(weights) {
 }
 
 function arcShapes(path, weight, change) {
+  const isDashed = change?.kind === "cut" || isRemoved(state.layer, state.head);
   const width = { "stroke-width": (1 + 8 * weight).toFixed(2), "stroke-opacity": (0.25 + 0.75 * weight).toFixed(2) };
-  const visible = shape("path", { class: change?.kind === "cut" ? "arc cut" : "arc", d: path, ...width });
+  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, ...width });
   return [shape("path", { class: "hit", d: path }), visible];
 }
 
@@ -166,19 +168,19 @@ function smallPicture(sentence, layer, head) {
 function headCard(sentence, layer, head) {
   const weights = attentionRow(sentence, queryOf(sentence), layer, head);
   const most = weights.indexOf(Math.max(...weights));
-  const isRemoved = state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
+  const isOut = isRemoved(layer, head);
   const isChosen = layer === state.layer && head === state.head;
   const name = headName(layer, head);
   const about = { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
   const pick = button("", () => update({ layer, head, row: null }), about);
   const largestWeight = `${label(sentence.words[most], 10)} ${number(weights[most])}`;
   pick.append(element("b", {}, name), smallPicture(sentence, layer, head), element("bdi", {}, largestWeight));
-  const does = isRemoved ? "put back" : "remove";
+  const does = isOut ? "put back" : "remove";
   const remove = button(does, () => clickHead(layer, head), {
     class: "remove",
-    "aria-label": `${isRemoved ? "Put back" : "Remove"} ${name}`,
+    "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`,
     "data-name": `remove-${name}`,
   });
-  const kind = `head-card ${hueOf(layer, head)}${isRemoved ? " removed" : ""}`;
+  const kind = `head-card ${hueOf(layer, head)}${isOut ? " removed" : ""}`;
   return element("div", { class: kind }, pick, live ? remove : null);
 }

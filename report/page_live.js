@@ -67,7 +67,7 @@ function setText(text) {
 
 // Register the views of the sentence; without a live model, the stored sentences are chosen from a list.
 function drawLive() {
-  const inputs = "sentence query layer head edits revision time width";
+  const inputs = "sentence query layer head edits revision time width lesson";
   if (live) setText(live.text);
   redrawOn(inputs, drawLines);
   redrawOn("sentence edits revision time", drawAnswers);

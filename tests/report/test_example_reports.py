@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 REPORTS = {"stories": DOCS / "report.html", "english": DOCS / "report_english.html"}
 
 SIZES = [(1280, 720), (390, 844)]
+LESSON_WORDS = re.compile(r"\b(E\d|dev|headline|nats|distractor)\b")
 PUPIL = """\
 The cat is|The dog ran after the cat. It|I like|I have a dog. He|My mother is|He|She was|They
 Tom and Anna went to the park. They|Anna has a cat. She|The boy saw a|The girl was sad because she
@@ -189,6 +190,26 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
             view.page.locator(f".chip[data-name={word}]").click()
         assert view.page.locator("#live-text").input_value() == "One sunny day, the cat sat near the buses. It"
         assert first_word(view) == "purred 0.29"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_each_lesson_opens_with_the_answer_of_the_worksheet_and_fits_the_screen(
+    size: tuple[int, int], show: Show
+) -> None:
+    written = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    answers = ["purred 0.29", "purred 0.29", "purred 0.28", "honked 0.30"]
+    with show(text_of("stories"), viewport={"width": size[0], "height": size[1]}) as view:
+        view.page.get_by_role("link", name="Lesson").click()
+        for number, answer in enumerate([*answers, ""], 1):
+            view.page.locator(f"#lesson:has-text('{number} of 5')").wait_for()
+            if answer:
+                assert first_word(view) == answer and f"| {answer} |" in written
+            assert not LESSON_WORDS.search(view.page.locator("body").inner_text())
+            assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), number
+            assert view.page.evaluate("document.documentElement.scrollHeight <= innerHeight"), number
+            view.page.locator("#lesson button").click()
+        assert view.page.locator("#verdict").is_visible() and first_word(view) == "purred 0.29"
+        view.check()
 
 
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:

@@ -10,7 +10,8 @@ function drawQuestions() {
 function selectQuestion(i) {
   const [layer, head] = content.findings[i].place;
   const ids = content.findings[i].sentences;
-  update({ question: i, layer, head, score: measuresOf(content.findings[i])[0] ?? state.score, group: sentences.get(ids[0])?.group ?? null, row: null });
+  const score = measuresOf(content.findings[i])[0] ?? state.score;
+  update({ question: i, layer, head, score, group: sentences.get(ids[0])?.group ?? null, row: null });
 }
 
 function showQuestion() {
@@ -49,4 +50,5 @@ state.width = document.getElementById("live-lines").clientWidth || state.width;
 for (const { draw } of views) draw();
 openAddress();
 addEventListener("hashchange", openAddress);
-new ResizeObserver(([{ contentRect }]) => contentRect.width && update({ width: contentRect.width })).observe(document.getElementById("live-lines"));
+const resized = new ResizeObserver(([{ contentRect }]) => contentRect.width && update({ width: contentRect.width }));
+resized.observe(document.getElementById("live-lines"));

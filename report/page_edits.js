@@ -1,6 +1,7 @@
 // The reader's changes of the live model: a click on a line or a head makes one, a second click takes it back.
 
-const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] }; // the words of an edit
+// The words of an edit.
+const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] };
 const CHANGED = { cut: "cut", exchange: "exchanged" };
 let past = []; // the changes before each click, newest last
 
@@ -28,10 +29,11 @@ function clickHead(layer, head) {
 
 // The change of the chosen head's line between two words, if there is one.
 function changeAt(query, target) {
-  return state.edits.find((edit) => edit.kind !== "remove" && isOfHead(edit) && edit.query === query && (edit.target === target || edit.other === target));
+  const isHere = (edit) => edit.query === query && (edit.target === target || edit.other === target);
+  return state.edits.find((edit) => edit.kind !== "remove" && isOfHead(edit) && isHere(edit));
 }
 
-// Cut the line from the chosen word to `target`; after a cut line of the same word, exchange the two; back if it is changed.
+// Cut the line from the chosen word to `target`; after a cut line of that word, exchange the two; back if it is changed.
 function clickLine(target, isCutOnly) {
   const { layer, head } = state;
   const sentence = current();
@@ -40,16 +42,18 @@ function clickLine(target, isCutOnly) {
   if (present) return changeTo(state.edits.filter((edit) => edit !== present));
   const cut = state.edits.findLast((edit) => edit.kind === "cut" && isOfHead(edit) && edit.query === query);
   const isExchange = cut && !isCutOnly;
-  const edit = isExchange ? { kind: "exchange", layer, head, query, target: cut.target, other: target } : { kind: "cut", layer, head, query, target };
-  if (!tokenEdit(reading(sentence.text), edit)) return showNotes(["This word has no token of its own, so its line cannot be changed."]);
+  const exchange = { kind: "exchange", layer, head, query, target: cut?.target, other: target };
+  const edit = isExchange ? exchange : { kind: "cut", layer, head, query, target };
+  if (!tokenEdit(reading(sentence.text), edit)) return showNotes(["This word has no token of its own: its line stays."]);
   changeTo([...state.edits.filter((known) => !isExchange || known !== cut), edit]);
 }
 
 function drawChanges() {
   const edits = state.edits.map((edit) => element("li", {}, editName(edit, current())));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
-  const help = "Click a line: it is cut. Click a second one: the two change places. Click a word: look from there. A second click: back.";
-  show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [element("p", { class: "rule" }, help)]));
+  const clicks = "Click a line: it is cut. Click a second one: the two change places. Click a word: look from there.";
+  const help = element("p", { class: "rule" }, `${clicks} A second click: back.`);
+  show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [help]));
 }
 
 function editName({ kind, layer, head, query, target, other }, { words }) {
@@ -64,11 +68,12 @@ function editName({ kind, layer, head, query, target, other }, { words }) {
 function findLink() {
   const sentence = current();
   const found = decidingLink(sentence.text);
-  if (!found) return showNotes(["No line found: the two compared words must be one token each, and the text needs a word."]);
+  if (!found) return showNotes(["No line found: each of the two words must be one token, and the text needs a word."]);
   const { layer, head, query, target, change, pair } = found;
   const [left, right] = pair.map((word) => label(word));
   update({ layer, head, query, row: null });
   const line = `${headName(layer, head)} from “${label(sentence.words[query])}” to “${label(sentence.words[target])}”`;
-  showNotes([`Of all lines from the last word, cutting ${line} changes log p(${left}) − log p(${right}) most: by ${number(change)}.`]);
+  const odds = `log p(${left}) − log p(${right})`;
+  showNotes([`Of all lines from the last word, cutting ${line} changes ${odds} most: by ${number(change)}.`]);
   document.querySelector(`#live-lines [data-name=line-${target}]`).focus();
 }

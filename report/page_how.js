@@ -28,18 +28,20 @@ function drawHow() {
   const asks = `${from} asks with its query; every word answers with its key. Multiply cell by cell and add up: the score.`;
   const moves = "The weights mix the values of the words, and the mixture moves the logits: the scores of the next words.";
   const cellList = scrolled("Cells", cellTable(query, rows[shown]));
-  const list = element("details", { open: state.isOpen }, element("summary", {}, `Every number of the row “${names[shown]}”`), cellList);
+  const summary = element("summary", {}, `Every number of the row “${names[shown]}”`);
+  const list = element("details", { open: state.isOpen }, summary, cellList);
   list.addEventListener("toggle", () => (state.isOpen = list.open));
   show(
     "live-how",
     element("h2", {}, title),
     element("p", { class: "wide" }, `${asks} ${RECIPES[live.shape.weighting]} ${moves}`),
     scrolled("The steps for each word", howTable(names, query, rows, at, shown, adds[0], words[0])),
-    element("p", { class: "wide" }, `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`),
+    element("p", { class: "wide" }, `In all, this head adds to the logits after ${from}: ${totals}. ${LATER}`),
     list,
   );
 }
 
+const LATER = "What later layers make of it comes on top.";
 const RECIPES = {
   softmax: "Divide it by √d, hide the later words (−∞), take e to this power; the shares of the sum are the weights: softmax.",
   sum: "Divide it by √d, hide the later words, take what is above 0 and add 0.0001; the shares of the sum are the weights.",
@@ -74,7 +76,8 @@ function howTable(names, query, rows, at, shown, adds, word) {
   const weighting = isSum ? ["above 0", "share"] : ["e to this", "softmax"];
   const changed = isChanged ? ["changed"] : [];
   const header = ["word", "key", "query × key", "sum", scaled, ...weighting, ...changed, "weight × value", `adds to ${word}`];
-  const [ofKey, ofProduct, ofMoved] = ["key", "products", "moved"].map((name) => Math.max(...rows.map((row) => largestCell(row[name]))));
+  const largestOf = (name) => Math.max(...rows.map((row) => largestCell(row[name])));
+  const [ofKey, ofProduct, ofMoved] = ["key", "products", "moved"].map(largestOf);
 
   // The query, one row for each word, and the sums
   const th = (text) => element("th", { scope: "row" }, text);
@@ -82,20 +85,23 @@ function howTable(names, query, rows, at, shown, adds, word) {
   const numbers = (values) => values.map((text) => td(text, "n"));
   const first = element("tr", { class: "ends" }, th("query"), td(cells(query, largestCell(query), "query")));
   const lines = rows.map((row, token) => {
-    const pick = button(names[token], () => update({ row: token }), { "aria-pressed": String(token === shown), "data-name": `row-${token}` });
+    const about = { "aria-pressed": String(token === shown), "data-name": `row-${token}` };
+    const pick = button(names[token], () => update({ row: token }), about);
     const steps = [number(row.sum), token > at ? "−∞" : number(row.score), brief(power(row)), number(row.share)];
     const parts = numbers([...steps, ...(isChanged ? [number(row.weight)] : [])]);
     parts.at(-1).classList.add("bar");
     parts.at(-1).style.setProperty("--share", `${100 * row.weight}%`);
-    const vectors = [td(cells(row.key, ofKey, `key of “${names[token]}”`)), td(cells(row.products, ofProduct, "query × key"))];
+    const key = td(cells(row.key, ofKey, `key of “${names[token]}”`));
+    const products = td(cells(row.products, ofProduct, "query × key"));
     const moved = td(cells(row.moved, ofMoved, "weight × value"));
     const kind = `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`;
-    return element("tr", { class: kind }, th(pick), ...vectors, ...parts, moved, ...numbers([number(adds[token])]));
+    return element("tr", { class: kind }, th(pick), key, products, ...parts, moved, ...numbers([number(adds[token])]));
   });
   const mixture = rows[0].moved.map((_, i) => total(rows.map(({ moved }) => moved[i])));
   const weights = ["share", ...(isChanged ? ["weight"] : [])].map((name) => number(total(rows.map((row) => row[name]))));
   const sums = [...numbers([brief(total(rows.map(power))), ...weights]), td(cells(mixture, ofMoved, "sum of the values"))];
-  const last = element("tr", { class: "ends sums" }, th("sum"), element("td", { colspan: 4 }), ...sums, ...numbers([number(total(adds))]));
+  const empty = element("td", { colspan: 4 });
+  const last = element("tr", { class: "ends sums" }, th("sum"), empty, ...sums, ...numbers([number(total(adds))]));
   const head = element("tr", {}, ...header.map((name) => element("th", { scope: "col" }, name)));
   return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, first, ...lines, last));
 }
@@ -106,9 +112,11 @@ function cells(values, most, name) {
   const shares = Array.from(values, (value) => Math.round(100 * (Math.abs(value) / most) ** 0.7));
   const hue = (i) => (values[i] < 0 ? "--orange-line" : "--blue-line");
   const size = 100 / values.length;
-  const stops = shares.map((share, i) => `color-mix(in srgb, var(${hue(i)}) ${share}%, var(--middle)) ${i * size}% ${(i + 1) * size}%`);
+  const colour = (share, i) => `color-mix(in srgb, var(${hue(i)}) ${share}%, var(--middle))`;
+  const stops = shares.map((share, i) => `${colour(share, i)} ${i * size}% ${(i + 1) * size}%`);
   const node = element("div", { class: "cells", "aria-hidden": "true" });
-  if (Math.max(...shares) > 1) node.style.setProperty("background-image", `linear-gradient(to right, ${stops.join(", ")})`);
+  const gradient = `linear-gradient(to right, ${stops.join(", ")})`;
+  if (Math.max(...shares) > 1) node.style.setProperty("background-image", gradient);
   node.style.setProperty("--n", values.length);
   node.addEventListener("pointermove", ({ offsetX }) => {
     const i = Math.max(0, Math.min(values.length - 1, Math.floor((values.length * offsetX) / node.clientWidth)));
@@ -119,11 +127,13 @@ function cells(values, most, name) {
 
 // The cells of one row as numbers: those of query times key add up to the score.
 function cellTable(query, { key, products, moved, sum }) {
-  const header = ["cell", ...query.keys(), "sum"].map((name) => element("th", { scope: "col" }, Number.isInteger(name) ? name + 1 : name));
+  const header = ["cell", ...Array.from(query, (_, i) => i + 1), "sum"].map((name) => element("th", { scope: "col" }, name));
   const lines = { query, key, "query × key": products, "weight × value": moved };
   const rows = Object.entries(lines).map(([name, values]) => {
     const texts = [...Array.from(values, (value) => value.toFixed(5)), values === products ? sum.toFixed(5) : ""];
-    return element("tr", {}, element("th", { scope: "row" }, name), ...texts.map((text) => element("td", { class: "n" }, text)));
+    const numbers = texts.map((text) => element("td", { class: "n" }, text));
+    return element("tr", {}, element("th", { scope: "row" }, name), ...numbers);
   });
-  return element("table", { class: "how" }, element("thead", {}, element("tr", {}, ...header)), element("tbody", {}, ...rows));
+  const head = element("thead", {}, element("tr", {}, ...header));
+  return element("table", { class: "how" }, head, element("tbody", {}, ...rows));
 }

@@ -74,7 +74,7 @@ function openLesson() {
   const next = lesson < LESSONS.length ? `lesson=${lesson + 1}` : "";
   show(
     "lesson",
-    element("p", {}, element("b", {}, `${lesson} of ${LESSONS.length} `), ask(facts)),
+    element("h1", {}, element("b", {}, `${lesson} of ${LESSONS.length} `), ask(facts)),
     button(next ? "Next question" : "The whole page", () => (location.hash = next), { "data-name": "next" }),
   );
   document.getElementById("slider").hidden = steps.length === 0 || next !== "";

@@ -15,7 +15,8 @@ function drawLines() {
   const sentence = current();
   if (!sentence) return;
   const word = label(sentence.words[queryOf(sentence)], 16);
-  const removed = isRemoved(state.layer, state.head) ? ` (${headName(state.layer, state.head)} is removed)` : "";
+  const name = headName(state.layer, state.head);
+  const removed = isRemoved(state.layer, state.head) ? ` (${name} is removed)` : "";
   const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`), removed);
   const picture = linesPicture(sentence);
   const region = scrolled("Lines of the chosen head", picture);
@@ -38,7 +39,8 @@ function layoutOf(words, size) {
   const total = widths.reduce((a, b) => a + b);
   if (total > state.width) {
     const step = Math.max(size + 2, (state.width - 40) / words.length);
-    return { width: 40 + step * words.length, x: words.map((_, i) => 34 + step * (i + 0.5)), isSteep: true, below: 5.2 * size };
+    const x = words.map((_, i) => 34 + step * (i + 0.5));
+    return { width: 40 + step * words.length, x, isSteep: true, below: 5.2 * size };
   }
   const gap = Math.min(28, (state.width - total) / words.length);
   let end = (state.width - total - gap * words.length) / 2;
@@ -98,11 +100,14 @@ function linesPicture(sentence) {
     picture.append(line);
     const isNamed = weights[target] >= 0.1 && drawn.slice(-2).includes(target);
     const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
-    const place = { class: `weight ${hue}`, x: middle, y: top - 8, "text-anchor": "middle" };
-    if (isNamed || change) labels.push(shape("text", place, `${number(weights[target])} ${CHANGED[change?.kind] ?? ""}`));
+    let y = top - 8;
+    while (labels.some((other) => Math.abs(other.x - middle) < 6 * size && Math.abs(other.y - y) < size)) y += size;
+    const text = `${number(weights[target])} ${CHANGED[change?.kind] ?? ""}`;
+    if (isNamed || change) labels.push({ x: middle, y, text });
   }
+  const texts = labels.map(({ text, ...at }) => shape("text", { class: `weight ${hue}`, "text-anchor": "middle", ...at }, text));
   const named = words.map((_, position) => wordLabel(sentence, position, x[position], base + 8 + size, size, isSteep));
-  picture.append(...labels, ...named);
+  picture.append(...texts, ...named);
   return picture;
 }
 
@@ -134,7 +139,8 @@ function arcShapes(path, weight, change) {
 function wordLabel(sentence, position, x, y, size, isSteep) {
   const isQuery = position === queryOf(sentence);
   const text = label(sentence.words[position], 14);
-  const isRead = !isLive(sentence) || position === 0 || !reading(sentence.text).unknown.includes(sentence.words[position]);
+  const unknown = isLive(sentence) && position ? reading(sentence.text).unknown : [];
+  const isRead = !unknown.includes(sentence.words[position]);
   const slant = { "text-anchor": "end", transform: `rotate(${SLANT} ${x} ${y - size / 2})`, x: x + 2, y: y - size / 4 };
   const place = isSteep ? slant : { "text-anchor": "middle", x, y };
   const shown = shape("text", { class: isRead ? null : "unknown", ...place }, text);
@@ -158,8 +164,9 @@ function smallPicture(sentence, layer, head) {
   for (const target of strongest(weights)) {
     const { path } = arcOf(x(query), x(target), 39, 33, Math.max(1, x(query) - x(0)));
     const weight = weights[target];
-    const width = { "stroke-width": (0.3 + 3.2 * weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * weight).toFixed(2) };
-    picture.append(shape("path", { class: "arc", d: path, ...width }));
+    const opacity = (0.15 + 0.85 * weight).toFixed(2);
+    const width = (0.3 + 3.2 * weight).toFixed(2);
+    picture.append(shape("path", { class: "arc", d: path, "stroke-width": width, "stroke-opacity": opacity }));
   }
   return picture;
 }

@@ -49,7 +49,8 @@ function openLink() {
   // What is selected
   const query = numberIn(fields.get("query"));
   const pair = fields.get("pair")?.split(",") ?? [];
-  update({ edits, query: query < current().words.length ? query : null, pair: pair.length === 2 && pair.every(Boolean) ? pair : null, ...headIn(fields.get("head")) });
+  const isPair = pair.length === 2 && pair.every(Boolean);
+  update({ edits, query: query < current().words.length ? query : null, pair: isPair ? pair : null, ...headIn(fields.get("head")) });
   const step = numberIn(fields.get("step"));
   update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
   return true;

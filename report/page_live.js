@@ -1,6 +1,7 @@
 // The sentence field, the next words, and two compared words. page_live_model.js computes.
 
-const OTHER_PRONOUN = { __proto__: null, it: "they", they: "it", she: "he", he: "she", him: "her", her: "him", his: "her", them: "it", its: "their", their: "its" };
+const OTHER_PRONOUN = { __proto__: null, it: "they", they: "it", she: "he", he: "she", him: "her", her: "him", his: "her" };
+Object.assign(OTHER_PRONOUN, { them: "it", its: "their", their: "its" });
 const PRONOUNS = Object.keys(OTHER_PRONOUN);
 const LONGEST_TEXT = 5000; // characters
 
@@ -11,7 +12,8 @@ function setLive(text) {
   const { words } = reading(text);
   const pronoun = words.findLastIndex((word) => PRONOUNS.includes(word.toLowerCase()));
   const query = [pronoun > 0 ? pronoun : words.length - 1];
-  sentences.set("live-1", { id: "live-1", group: "live", text, words, query, antecedents: [], distractors: [], notes: [], next: [], weights: "" });
+  const unknown = { antecedents: [], distractors: [], notes: [] };
+  sentences.set("live-1", { id: "live-1", group: "live", text, words, query, ...unknown });
 }
 
 // The text that the model reads, and what the user must know about it.
@@ -22,10 +24,14 @@ function fitted(text) {
   const whole = liveTokenizer.kind === "bpe" ? begun.replace(/ +$/, "") : begun; // its tokens begin with their space
   const limit = live.shape.context_length;
   const tokens = tokensOf(liveTokenizer, whole);
-  const notes = [cut.length < text.length ? `Cut after ${LONGEST_TEXT} characters.` : "", gap < 0 ? "" : `Fill the gap ${GAP}: type, or click a word. The model reads the text before it.`];
+  const notes = [
+    cut.length < text.length ? `Cut after ${LONGEST_TEXT} characters.` : "",
+    gap < 0 ? "" : `Fill the gap ${GAP}: type, or click a word. The model reads the text before it.`,
+  ];
   if (tokens.length < limit) return { text: whole, notes };
   const end = tokens[limit - 2].end;
-  return { text: whole.slice(0, end), notes: [`This model reads ${limit - 1} tokens, so the text is cut after “${label(whole.slice(Math.max(0, end - 20), end))}”.`] };
+  const after = label(whole.slice(Math.max(0, end - 20), end));
+  return { text: whole.slice(0, end), notes: [`This model reads ${limit - 1} tokens, so the text is cut after “${after}”.`] };
 }
 
 // Show what is typed. Changes of lines stay as long as their words do.
@@ -34,7 +40,8 @@ function typed(text) {
   const before = sentences.get("live-1")?.words ?? [];
   setLive(shown);
   const { unknown, words } = reading(shown);
-  const edits = state.edits.filter((edit) => POSITIONS[edit.kind].every((name) => words[edit[name]] === before[edit[name]]));
+  const isKept = (edit) => POSITIONS[edit.kind].every((name) => words[edit[name]] === before[edit[name]]);
+  const edits = state.edits.filter(isKept);
   const dropped = state.edits.length - edits.length;
   if (dropped) past = [];
   const names = unknown.slice(0, 8).map((word) => `“${label(word)}”`).join(", ");
@@ -50,7 +57,8 @@ function typed(text) {
 }
 
 function showNotes(notes) {
-  show("live-notes", ...notes.filter(Boolean).map((line) => element("p", { class: "note" }, element("bdi", {}, line.slice(0, 1000)))));
+  const lines = notes.filter(Boolean).map((line) => element("bdi", {}, line.slice(0, 1000)));
+  show("live-notes", ...lines.map((line) => element("p", { class: "note" }, line)));
 }
 
 // Keys that were pressed during a slow pass are read together.
@@ -73,12 +81,14 @@ function drawLive() {
   redrawOn("sentence edits revision time", drawAnswers);
   if (!live) {
     const names = content.sentences.map((sentence) => [sentence.id, label(sentence.text, 80)]);
-    redrawOn("sentence", () => show("live-chips", menu("Sentence", names, state.sentence, (id) => selectSentence(sentences.get(id)))));
+    const select = (id) => selectSentence(sentences.get(id));
+    redrawOn("sentence", () => show("live-chips", menu("Sentence", names, state.sentence, select)));
     return;
   }
   const field = document.getElementById("live-text");
   field.addEventListener("input", onTyped);
-  show("live-pair", wordInput("Compare"), wordInput("and"), button("Find the line that decides", findLink, { "data-name": "find" }));
+  const find = button("Find the line that decides", findLink, { "data-name": "find" });
+  show("live-pair", wordInput("Compare"), wordInput("and"), find);
   show("word-list", `${knownWords.length.toLocaleString("en")} words: ${knownWords.join(" ")}`);
   document.getElementById("share").addEventListener("toggle", drawShare); // drawn only while it is open
   redrawOn("sentence query edits revision", drawChanges);
@@ -98,13 +108,22 @@ function drawAnswers() {
   show("live-answers", ...columns);
 }
 
+// Bars grow from the width that they had; not for readers who want no motion.
+const isStill = matchMedia("(prefers-reduced-motion: reduce)");
+const barWidths = new Map(); // of the next words, by word
+
 function answerList(title, words, id) {
   const items = words.map(([text, chance]) => {
     const bar = element("i");
-    bar.style.setProperty("width", `${(100 * chance).toFixed(1)}%`);
-    return element("li", {}, element("bdi", {}, label(text)), " ", element("span", {}, number(chance)), element("span", { class: "bar-track", "aria-hidden": "true" }, bar));
+    const width = `${(100 * chance).toFixed(1)}%`;
+    bar.style.setProperty("width", width);
+    if (!isStill.matches) bar.animate([{ width: barWidths.get(text) ?? "0" }, { width }], 300);
+    if (id === "live-next") barWidths.set(text, width);
+    const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
+    return element("li", {}, element("bdi", {}, label(text)), " ", element("span", {}, number(chance)), track);
   });
-  return element("div", {}, element("h2", { id: `${id}-title` }, title), element("ol", { id, "aria-labelledby": `${id}-title` }, ...items));
+  const list = element("ol", { id, "aria-labelledby": `${id}-title` }, ...items);
+  return element("div", {}, element("h2", { id: `${id}-title` }, title), list);
 }
 
 // Two words: which of them comes next?

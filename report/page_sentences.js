@@ -3,7 +3,8 @@
 // The sentences of the question first, then those that belong to no other question.
 function groupsNow() {
   const first = (question()?.sentences ?? []).map((id) => sentences.get(id));
-  const others = content.sentences.filter((sentence) => !first.includes(sentence) && !content.groups[sentence.group].question);
+  const isShared = (sentence) => !content.groups[sentence.group].question;
+  const others = content.sentences.filter((sentence) => !first.includes(sentence) && isShared(sentence));
   return Map.groupBy([...first, ...others], ({ group }) => group);
 }
 
@@ -25,7 +26,8 @@ function drawGroups() {
 function card(sentence) {
   const characters = Array.from(sentence.text.slice(-400));
   const text = characters.length > 110 ? `…${characters.slice(-108).join("")}` : characters.join("");
-  const attributes = { class: `card ${hueOf(state.layer, state.head)}`, "aria-pressed": String(sentence.text === current()?.text), "data-name": sentence.id };
+  const isShown = String(sentence.text === current()?.text);
+  const attributes = { class: `card ${hueOf(state.layer, state.head)}`, "aria-pressed": isShown, "data-name": sentence.id };
   const select = button("", () => selectSentence(sentence), attributes);
   select.append(element("span", { class: "card-text" }, text), smallPicture(sentence, state.layer, state.head));
   for (const weight of mainWeights(sentence)) select.append(element("b", {}, weight));
@@ -35,7 +37,8 @@ function card(sentence) {
 // The weights on antecedent and distractor; where these are unknown, the two largest.
 function mainWeights(sentence) {
   const weights = attentionRow(sentence, queryOf(sentence));
-  const shown = sentence.antecedents.length ? [sentence.antecedents, sentence.distractors] : largest(weights, 2).map((position) => [position]);
+  const known = [sentence.antecedents, sentence.distractors];
+  const shown = sentence.antecedents.length ? known : largest(weights, 2).map((position) => [position]);
   return shown.map((positions) => {
     const names = label(positions.map((position) => sentence.words[position]).join(", "));
     return `${names} ${number(positions.reduce((total, position) => total + weights[position], 0))}`;

@@ -29,7 +29,9 @@ function drawSlider() {
 function stepName() {
   const step = (state.time === END ? live?.step : null) ?? steps[state.time];
   if (step === undefined) return "trained model";
-  return `${hasHistory() || state.time === END ? "" : "scores of "}step ${step.toLocaleString("en")}${state.time === END ? ", trained" : ""}`;
+  const name = `step ${step.toLocaleString("en")}`;
+  if (state.time === END) return `${name}, trained`;
+  return hasHistory() ? name : `scores of ${name}`;
 }
 
 function playFrom(time) {

@@ -2,7 +2,11 @@
 
 const GAP = "__";
 const CHIPS = "cat dog owl kitten buses trucks cats mat Lily Tom Anna Ben It They He She".split(" ");
-const FRAMES = ["One sunny day, the __ sat near the __. It", "One sunny day, the __ lay on the __ because it was", "Once upon a time, __ met __. She"];
+const FRAMES = [
+  "One sunny day, the __ sat near the __. It",
+  "One sunny day, the __ lay on the __ because it was",
+  "Once upon a time, __ met __. She",
+];
 const MOST_CHIPS = 16;
 
 // A word in the case in which the vocabulary has it; only words are tokens whose case can be wrong.
@@ -18,7 +22,8 @@ const knownWords = live ? listWords() : [];
 function listWords() {
   const texts = liveTokenizer.vocabulary.map((_, id) => rawToken(liveTokenizer, id));
   const isBytes = liveTokenizer.kind === "bpe";
-  return texts.filter((text) => !isBytes || text.startsWith(" ")).map((text) => text.trim()).filter((text) => /^\p{L}{2,}$/u.test(text) || text === "a" || text === "I");
+  const words = texts.filter((text) => !isBytes || text.startsWith(" ")).map((text) => text.trim());
+  return words.filter((word) => /^(\p{L}{2,}|a|I)$/u.test(word));
 }
 
 function typedPrefix() {
@@ -37,9 +42,11 @@ function drawChips() {
   const begun = completions();
   const common = CHIPS.filter((word) => knownWords.includes(word));
   const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
-  const chips = words.map((word) => button(word, () => putWord(word, begun.length > 0), { class: "chip", "data-name": word }));
-  const frames = FRAMES.filter((frame) => readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length === 0);
-  const starts = begun.length ? [] : frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
+  const put = (word) => () => putWord(word, begun.length > 0);
+  const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
+  const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
+  const frames = begun.length ? [] : FRAMES.filter(isKnown);
+  const starts = frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
   const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
   show("live-chips", title, ...chips, ...(starts.length ? [element("span", {}, "Fill in"), ...starts] : []));
 }

@@ -188,6 +188,7 @@ def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough
         words = next_words(view)
         view.page.locator("#share summary").click()
         link = view.page.locator("#live-link").input_value()
+        assert "head=L1H3&query=4&" in link
         open_at(view, link)
         view.page.locator("#share summary").click()
         assert next_words(view) == words and view.page.locator("#live-link").input_value() == link
@@ -259,6 +260,8 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
         violations = axe.Axe().run(view.page).response["violations"]
         assert [(violation["id"], node["html"]) for violation in violations for node in violation["nodes"]] == []
         assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        open_at(view, "lesson=4")
+        assert axe.Axe().run(view.page).response["violations"] == []
 
 
 def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:

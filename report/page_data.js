@@ -76,11 +76,6 @@ function largest(weights, n) {
   return positions.sort((a, b) => weights[b] - weights[a]).slice(0, n);
 }
 
-function roleOf(sentence, position) {
-  if (sentence.antecedents.includes(position)) return "antecedent";
-  return sentence.distractors.includes(position) ? "distractor" : "plain";
-}
-
 // Scores of heads
 
 // Of all tested texts, and of the sentence above; `centre` is white, and null: white is 0 and the largest full colour.

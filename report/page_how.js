@@ -20,7 +20,7 @@ function drawHow() {
     return rows.map(({ moved }) => moved.reduce((sum, cell, i) => sum + cell * direction[i], 0));
   });
   const words = best.map((id) => `“${label(textOfToken(liveTokenizer, id))}”`);
-  const totals = words.map((word, i) => `${word} ${signed(total(adds[i]))}`).join(", ");
+  const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
 
   // What is shown
   const from = `“${names[at]}”`;
@@ -49,10 +49,6 @@ const RECIPES = {
 
 function total(values) {
   return values.reduce((a, b) => a + b, 0);
-}
-
-function signed(value) {
-  return `${value >= 0.005 ? "+" : ""}${number(value)}`;
 }
 
 // Four significant digits; e to a score can be a long number.

@@ -108,19 +108,30 @@ function drawAnswers() {
   show("live-answers", ...columns);
 }
 
+// Write a token behind the text; only words are written without their space.
+function writeToken(token) {
+  const { value } = document.getElementById("live-text");
+  const start = liveTokenizer.kind === "characters" ? value : value.replace(/ +$/, "");
+  const space = liveTokenizer.kind === "words" && start && /^[\p{L}\p{N}]/u.test(token) ? " " : "";
+  setText(start + space + token);
+}
+
 // Bars grow from the width that they had; not for readers who want no motion.
 const isStill = matchMedia("(prefers-reduced-motion: reduce)");
 const barWidths = new Map(); // of the next words, by word
 
 function answerList(title, words, id) {
-  const items = words.map(([text, chance]) => {
+  const items = words.map(([text, chance, written], i) => {
     const bar = element("i");
     const width = `${(100 * chance).toFixed(1)}%`;
     bar.style.setProperty("width", width);
     if (!isStill.matches) bar.animate([{ width: barWidths.get(text) ?? "0" }, { width }], 300);
     if (id === "live-next") barWidths.set(text, width);
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
-    return element("li", {}, element("bdi", {}, label(text)), " ", element("span", {}, number(chance)), track);
+    const word = element("bdi", {}, label(text));
+    const write = { title: "Write this word", "data-name": `next-${i}` };
+    const isButton = written && id === "live-next";
+    return element("li", {}, isButton ? button(word, () => writeToken(written), write) : word, " ", element("span", {}, number(chance)), track);
   });
   const list = element("ol", { id, "aria-labelledby": `${id}-title` }, ...items);
   return element("div", {}, element("h2", { id: `${id}-title` }, title), list);

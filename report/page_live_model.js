@@ -67,12 +67,13 @@ function tokenEdits(read, edits) {
 
 // Probabilities
 
-// The n most probable next words with their probabilities.
+// The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
 function nextWords(pass, n) {
   const chances = softmax(logitsOf(pass.run));
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
-  const nameOf = (id) => ({ [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" })[id] ?? textOfToken(liveTokenizer, id);
-  return best.map((id) => [nameOf(id), chances[id]]);
+  const names = { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" };
+  const written = (id) => (names[id] ? null : rawToken(liveTokenizer, id));
+  return best.map((id) => [names[id] ?? textOfToken(liveTokenizer, id), chances[id], written(id)]);
 }
 
 // The tokens that write a word alone: after a space or not, with a small or a capital letter.

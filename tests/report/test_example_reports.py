@@ -178,6 +178,19 @@ def test_a_pupil_s_sentences_are_continued_by_words_and_every_chip_is_known(show
             assert len(chips) >= 10 and {f"Ġ{chip}" if name == "english" else chip for chip in chips} <= set(vocabulary)
 
 
+@each_report
+def test_a_next_word_that_is_clicked_is_written(name: str, show: Show) -> None:
+    with show(text_of(name)) as view:
+        field, first = view.page.locator("#live-text"), view.page.locator("#live-next button").first
+        view.type("Tom and Anna went to the park. They ")
+        word = first.inner_text()
+        first.click()
+        assert field.input_value() == f"Tom and Anna went to the park. They {word}"
+        view.page.keyboard.press("Enter")  # the focus is on the next first word
+        assert field.input_value().startswith(f"Tom and Anna went to the park. They {word}")
+        assert len(field.input_value()) > len(f"Tom and Anna went to the park. They {word}")
+
+
 def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show) -> None:
     with show(text_of("stories")) as view:
         before = first_word(view)

@@ -8,7 +8,7 @@ function drawHow() {
   if (at === undefined) return show("live-how", element("p", { class: "rule" }, "This word has no token of its own."));
   const { layer, head } = state;
   const { query, rows } = explained(run, layer, head, at);
-  const names = read.tokens.map((id, token) => (token ? label(textOfToken(liveTokenizer, id), 14) : "(start)"));
+  const names = read.tokens.map((id, token) => (token ? label(tokenName(id), 14) : "(start)"));
   const largestRow = rows.reduce((best, row, i) => (row.weight > rows[best].weight ? i : best), 0);
   const shown = state.row !== null && state.row < rows.length ? state.row : largestRow;
 
@@ -19,7 +19,7 @@ function drawHow() {
     const direction = pulledBack(run, layer, head, at, id);
     return rows.map(({ moved }) => moved.reduce((sum, cell, i) => sum + cell * direction[i], 0));
   });
-  const words = best.map((id) => `“${label(textOfToken(liveTokenizer, id))}”`);
+  const words = best.map((id) => `“${label(tokenName(id))}”`);
   const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
 
   // What is shown

@@ -94,7 +94,7 @@ function linesPicture(sentence) {
     const hit = { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 };
     const end = { class: change ? "end changed" : "end", cx: x[target], cy: base, r: 2.5 + 3 * weights[target] };
     const line = shape("g", { class: `link ${hue}`, "data-name": `line-${target}` }, shape("rect", hit));
-    if (drawn.includes(target) || change) line.append(...arcShapes(path, weights[target], change));
+    if (drawn.includes(target) || change) line.append(...arcShapes(path, weights[target], change, target));
     line.append(shape("circle", end));
     pressLine(line, sentence, target, change, target === (drawn.at(-1) ?? query));
     picture.append(line);
@@ -129,10 +129,12 @@ function strongest(weights) {
   return large.sort((a, b) => weights[a] - weights[b]).slice(-MOST_LINES);
 }
 
-function arcShapes(path, weight, change) {
+function arcShapes(path, weight, change, target) {
   const isDashed = change?.kind === "cut" || isRemoved(state.layer, state.head);
-  const width = { "stroke-width": (1 + 8 * weight).toFixed(2), "stroke-opacity": (0.25 + 0.75 * weight).toFixed(2) };
-  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, ...width });
+  const opacity = (0.25 + 0.75 * weight).toFixed(2);
+  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, "stroke-opacity": opacity });
+  visible.style.setProperty("stroke-width", `${1 + 8 * weight}px`);
+  moveFrom(visible, `${headName(state.layer, state.head)} ${target}`, "strokeWidth", `${1 + 8 * weight}px`);
   return [shape("path", { class: "hit", d: path }), visible];
 }
 

@@ -116,17 +116,12 @@ function writeToken(token) {
   setText(start + space + token);
 }
 
-// Bars grow from the width that they had; not for readers who want no motion.
-const isStill = matchMedia("(prefers-reduced-motion: reduce)");
-const barWidths = new Map(); // of the next words, by word
-
 function answerList(title, words, id) {
   const items = words.map(([text, chance, written], i) => {
     const bar = element("i");
     const width = `${(100 * chance).toFixed(1)}%`;
     bar.style.setProperty("width", width);
-    if (!isStill.matches) bar.animate([{ width: barWidths.get(text) ?? "0" }, { width }], 300);
-    if (id === "live-next") barWidths.set(text, width);
+    if (id === "live-next") moveFrom(bar, text, "width", width);
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
     const word = element("bdi", {}, label(text));
     const write = { title: "Write this word", "data-name": `next-${i}` };

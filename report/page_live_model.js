@@ -2,6 +2,7 @@
 // An edit of the page names words: {kind, layer, head, query, target, other}; runModel's edits name tokens.
 
 const liveTokenizer = live ? openTokenizer(live.tokenizer) : null;
+const SPECIAL = live ? { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" } : {};
 const liveModels = new Map(); // opened models by step
 const readings = new Map(); // texts as the model reads them, by text
 const passes = new Map(); // {reading, run} by text, step and edits
@@ -71,9 +72,11 @@ function tokenEdits(read, edits) {
 function nextWords(pass, n) {
   const chances = softmax(logitsOf(pass.run));
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
-  const names = { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" };
-  const written = (id) => (names[id] ? null : rawToken(liveTokenizer, id));
-  return best.map((id) => [names[id] ?? textOfToken(liveTokenizer, id), chances[id], written(id)]);
+  return best.map((id) => [tokenName(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
+}
+
+function tokenName(id) {
+  return SPECIAL[id] ?? textOfToken(liveTokenizer, id);
 }
 
 // The tokens that write a word alone: after a space or not, with a small or a capital letter.

@@ -98,6 +98,15 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
         view.check()
 
 
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_change_moves_lines_and_bars_unless_the_reader_wants_no_motion(motion: str, show: Show) -> None:
+    moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
+    with show(reduced_motion=motion) as view:
+        view.line("cat").click()
+        assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
+        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
+
+
 def test_a_line_is_clicked_anywhere_on_its_arc(show: Show) -> None:
     top = """(path) => {
       const { x, y } = path.getPointAtLength(path.getTotalLength() / 2).matrixTransform(path.getScreenCTM());
@@ -167,6 +176,7 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
         view.type("The zebra sat")
         assert "zebra" in view.page.locator("#live-notes").inner_text()
         assert view.page.locator(".lines .unknown").text_content() == "zebra"
+        assert view.page.locator("#live-how th button").all_inner_texts() == ["(start)", "The", "(unknown)", "sat"]
         view.type("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
         assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])

@@ -17,8 +17,9 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## after a change of report/*.js, *.css or *.html
+reports:  ## after a change of report/*.js, *.css or *.html, of a document with a table of a run, or of a page for a browser
 	$(PYTHON) -m research.example_reports refresh
+	$(PYTHON) -m research.documents
 
 explore:  ## the tests with random cases, with new ones
 	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/report/test_live_model.py

@@ -1,5 +1,6 @@
 """Test which attention head links a pronoun to its antecedent: python eval.py [run=DIR] [text="..."]; see --help."""
 
+import os
 import signal
 import sys
 from typing import Any
@@ -19,6 +20,8 @@ def main(config: DictConfig) -> int:
     probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
     settings = to_settings(EvalSettings, values)
 
+    # numpy's matrix products here are small: with a thread for each they take up to 20 times as long.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from antecedent_lab.modes import evaluate  # imports torch: seconds that --help and a typo need not wait for
 
     evaluate(settings, probe)

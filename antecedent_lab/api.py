@@ -45,7 +45,7 @@ class ProbeResult:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
-    scores: HeadScores | None = None  # what every head does at every pair of the questions by attention
+    scores: HeadScores | None = None  # of every head at every pair, of questions by attention
 
     @cached_property
     def findings(self) -> dict[str, Finding]:

@@ -26,12 +26,12 @@ from training.files import read_json
 from training.run_dir import RESUMES, RUNS
 from training.settings import TrainSettings, flatten, saved_settings
 
-OWNER = "model.json"  # in the results folder of an external model: which model the results are about
+OWNER = "model.json"  # in the results folder of an external model: the name of that model
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
-_UNTRAINED_SEED = 10_000  # added to the seed of an untrained model, so that none equals a trained model's start
-_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json, besides model and data
+_UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
+_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json
 _MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
 
 
@@ -227,7 +227,7 @@ def open_external(
         tokenizer=external.tokenizer,
         bos_id=external.bos_id,
         data=stories,
-        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
+        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories, Path()),
         shape={"name": short, "items": _ENGLISH if stories is None else "stories", **facts},
         n_parameters=n_parameters(view.model),
         departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),

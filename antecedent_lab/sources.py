@@ -1,7 +1,7 @@
 """The questions for a model, and their items in its tokens, from stories, English text or a file."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,24 @@ from data.corpus import Corpus, load_stories, split_documents
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question
 from data.pairs import Items, LinkedText, link_pairs
-from data.passages import Passage, find_passages, sections
+from data.passages import Passage, passages_in, sections, with_two
+from data.place import MIN_FITTED, fit_place_rule
 from data.stories import GENERATOR_VERSION, leakage
-from data.text import SHIPPED_TEXT, read_documents, text_files
+from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
 from probe.config import Holdouts, ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.questions import DEV, PASSAGE_QUESTIONS, STORY_QUESTIONS, Question, names_of, question_of_file
-from probe.study import passages_of, with_dev
+from probe.questions import (
+    DEV,
+    PASSAGE_QUESTIONS,
+    STORY_QUESTIONS,
+    WHOSE_QUESTIONS,
+    Question,
+    names_of,
+    question_of_file,
+)
+from probe.study import passages_of, whose_passages_of, with_dev
 
+_FITTED_TOKENS = 2**21  # of the training text that the place rule is fitted to
 _UNKNOWN_TRAINING = "The training data of this model is unknown, so it may have seen these sentences."
 
 
@@ -77,11 +87,18 @@ def text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, co
     documents = sections(texts)
     reader = (opened.tokenizer, opened.bos_id)
     items = Items([])
+    warnings = [_UNKNOWN_TRAINING] if opened.is_external else []
     for kind, question in PASSAGE_QUESTIONS.items():
-        passages: list[Passage] = []
-        for name, text in documents:
-            passages += find_passages(name, text, kind)
+        passages = passages_in(documents, kind)
         items += passages_of(opened.model, reader, question, passages, config)
+        if question.name in WHOSE_QUESTIONS:
+            training = _training_passages(corpus, kind)
+            if len(training) < MIN_FITTED:
+                few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
+                warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
+                continue
+            passages += _unseen_passages(kind) if _reads_shipped_text(corpus, path) else []
+            items += whose_passages_of(opened.model, reader, question, passages, fit_place_rule(training), config)
 
     # A text of its own has a name and a folder.
     source_name = ""
@@ -89,8 +106,30 @@ def text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, co
     if path is not None:
         source_name = "_".join(Path(file.strip()).stem for file in path.split(","))
         data = {"fingerprint": _fingerprint_of(texts)}
-    warnings = [_UNKNOWN_TRAINING] if opened.is_external else []
     return Source(source_name, list(PASSAGE_QUESTIONS.values()), items, data, documents, warnings)
+
+
+def _training_passages(corpus: Corpus | None, kind: str) -> list[Passage]:
+    """Return the passages with two people of a run's training text, or of the one that comes with the project."""
+    if corpus is None:
+        texts = read_documents([SHIPPED_TRAINING_TEXT])
+    else:
+        texts = split_documents(corpus, replace(corpus.train, tokens=corpus.train.tokens[:_FITTED_TOKENS]))
+    return with_two(passages_in(sections(texts), kind))
+
+
+def _unseen_passages(kind: str) -> list[Passage]:
+    """Return the passages of the text for testing only, with names of their documents that no other text has."""
+    documents = sections(read_documents([UNSEEN_TEXT]))
+    return passages_in([(f"unseen {name}", text) for name, text in documents], kind)
+
+
+def _reads_shipped_text(corpus: Corpus | None, path: str | None) -> bool:
+    """Return whether the passages are of the text that comes with the project, as those for testing only."""
+    if path is not None or corpus is None:
+        return path is None
+    training = Path(getattr(corpus.config, "path", ""))
+    return training.parts[-2:] == SHIPPED_TRAINING_TEXT.parts[-2:]
 
 
 def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:

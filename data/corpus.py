@@ -6,15 +6,18 @@ each, the class and floor of each validation token, and the used splits with the
 
 import hashlib
 import json
+import shutil
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
@@ -36,6 +39,9 @@ _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
+_SHARD = 2**24  # characters after which the progress of tokenizing is stored
+_PROGRESS = "progress.json"
+_KEPT_HASHES = 2**24  # bytes: the hash of a larger file is kept, a smaller one is hashed at every start
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,13 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
         raise FileExistsError(f"cache_dir={cache_dir}: is a file; choose a folder")
     if isinstance(config, HubConfig):
         config = pin_revision(config)
-    fingerprint = corpus_fingerprint(config)
+    fingerprint = corpus_fingerprint(config, cache_dir)
 
     folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
     if isinstance(config, StoriesConfig):
         _write_once(folder, lambda path: _write_stories(config, path))
     else:
-        _write_once(folder, lambda path: _write_text(config, cache_dir, path))
+        _write_resumable(folder, lambda path: _write_text(config, cache_dir, path))
 
     # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
@@ -73,7 +79,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
 
-def corpus_fingerprint(config: DataConfig) -> str:
+def corpus_fingerprint(config: DataConfig, cache_dir: Path) -> str:
     """Return a hash of all that determines the tokens: settings, and the generator's version, commit or files."""
     settings = asdict(config)
     for name in _SETTINGS_WITHOUT_CONTENT:
@@ -87,16 +93,26 @@ def corpus_fingerprint(config: DataConfig) -> str:
     elif config.tokenizer_path:
         if not Path(config.tokenizer_path).is_file():
             raise UserError(f"data.tokenizer_path={config.tokenizer_path}: no such file")
-        content.append(_file_hash(Path(config.tokenizer_path)))
+        content.append(_file_hash(Path(config.tokenizer_path), cache_dir))
     if isinstance(config, TextConfig):
         for files in config_files(config):
-            content.append(files and [("".join(file.suffixes), _file_hash(file)) for file in files])
+            content.append(files and [("".join(file.suffixes), _file_hash(file, cache_dir)) for file in files])
     return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
 
 
-def _file_hash(path: Path) -> str:
+def _file_hash(path: Path, cache_dir: Path) -> str:
+    """Return the SHA-256 of a file; that of a large one is kept in the cache until its size or a time of it changes."""
+    status = path.stat()
+    identity = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    kept = cache_dir / "hashes" / hashlib.sha256(repr(identity).encode()).hexdigest()
+    is_large = status.st_size > _KEPT_HASHES
+    if is_large and kept.exists():
+        return kept.read_text()
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if is_large:
+        _write_once(kept, lambda temporary: temporary.write_text(found))
+    return found
 
 
 def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
@@ -140,6 +156,27 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
         except OSError:
             if not target.exists():  # otherwise another process has written the same content
                 raise
+
+
+def _write_resumable(target: Path, write: Callable[[Path], object]) -> None:
+    """Write a folder that is missing as `_write_once`, but keep what a killed process has written for the next call."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".unfinished-{target.name}")
+    lock = FileLock(f"{unfinished}.lock")
+    with lock:  # another process waits, and finds the folder
+        if target.exists():
+            return
+        unfinished.mkdir(exist_ok=True)
+        try:
+            write(unfinished)
+            unfinished.rename(target)
+        except (UserError, OSError):
+            shutil.rmtree(unfinished)
+            raise
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
@@ -241,52 +278,86 @@ def _token_classes(
 
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
-    folder.mkdir()
-    # Measure the text first: the validation part may start inside the training text.
+    """Tokenize a text into `folder`, which may hold what an interrupted process has written."""
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
-    n_characters, validation_start = _measure(texts, config.validation_fraction)
-    all_texts = (piece.text for _, piece in _split_pieces(texts, validation_start))
-    tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), validation_start))
+    kept = folder / _PROGRESS
+    if kept.exists():
+        progress = json.loads(kept.read_text())
+    else:
+        # Measure the text first: the validation part may start inside the training text.
+        n_characters, start = _measure(texts, config.validation_fraction)
+        all_texts = (piece.text for _, piece in _split_pieces(texts, start))
+        tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), start))
+        tokenizer.save(str(folder / "tokenizer.json"))
+        progress = {
+            "n_characters": n_characters,
+            "validation_start": start,
+            "notes": notes,
+            "pieces": 0,
+            "is_exact": True,
+        }
+        progress |= {name: dict.fromkeys(SPLITS, 0) for name in ("characters", "bytes", "tokens", "unknown")}
 
-    # Tokenize in batches of pieces, and write each piece to the file of its split.
-    end = end_id(tokenizer)
-    unknown = unknown_id(tokenizer)
-    is_exact = True
-    n_bytes = dict.fromkeys(SPLITS, 0)
-    n_tokens = dict.fromkeys(SPLITS, 0)
-    n_unknown = dict.fromkeys(SPLITS, 0)
-    pieces = _split_pieces(texts, validation_start)
-    with (
-        (folder / "train.bin").open("wb") as train_stream,
-        (folder / "validation.bin").open("wb") as validation_stream,
-        # Shown on a terminal only
-        tqdm(
-            desc="tokenizing", total=n_characters, unit="char", unit_scale=True, leave=False, disable=None
-        ) as progress,
-    ):
-        while batch := list(islice(pieces, _BATCH_PIECES)):
-            encodings = encode(tokenizer, [piece.text for _, piece in batch])
-            # The first piece of each batch is a sample of whether text survives.
-            is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
-            for (split, piece), ids in zip(batch, encodings, strict=True):
-                has_end = piece.starts_document or not n_tokens[split]
-                tokens = np.array([end, *ids] if has_end else ids, _dtype(tokenizer))
-                tokens.tofile(train_stream if split == "train" else validation_stream)
-                n_bytes[split] += len(piece.text.encode())
-                n_tokens[split] += len(tokens)
-                n_unknown[split] += 0 if unknown is None else ids.count(unknown)
-                progress.update(len(piece.text))
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    pieces = islice(_split_pieces(texts, progress["validation_start"]), progress["pieces"], None)
+    _tokenize(pieces, tokenizer, folder, progress)
+    kept.unlink(missing_ok=True)  # a short text has none
 
     # A split needs an input and a target; the user must know of text that was lost.
+    n_tokens, n_unknown, notes = progress["tokens"], progress["unknown"], progress["notes"]
     for split in SPLITS:
         if n_tokens[split] < 2:
             setting = f"data.validation_fraction={config.validation_fraction}"
             raise UserError(f"{setting}: no text is left for {split}")
-    if any(n_unknown.values()) or not is_exact:
+    if any(n_unknown.values()) or not progress["is_exact"]:
         shares = [f"{n_unknown[split] / n_tokens[split]:.2%} of {split}" for split in SPLITS]
         lost = f"the tokenizer loses text (unknown tokens: {', '.join(shares)})"
         notes = [*notes, f"{lost}, so bits/byte is too low"]
-    _write_meta(folder, tokenizer, n_bytes, notes)
+    _write_meta(folder, tokenizer, progress["bytes"], notes)
+
+
+def _tokenize(
+    pieces: Iterator[tuple[str, Piece]], tokenizer: Tokenizer, folder: Path, progress: dict[str, Any]
+) -> None:
+    """Append the tokens of `pieces` to the file of their split, and store `progress` after each _SHARD characters."""
+    end = end_id(tokenizer)
+    unknown = unknown_id(tokenizer)
+    dtype = np.dtype(_dtype(tokenizer))
+    with ExitStack() as stack:
+        # Tokens after the last stored progress are written again.
+        streams = {}
+        for split in SPLITS:
+            streams[split] = stack.enter_context((folder / f"{split}.bin").open("ab"))
+            streams[split].truncate(progress["tokens"][split] * dtype.itemsize)
+        done = sum(progress["characters"].values())
+        bar = tqdm(
+            desc="tokenizing", total=progress["n_characters"], initial=done, unit="char", unit_scale=True,
+            leave=False, disable=None,  # shown on a terminal only
+        )  # fmt: skip
+        stack.enter_context(bar)
+        stored = done
+        while batch := list(islice(pieces, _BATCH_PIECES)):
+            encodings = encode(tokenizer, [piece.text for _, piece in batch])
+            # The first piece of each batch is a sample of whether text survives.
+            progress["is_exact"] &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
+            for (split, piece), ids in zip(batch, encodings, strict=True):
+                has_end = piece.starts_document or not progress["tokens"][split]
+                tokens = np.array([end, *ids] if has_end else ids, dtype)
+                tokens.tofile(streams[split])
+                progress["characters"][split] += len(piece.text)
+                progress["bytes"][split] += len(piece.text.encode())
+                progress["tokens"][split] += len(tokens)
+                progress["unknown"][split] += 0 if unknown is None else ids.count(unknown)
+                bar.update(len(piece.text))
+            progress["pieces"] += len(batch)
+            done = sum(progress["characters"].values())
+            if done - stored >= _SHARD:
+                for stream in streams.values():
+                    stream.flush()
+                temporary = folder / f"{_PROGRESS}.new"
+                temporary.write_text(json.dumps(progress))
+                temporary.replace(folder / _PROGRESS)
+                stored = done
 
 
 def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:

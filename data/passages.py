@@ -67,6 +67,7 @@ class Passage:
     entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
     pronouns: tuple[Span, ...]  # earlier pronouns of either class
     subject: Span  # the first mention in the last sentence that has one
+    place: float = float("nan")  # log odds of the place rule (data.place) that the nearest entity is meant
 
     @property
     def has_two(self) -> bool:
@@ -107,6 +108,19 @@ def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
         if section.strip():
             named_sections.append((f"d{number}s{len(named_sections)}", section))
     return named_sections
+
+
+def passages_in(documents: Iterable[tuple[str, str]], question: str) -> list[Passage]:
+    """Return the passages of all documents, (name, text) each."""
+    found: list[Passage] = []
+    for name, text in documents:
+        found += find_passages(name, text, question)
+    return found
+
+
+def with_two(passages: Iterable[Passage]) -> list[Passage]:
+    """Return the passages with an entity of each class and no earlier pronoun."""
+    return [passage for passage in passages if passage.has_two and not passage.pronouns]
 
 
 def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
@@ -382,13 +396,14 @@ def passage_items(
     *,
     has_two: bool,
     has_earlier: bool = False,
+    max_share: float = MAX_SHARE,
 ) -> Items:
     """Return up to `limit` passages with their twins, drawn at random, as pairs of the question `name`.
 
     They mention one entity, or with `has_two` one of each class; they have no earlier pronoun, or with `has_earlier`
-    all have one. No entity of a class is in more than MAX_SHARE of them. A passage is left out, and counted by reason,
-    if the pronouns are not one token each, if there is no counterpart, if a word shares a token with its neighbour or
-    is unknown, or if the text does not fit into the context.
+    all have one. No entity of a class is in more than `max_share` of them. A passage is left out, and counted by
+    reason, if the pronouns are not one token each, if there is no counterpart, if a word shares a token with its
+    neighbour or is unknown, or if the text does not fit into the context.
     """
     usable = [passage for passage in passages if passage.has_two == has_two and bool(passage.pronouns) == has_earlier]
     rng = np.random.default_rng(seed)
@@ -417,12 +432,13 @@ def passage_items(
             continue
         texts = (passage.text, twin.text)
         clusters = (passage.doc, *passage.entities)
-        pairs.append(Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms))
+        pair = Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms)
+        pairs.append(replace(pair, place=passage.place))
 
     # No entity may dominate.
-    selected = cap_clusters([pair.clusters[1:] for pair in pairs], MAX_SHARE, limit)
+    selected = cap_clusters([pair.clusters[1:] for pair in pairs], max_share, limit)
     if len(pairs) > len(selected):
-        rest = f"more than enough, or an entity in more than {MAX_SHARE:.0%} of the passages"
+        rest = f"more than enough, or an entity in more than {max_share:.0%} of the passages"
         left_out[rest] = len(pairs) - len(selected)
     kind = "two" if has_two else "one"
     named = Counter({(name, f"{reason} ({kind})"): count for reason, count in left_out.items()})

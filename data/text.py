@@ -17,7 +17,10 @@ from data.config import HubConfig, RowsKind, TextConfig
 from data.errors import UserError, one_line
 from data.tokenizer import END
 
-SHIPPED_TEXT = Path(__file__).resolve().parent / "tinystories" / "validation.txt.gz"  # a part of TinyStories
+_TINYSTORIES = Path(__file__).resolve().parent / "tinystories"
+SHIPPED_TEXT = _TINYSTORIES / "validation.txt.gz"
+SHIPPED_TRAINING_TEXT = _TINYSTORIES / "train.txt.gz"
+UNSEEN_TEXT = _TINYSTORIES / "unseen.txt.gz"  # for testing only
 # The builders of `datasets` by file name.
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst")

@@ -33,6 +33,18 @@ def exchange_weights(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return weights.masked_fill(left | right, 0) + right_total * left_shares + left_total * right_shares
 
 
+def split_weights(weights: Tensor, left: Tensor, right: Tensor, log_odds: Tensor) -> Tensor:
+    """Split the total weight of two disjoint sets of tokens so that left / right is exp(`log_odds`) [B, 1].
+
+    The others are [B, T]; within each set the new total is distributed as by `exchange_weights`.
+    """
+    left_total, left_shares = _total_and_shares(weights, left)
+    right_total, right_shares = _total_and_shares(weights, right)
+    total = left_total + right_total
+    new_left = total * torch.sigmoid(log_odds) * left_shares
+    return weights.masked_fill(left | right, 0) + new_left + total * torch.sigmoid(-log_odds) * right_shares
+
+
 def _total_and_shares(weights: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """Return the total weight [B, 1] of some tokens, and each one's share of it [B, T]."""
     masked = weights.masked_fill(~inside, 0)

@@ -7,15 +7,23 @@ from probe.results import Estimate, Finding, TestedModel
 from probe.statistics import MIN_SEEDS
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 
-_VERBS = {"attention": ("links", "link"), "edge": ("copies", "copy")}  # for one head, for several
+_VERBS = {
+    "attention": ("links", "link"),
+    "edge": ("copies", "copy"),
+    "whose": ("links", "link"),
+}  # for one head, for several
 _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
 _UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
-_COPYING = "that the head finds the person whom the author means: one that copies from anybody passes the same bars"
+_WHOSE = "tells whose gender to copy into the next pronoun"
+_NOT_SHOWN = {
+    "edge": "that the head finds the person whom the author means: one that copies from anybody passes the same bars",
+    "whose": "that it finds the person by meaning: only what the features of the place rule tell is excluded",
+}
 
 
 def claim_of(finding: Finding, model: TestedModel) -> str:
     """Return the claim of a judged finding in a few sentences."""
-    scores = _of_attention(finding, model) if finding.outcome == "attention" else _of_edges(finding)
+    scores = {"attention": _of_attention, "edge": _of_edges, "whose": _of_place}[finding.outcome](finding, model)
     level = f"Evidence level {finding.level}: {LEVELS[finding.outcome][finding.level]}."
     missing = []
     for outcome in ("not met", "not measured"):
@@ -27,6 +35,8 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
 
 def asked(finding: Finding) -> str:
     """Return what the heads were tested for, as a heading asks: "links a pronoun to its antecedent"."""
+    if finding.outcome == "whose":
+        return _WHOSE
     return f"{_VERBS[finding.outcome][0]} {finding.link}"
 
 
@@ -42,8 +52,8 @@ def card_of(finding: Finding, model: TestedModel) -> dict[str, Any]:
 def limits_of(finding: Finding, model: TestedModel) -> list[str]:
     """Return what a reader might infer from a claim and should not."""
     limits = ["that the model understands the text", "that another run has such a head at the same index"]
-    if finding.outcome == "edge":
-        limits.append(_COPYING)
+    if finding.outcome in _NOT_SHOWN:
+        limits.append(_NOT_SHOWN[finding.outcome])
     if finding.level in ("E0", "E1", "E2"):
         limits.append("that the model's answer depends on this head: attention alone is not a cause")
     if model.is_external:
@@ -62,6 +72,9 @@ def _opening(finding: Finding) -> str:
     """Return the first sentence of a claim, by the verdict."""
     heads = " and ".join(map(str, finding.judged.heads))
     verb, verb_of_several = _VERBS[finding.outcome]
+    if finding.outcome == "whose" and finding.verdict != SUPPORTED:
+        shown = "may be the one that" if finding.verdict == SUGGESTIVE else "is not shown to be the one that"
+        return f"Attention head {heads} {shown} {_WHOSE}"
     if finding.verdict == NOT_ESTABLISHED:
         return f"No attention head is shown to {verb_of_several} {finding.link}; the best candidate is {heads}"
     if finding.verdict == SUGGESTIVE:
@@ -90,7 +103,23 @@ def _of_attention(finding: Finding, model: TestedModel) -> list[str]:
     return [f"{text}."]
 
 
-def _of_edges(finding: Finding) -> list[str]:
+def _of_place(finding: Finding, model: TestedModel) -> list[str]:
+    """Return what the edges tell beyond the place rule, with the rules beside the model."""
+    values = finding.judged.values
+    share = values["choice_share"]
+    best = max(finding.rules, key=lambda name: finding.rules[name])
+    return [
+        f"In {finding.n:,} passages with a woman and a man, names drawn anew, the part of the decision that the edges "
+        f"carry has a coefficient of {values['beyond_place'].value:.2f} for whom the author means, beyond the place "
+        f"rule; p {values['p_beyond_place'].value:.4f}, the author's choice permuted where that rule says the same.",
+        f"If the head cannot tell the two people apart, {share.value:.2f} [{share.low:.2f}, {share.high:.2f}] of the "
+        "model's choice between them is lost.",
+        f"The person that the model picks is the author's in {_percent(values['author'])} (area under the ROC curve "
+        f"{values['author_auc'].value:.2f}); the best rule ({best}) is right in {100 * finding.rules[best]:.1f} %.",
+    ]
+
+
+def _of_edges(finding: Finding, model: TestedModel) -> list[str]:
     """Return what the model answers, and what the heads decide of it."""
     noun = QUESTIONS[finding.question].noun
     judged = finding.judged

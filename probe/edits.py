@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from data.pairs import Cell, Items
-from model.edits import cut_weights, exchange_weights
+from model.edits import cut_weights, exchange_weights, split_weights
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
@@ -186,6 +186,32 @@ class Sites:
                 bar.update(len(batch.pairs) * len(places))
         # The answer of one text is the foil of the other.
         return Margins(self.clean, -self.clean[:, ::-1], edited)
+
+    @torch.no_grad()
+    def log_odds(self, head: Head) -> np.ndarray:
+        """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
+        found = np.full(len(self.items), np.nan)
+        for batch, site_pass in self._passes:
+            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
+            logs = [(row * batch.masks[name]).sum(-1).clamp(min=1e-9).log() for name in ("meant", "other")]
+            found[batch.pairs] = (logs[0] - logs[1]).cpu().numpy().reshape(-1, 2).mean(axis=1)
+        return found
+
+    def split_margins(self, heads: Sequence[Head], log_odds: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the margins [N, 2] with the weights of each head on both entities split by its `log_odds` [N].
+
+        Their sum stays.
+        """
+        found = np.full((len(self.items), 2), np.nan)
+        for batch, site_pass in self._passes:
+            edits = []
+            for head, of_head in zip(heads, log_odds, strict=True):
+                of_rows = torch.tensor(of_head[batch.pairs].repeat(2)[:, None], dtype=torch.float32)  # [B, 1]
+                left, right = batch.masks["meant"], batch.masks["other"]
+                change = partial(split_weights, left=left, right=right, log_odds=of_rows.to(batch.tokens.device))
+                edits.append(SiteEdit(*head, weights=change))
+            found[batch.pairs] = _site_margins(batch, site_pass, [edits])[0]
+        return found
 
     @torch.no_grad()
     def direct_effects(self) -> np.ndarray:

@@ -17,6 +17,7 @@ HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
 TESTED = "tested"  # passages of the documents that are not in dev
+WHOSE = "whose"  # passages with two people and new names, of both halves and of a text for testing only
 EARLIER = "earlier"  # passages with an earlier pronoun
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
@@ -47,7 +48,7 @@ class Question:
     name: str  # the same in probe.json, metrics.jsonl, TensorBoard and the report
     description: str
     link: str  # what a head links, by attention, or copies, by edges
-    outcome: Literal["attention", "edge"]  # chooses the head, and is tested
+    outcome: Literal["attention", "edge", "whose"]  # chooses the head (whose: another question does), and is tested
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
@@ -104,6 +105,17 @@ _EDGE_BARS = (
     Bar("share exchanged of 0.2 or more", "E3", "swap", "value", "at least", 0.2, "{swap}"),
     Bar("the choice is more than recency", "E4", "author_where_nearest_wrong", "low", "above", 0.5),
 )  # fmt: skip
+_WHOSE_BARS = (
+    Bar("tells the author's person beyond place", "E2", "p_beyond_place", "value", "below", MAX_P,
+        "its edges may tell nothing beyond the place rule: coefficient {beyond_place}, p {p_beyond_place}; needed: p "
+        "below {p_beyond_place_bar} on at least {passages_bar} passages, here {passages}"),
+    Bar("tells the author's person beyond place", "E2", "beyond_place", "value", "above", 0.0),
+    Bar("tells the author's person beyond place", "E2", "passages", "value", "at least", 700),
+    Bar("the choice depends on it", "E3", "choice_share", "value", "at least", 0.2,
+        "{choice_share} of the choice is lost if the head cannot tell the two people apart, from {choice_share_low}; "
+        "needed: {choice_share_bar}, from {choice_share_low_bar}"),
+    Bar("the choice depends on it", "E3", "choice_share", "low", "above", 0.05),
+)  # fmt: skip
 LEVELS = {  # meaning of each level of evidence, by outcome
     "attention": {
         "E0": "an attention pattern only",
@@ -118,6 +130,13 @@ LEVELS = {  # meaning of each level of evidence, by outcome
         "E2": "cutting the head's edges moves the pronoun, on held-out documents",
         "E3": "what this head copies decides the pronoun",
         "E4": "the choice is more than recency, and other seeds have such a head",
+    },
+    "whose": {
+        "E0": "it is not shown to copy anybody's gender",
+        "E1": "it copies, but is not shown to tell whose gender",
+        "E2": "beyond place and form, what it copies tells whom the author means",
+        "E3": "the model's choice between the two people depends on it too",
+        "E4": "and other seeds have such a head",
     },
 }
 _PRONOUN = "a pronoun to its antecedent"
@@ -170,7 +189,21 @@ PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
     "gender": _edge("gender", _PEOPLE, "person", "the gender of the people", is_watched=True),
     "number": _edge("number", _THINGS, "thing", "the number of the things", is_watched=False),
 }
-QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values())}
+# Asked of the heads of an edge question, by its name, on its passages of the part WHOSE.
+WHOSE_QUESTIONS = {
+    PASSAGE_QUESTIONS["gender"].name: Question(
+        name="antecedent",
+        description='"she" or "he": whose',
+        link="the next pronoun to the person whom the author means",
+        outcome="whose",
+        bars=_WHOSE_BARS,
+        suggestive=(_WHOSE_BARS[0].criterion,),
+        least_criteria=0,
+        noun="person",
+    )
+}
+_ALL = (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values(), *WHOSE_QUESTIONS.values())
+QUESTIONS = {question.name: question for question in _ALL}
 
 # At these sites the text so far is the same for both answers, so accuracy must be exactly 1/2: instrument checks.
 _INSTRUMENT = (

@@ -76,6 +76,11 @@ MEASURES = {
     "flips": Measure("flips", "share of texts whose more probable word changes with the swap", is_share=True),
     "author": Measure("author's entity", "the model picks whom the author means", is_share=True),
     "author_where_nearest_wrong": Measure("where nearest is wrong", "the same there", is_share=True),
+    "beyond_place": Measure("beyond place", "log odds that the nearest is meant, for each sd of the edges' part"),
+    "p_beyond_place": Measure("p beyond place", "the author's choice permuted where place says the same", ".4f", True),
+    "choice_share": Measure("share of the choice", "lost if the head cannot tell the two people apart"),
+    "author_auc": Measure("AUC of the choice", "the decision ranks whom the author means; .5: chance", is_share=True),
+    "passages": Measure("passages", "tested", ".0f"),
     "t": Measure("t", "studentised mean of the tested effect", ".1f"),
     "p": Measure("p", "corrected for all tested heads; doubled for a set", ".4f", True),
 }  # fmt: skip

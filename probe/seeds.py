@@ -24,6 +24,7 @@ _OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model,
 SHOWN = {
     "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
     "edge": ("swap", "flips", "author", "nearest"),
+    "whose": ("beyond_place", "choice_share", "author", "author_auc", "place rule"),
 }  # by outcome: measures, or rules that do not know the model
 
 

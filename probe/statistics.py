@@ -67,6 +67,11 @@ def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Ge
     return drawn[:, index].astype(float)
 
 
+def resampled(clusters: np.ndarray, config: ProbeConfig) -> np.ndarray:
+    """Return how often each of N values is drawn in each bootstrap sample of its clusters, [B, N]."""
+    return _resampling_counts(clusters, config.n_bootstrap, np.random.default_rng(config.seed))
+
+
 @dataclass(frozen=True, slots=True)
 class MaxT:
     """The result of the max-T sign-flip test."""

@@ -6,7 +6,8 @@
     edit         the chosen head, and heads that were added one by one (`probe.edits`)
     judge        by bars that were fixed in advance (`probe.questions`, `probe.verdict`)
 
-`probe.attention_study` and `probe.edge_study` do this for the two outcomes of a question.
+`probe.attention_study` and `probe.edge_study` do this for the two outcomes of a question; `probe.whose` asks of a head
+that copies whose gender it copies.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,9 @@ from tokenizers import Tokenizer
 
 from data.errors import UserError
 from data.pairs import Items
-from data.passages import Passage, Reader, passage_parts
+from data.passages import Passage, Reader, passage_items, passage_parts, with_two
+from data.place import PlaceRule, redrawn
+from data.tokenizer import encode_text
 from model.observe import ObservableModel
 from probe.attention import HeadScores
 from probe.attention_study import study_attention
@@ -24,12 +27,14 @@ from probe.batches import Progress
 from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
-from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, Question
+from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question
 from probe.results import Answers, Finding, Grid
+from probe.whose import study_whose
 
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
 MAX_PASSAGES_LARGE = (40, 150)  # for a model of more than MANY_HEADS heads, which is slow
 MANY_HEADS = 128
+MAX_WHOSE = (2000, 300)  # passages with two people and new names, for a model with few and with many heads
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,11 @@ def study(
         if question.outcome == "edge":
             models = map(untrained, seeds)
             try:
-                result.findings.append(study_edges(model, models, items, documents, question, config, progress))
+                finding = study_edges(model, models, items, documents, question, config, progress)
+                result.findings.append(finding)
+                if WHOSE in items.parts(question.name):
+                    progress("whose gender it copies", 0.9)
+                    result.findings.append(study_whose(model, items, finding, config))
             except UserError as problem:
                 missing.append(str(problem))
     return result
@@ -115,3 +124,20 @@ def passages_of(
     """Return the passages of a question in the tokens of a model; `reader` is its tokenizer and start token."""
     limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
     return passage_parts(passages, question.name, Reader(*reader, model.context_length), config.seed, limits)
+
+
+def whose_passages_of(
+    model: ObservableModel,
+    reader: tuple[Tokenizer, int],
+    question: Question,
+    passages: Sequence[Passage],
+    rule: PlaceRule,
+    config: ProbeConfig,
+) -> Items:
+    """Return the passages with two entities, their log odds of the place rule, and names drawn anew: the part WHOSE."""
+    tokenizer, bos_id = reader
+    limit = MAX_WHOSE[model.n_layer * model.n_head > MANY_HEADS]
+    drawn = redrawn(with_two(passages), rule, lambda word: len(encode_text(tokenizer, f" {word}").ids), config.seed)
+    of_model = Reader(tokenizer, bos_id, model.context_length)
+    items = passage_items(drawn, question.name, of_model, config.seed, limit, has_two=True, max_share=1.0)
+    return Items(items.pairs).named(WHOSE)

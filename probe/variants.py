@@ -20,13 +20,13 @@ from probe.verdict import SUPPORTED
 
 STANDARD = "standard"
 FIRST_STEPS = 20  # whose gradient norms are averaged: all variants are close to their start
-_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows")}
+_OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follows"), "whose": ("beyond_place",)}
 COLUMNS = {
     "gap": Measure("gap to the entropy lower bound", "loss minus the bound, nats/token", ".4f"),
     "loss": Measure("validation loss", "nats/token", ".4f"),
     "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
     "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
-    **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"])},
+    **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"], *_OF_HEAD["whose"])},
     "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
     "gradient_norm": Measure("first gradient norms", f"before clipping, recorded up to step {FIRST_STEPS}"),
     "asymmetry": Measure("asymmetry of the scores", "0: a for b equals b for a, .71: random weights", is_share=True),

@@ -30,6 +30,10 @@ Read at the word before the pronoun. swap: how much of the decision changes side
 the two entities is exchanged. flips: in how many texts the more probable pronoun changes. author's entity: how
 often the model picks whom the text means (nearest: a rule that takes the last one named). p: corrected for all
 heads, doubled for a set. E1: the pronoun follows the entities. E2: cutting edges moves it. E3: the head decides it.""",
+    "whose": """\
+beyond place: log odds that the author means the last one named, for each standard deviation of what the edges
+carry, among passages of which the place rule says the same; p: the author's choice permuted among those. choice:
+share of the model's choice that is lost if the head cannot tell the two apart. AUC: of that choice; chance .5.""",
 }
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
@@ -93,6 +97,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     lines = _confirmed_lines(results.confirmed)
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
+    of_place = [finding for finding in results.findings if finding.outcome == "whose"]
 
     # Heads chosen by attention, then worked examples of their questions
     if by_attention:
@@ -114,6 +119,11 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
         lines += ["", _LEGENDS["edge"]]
+
+    # Whose gender those heads copy
+    if of_place:
+        header = ["question", "head", "beyond place", "p", "choice [95 %]", "author's person", "AUC", "n", "verdict"]
+        lines += ["", *aligned([header, *map(_place_row, of_place)]), "", _LEGENDS["whose"]]
     return lines
 
 
@@ -139,6 +149,21 @@ def _edge_row(finding: Finding) -> list[str]:
         number(judged.value("flips"), ".2f"),
         f"{number(judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})",
         _cell(finding, "p"),
+        f"{finding.verdict} ({finding.level})",
+    ]
+
+
+def _place_row(finding: Finding) -> list[str]:
+    best = max(finding.rules, key=lambda name: finding.rules[name])
+    return [
+        finding.description,
+        head_names(finding.judged.heads),
+        _cell(finding, "beyond_place"),
+        _cell(finding, "p_beyond_place"),
+        number(finding.judged.values.get("choice_share"), ".2f"),
+        f"{number(finding.judged.value('author'), '.2f')} ({best} {number(finding.rules[best], '.2f')})",
+        number(finding.judged.value("author_auc"), ".2f"),
+        f"{finding.n:,}",
         f"{finding.verdict} ({finding.level})",
     ]
 

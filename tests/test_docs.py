@@ -9,7 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
+from markdown_it import MarkdownIt
 
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults
@@ -18,7 +20,7 @@ from training.command_line import hydra_arguments
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "data/tinystories/README.md"]
+WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
 RESULTS = ROOT / "research" / "results"
 COMMANDS = [
@@ -36,6 +38,11 @@ def marked(name: str) -> list[str]:
     return match[1].strip("\n").splitlines()
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/english.md"], ids=lambda page: page.name)
+def test_the_english_text_claims_what_is_shown(page: Path) -> None:
+    assert re.search(r"copies the gender of the people\s+it attends to", page.read_text())
+
+
 def test_two_commands_of_one_line_do_all_the_set_up() -> None:
     train, test = [line for line in README.splitlines() if "pip install" in line]
     assert train in marked("train command") and test in marked("test command")
@@ -44,7 +51,91 @@ def test_two_commands_of_one_line_do_all_the_set_up() -> None:
 
 
 def test_the_table_of_results_is_the_measured_one() -> None:
-    assert "\n".join(["", "", *marked("results"), "", ""]) in (RESULTS / "link_head.md").read_text()
+    for mean in json.loads((RESULTS / "link_head.json").read_text())["means"]:
+        values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
+        cells = [QUESTIONS[mean["question"]].description, f"{mean['supported']} of {mean['n_seeds']}"]
+        cells += [f"{value:.3f}" for value in values]
+        assert f"| {mean['question']} | {' | '.join(cells)} |\n" in README, "make reports"
+
+
+def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
+    start = "\n".join(README.splitlines()[:15])
+    assert "so that you can check an explanation" in start and "[Start here](docs/attention.md)" in start
+    story = re.sub(r"\]\([^)]*\)|<!--.*?-->", "", README.split("## How it works")[0])
+    assert len(re.findall(r"(?<![\w.])\d[\d.,]*", story)) <= 40
+    assert not re.search(r"\b(E[0-4]|block accuracy|swap|p|float32|bfloat16|seed \d+)\b", story)
+
+
+def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    sections = {
+        re.sub(r"[^\w -]", "", part.partition("\n")[0]).strip().lower().replace(" ", "-"): part
+        for part in re.split(r"^#+ ", page, flags=re.MULTILINE)
+    }
+    rows = re.findall(r"^\| [^|]* \| ([^|]*) \| (\[.*) \|$", sections["the-examples-of-five-texts"], re.MULTILINE)
+    assert len(rows) == 5
+    for examples, places in rows:
+        text = "".join(sections[anchor] for anchor in re.findall(r"\(#([\w-]+)\)", places))
+        quoted = re.findall(r'"([^"]+)"|`([^`]+)`', examples)
+        assert quoted and [one for one in map("".join, quoted) if one not in text] == []
+
+
+@pytest.mark.parametrize("name", ["attention", "teach", "worksheet"])
+def test_a_page_for_a_browser_has_the_words_of_its_markdown(name: str) -> None:
+    written = MarkdownIt("commonmark").enable("table").render((ROOT / f"docs/{name}.md").read_text())
+    body = (ROOT / f"docs/{name}.html").read_text().partition("</style>")[2]
+    assert re.sub("<[^>]*>", "", written).split() == re.sub("<[^>]*>", "", body).split(), "make reports"
+
+
+@pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
+def test_a_page_for_a_browser_has_no_dead_link(name: str) -> None:
+    links = re.findall(r'(?:href|src)="(?!http)([^"]+)"', (ROOT / f"docs/{name}.html").read_text())
+    assert links
+    for file, _, anchor in (link.partition("#") for link in links):
+        target = ROOT / "docs" / (file or f"{name}.html")
+        assert target.exists(), file
+        assert not anchor or "=" in anchor or f'id="{anchor}"' in target.read_text(), f"{file}#{anchor}"
+
+
+def test_the_index_leads_to_both_live_pages_the_start_and_the_lesson() -> None:
+    index = (ROOT / "docs" / "index.html").read_text()
+    assert set(re.findall(r'href="([^"]+)"', index)) >= {
+        "report.html", "report_english.html", "attention.html", "worksheet.html", "teach.html"
+    }  # fmt: skip
+
+
+def test_the_worksheet_names_what_the_page_shows_and_has_no_answers() -> None:
+    worksheet = (ROOT / "docs" / "worksheet.md").read_text()
+    report = (ROOT / "docs" / "report.html").read_text()
+    named = re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", worksheet)
+    assert len(named) >= 8 and [name for name in named if name not in report] == []
+    answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", (ROOT / "docs" / "teach.md").read_text(), re.MULTILINE)
+    assert len(answers) >= 10 and [word for word in set(answers) if word in worksheet] == []
+
+
+def test_the_table_of_the_lab_is_the_measured_one() -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    for variant in json.loads((RESULTS / "lab.json").read_text())["variants"]:
+        cells = [variant["name"]]
+        for name, digits in (("gap", 4), ("resolved_share_headline", 3)):
+            mean, star = variant["means"][name], " *" * (name in variant["different"])
+            cells.append(f"{mean['value']:.{digits}f}{star}" if mean else "not tested")
+        tested = variant["n_tested"]
+        cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
+        assert f"\n| {' | '.join(cells)} |\n" in page
+
+
+def test_the_sizes_on_the_teachers_page_are_those_of_the_files() -> None:
+    shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", (ROOT / "docs" / "teach.md").read_text())
+    assert [name for name, _ in shown] == ["report.html", "report_english.html"]
+    for name, size in shown:
+        assert float(size) == pytest.approx((ROOT / "docs" / name).stat().st_size / 1e6, rel=0.1)
+
+
+def test_the_workflow_publishes_the_folder_of_the_index() -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["publish"]["steps"]
+    [folder] = [step["with"]["path"] for step in steps if "upload-pages-artifact" in step["uses"]]
+    assert (ROOT / folder / "index.html").is_file()
 
 
 def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:
@@ -105,7 +196,7 @@ def test_the_bars_of_the_verdict_are_documented() -> None:
             rows = [line for line in text.splitlines() if line.startswith(f"| {question.outcome} | {bar.criterion} |")]
             assert len(rows) == 1 and f"| {bar.level} |".replace("|  |", "| |") in rows[0], bar.criterion
             if bar.limit and bar.measure != "unlinked_share":  # in words: "half of the usual"
-                assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'[1:])}0?(?!\d)", rows[0]), bar
+                assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'.removeprefix('0'))}0?(?!\d)", rows[0]), bar
 
 
 def outputs(page: str) -> list[str]:

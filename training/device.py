@@ -102,6 +102,13 @@ class Distributed:
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
+    def gather(self, value: Any) -> list[Any]:
+        """Return the `value` of every rank, in their order, on all ranks."""
+        values = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(values, value)
+        return values
+
     def all_reduce_max(self, number: int) -> int:
         """Return the largest `number` of all ranks."""
         if self.world_size == 1:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from data.corpus import TOKEN_CLASSES, Corpus
 from data.loader import IGNORE, Batch, Split, validation_batches
 from data.tokenizer import encode_with_bos
 from model.transformer import Transformer
+from training.device import SINGLE_PROCESS, Distributed
 from training.settings import TrainSettings
 
 
@@ -34,15 +36,16 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is no
 @torch.no_grad()
 def _row_losses(
     model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return sums over the tokens of each row by token class, [R, C] float64: losses, tokens, lower bounds (or None).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return sums over the tokens of each row by token class, [R, C] float64: losses, tokens, lower bounds.
 
-    R rows, each a story or a window of text. Tokens without a class are in class 0.
+    R rows, each a story or a window of text. Tokens without a class are in class 0. Text has no lower bounds: no rows.
     """
     device = next(model.parameters()).device
-    losses = list[Tensor]()
-    counts = list[Tensor]()
-    floors = list[Tensor]()
+    empty = torch.zeros(0, len(TOKEN_CLASSES), dtype=torch.float64)  # a rank may have no batch
+    losses = [empty]
+    counts = [empty]
+    floors = [empty]
     for batch in batches:
         # No row holds several documents, so a causal model needs no document ids.
         inputs = batch.model_inputs(single_document=model.config.is_causal)
@@ -59,7 +62,7 @@ def _row_losses(
         counts.append(zeros.scatter_add(1, classes, is_target))
         if batch.floor is not None:
             floors.append(zeros.scatter_add(1, classes, batch.floor.double() * is_target))
-    return torch.cat(losses), torch.cat(counts), torch.cat(floors) if floors else None
+    return torch.cat(losses), torch.cat(counts), torch.cat(floors)
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
@@ -98,21 +101,24 @@ def validation_loss(
     tokens_per_batch: int,
     n_tokens: int | None = None,
     autocast: AbstractContextManager | None = None,
+    distributed: Distributed = SINGLE_PROCESS,
 ) -> LossSummary:
     """Return the loss on about the first `n_tokens` of a split, or on all; `model` in eval mode.
 
-    `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32).
+    `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32). The ranks share the batches.
     """
     context_length = model.config.context_length
     batches = validation_batches(
         split, tokens_per_batch=tokens_per_batch, context_length=context_length, n_tokens=n_tokens
     )
-    losses, counts, floors = _row_losses(model, batches, autocast)  # each [R, C]
+    own_batches = islice(batches, distributed.rank, None, distributed.world_size)
+    parts = distributed.gather(_row_losses(model, own_batches, autocast))
+    losses, counts, floors = map(torch.cat, zip(*parts, strict=True))  # each [R, C]
     n_tokens_of_rows = counts.sum(1)  # [R]
     loss, _ = mean_and_error(losses.sum(1), n_tokens_of_rows)
 
     bits_per_byte = split.bits_per_byte(loss)
-    if floors is None:  # only stories have token classes and a lower bound
+    if not len(floors):  # only stories have token classes and a lower bound
         return LossSummary(loss, None, bits_per_byte)
     gaps = losses - floors
     floor, _ = mean_and_error(floors.sum(1), n_tokens_of_rows)

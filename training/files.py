@@ -5,9 +5,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -22,12 +22,18 @@ STAGING = ".unfinished"
 # Single files
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that readers see the old content or the new content, also after a crash or an OSError."""
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write a file so that readers see the old content or the new content, also after a crash or an OSError.
+
+    `content` are its bytes, or a function that writes them to the open file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -35,13 +41,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise with_path(error, path, len(content)) from None
+            n_bytes = None if callable(content) else len(content)
+            raise with_path(error, path, n_bytes) from None
         raise
 
 
-def with_path(error: OSError, path: Path, n_bytes: int) -> OSError:
-    """Return `error` with the path and how many bytes were to be written."""
-    return type(error)(error.errno, f"{error.strerror or error} (writing {n_bytes:,} bytes)", str(path))
+def with_path(error: OSError, path: Path, n_bytes: int | None) -> OSError:
+    """Return `error` with the path and how many bytes were to be written, if it is known."""
+    size = "" if n_bytes is None else f" (writing {n_bytes:,} bytes)"
+    return type(error)(error.errno, f"{error.strerror or error}{size}", str(path))
 
 
 def remove_unfinished_files(folder: Path) -> None:

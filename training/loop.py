@@ -12,11 +12,12 @@ import torch
 
 from data.corpus import Corpus, load_corpus
 from data.errors import UserError
+from data.loader import Split
 from model.transformer import Transformer, n_parameters
 from training.checkpoint import drop_checkpoints_after, load_resumable, save_checkpoint
 from training.command_line import next_command
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
-from training.evaluate import MakeProbe, Probe, sample_text, validation_loss
+from training.evaluate import LossSummary, MakeProbe, Probe, sample_text, validation_loss
 from training.files import lock
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line
 from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
@@ -24,6 +25,7 @@ from training.settings import Device, TrainSettings
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
 
+LAST_VALIDATION = 64  # the last evaluation reads up to this many times validation_tokens
 MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 
 
@@ -131,11 +133,11 @@ def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> in
             trainer.load(inputs.state)
 
         with _open_run(trainer, inputs, make_probe, label) as context, closing(StopRequest()) as stop:
-            _train(trainer, context, stop)
+            _train(trainer, corpus.validation, context, stop)
     return stop.exit_status
 
 
-def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> None:
+def _train(trainer: Trainer, validation: Split, context: RunContext | None, stop: StopRequest) -> None:
     """Take the steps that are left, unless a signal stops the run."""
     run = trainer.settings.run
 
@@ -143,15 +145,15 @@ def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> N
     if context:
         context.console.print(*start_lines(trainer, context.inputs.corpus, context.folder))
     if trainer.saved_step < 0:
-        _evaluate_and_save(trainer, context)
+        _evaluate_and_save(trainer, validation, context)
 
-    while trainer.step < run.max_steps and not _is_stopped(stop, trainer.distributed):
+    while trainer.step < run.max_steps and not _is_stopped(stop, trainer):
         stats = train_step(trainer)
         if context:
             context.console.advance(trainer.step)
         if is_due(trainer.step, run.log_every_steps, run.max_steps):
             log_step(trainer, context, stats)
-        _evaluate_and_save(trainer, context)
+        _evaluate_and_save(trainer, validation, context)
 
     if trainer.step < run.max_steps:
         _stop_early(trainer, context)
@@ -160,19 +162,22 @@ def _train(trainer: Trainer, context: RunContext | None, stop: StopRequest) -> N
         context.console.print(f"done    {trainer.seconds:.0f} s of training; next: {command}")
 
 
-def _is_stopped(stop: StopRequest, distributed: Distributed) -> bool:
-    """Return True on every rank if any of them has received a signal, so that all stop after the same step."""
-    stop.receive(distributed.all_reduce_max(stop.signal or 0))
+def _is_stopped(stop: StopRequest, trainer: Trainer) -> bool:
+    """Return True if a signal was received; several processes stop together, at the next step that is logged."""
+    if trainer.distributed.world_size > 1:
+        if trainer.step % trainer.settings.run.log_every_steps:
+            return False
+        stop.receive(trainer.distributed.all_reduce_max(stop.signal or 0))
     return stop.signal is not None
 
 
 def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> None:
     """Record a training step, and stop a run that has diverged. Between evaluations the only wait for the device."""
     wait_for_device(trainer)
+    loss = trainer.distributed.all_reduce_mean(stats.loss).item()
 
     # Losses and norms are of this step, the speed is of all steps since the last record.
     if context:
-        loss = stats.loss.item()
         values = {
             "loss": loss,
             "bits_per_byte": context.inputs.corpus.train.bits_per_byte(loss),
@@ -214,20 +219,20 @@ def is_probe_step(step: int, max_steps: int) -> bool:
     return step == 0 or step in {round(max_steps / 2**i) for i in range(9)}
 
 
-def _evaluate_and_save(trainer: Trainer, context: RunContext | None) -> None:
-    """Probe the model, measure its validation loss and save a checkpoint, if they are due after this step."""
+def _evaluate_and_save(trainer: Trainer, validation: Split, context: RunContext | None) -> None:
+    """Probe the model, measure its validation loss (on all ranks) and save a checkpoint, if they are due now."""
     run = trainer.settings.run
     is_evaluation = is_due(trainer.step, run.eval_every_steps, run.max_steps)
     if not is_evaluation and not is_probe_step(trainer.step, run.max_steps):
         return
     wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
-    if context is None:
-        return
 
     trainer.model.eval()
-    summary = _probe(trainer, context)
+    summary = _probe(trainer, context) if context else []
     if is_evaluation:
-        _evaluate(trainer, context, summary)
+        first, measured = _validation_losses(trainer, validation)
+        if context:
+            _record_and_save(trainer, context, first, measured, summary)
     trainer.model.train()
 
 
@@ -245,31 +250,46 @@ def _probe(trainer: Trainer, context: RunContext) -> list[str]:
     return record.summary
 
 
-def _evaluate(trainer: Trainer, context: RunContext, summary: list[str]) -> None:
-    """Record and print the validation loss, with the probe's summary, and save a checkpoint.
+def _validation_losses(trainer: Trainer, validation: Split) -> tuple[float, LossSummary]:
+    """Return the loss on the first `validation_tokens`, which chooses the best checkpoint, and the one to record.
+
+    They are the same but at the last step, which measures the whole split, or its first tokens if it is very long.
+    """
+    run = trainer.settings.run
+    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
+    measure = partial(
+        validation_loss, trainer.model, validation, tokens_per_batch,
+        autocast=trainer.device.autocast(), distributed=trainer.distributed,
+    )  # fmt: skip
+    measured = measure(run.validation_tokens)
+    loss = measured.loss
+    if trainer.step == run.max_steps:
+        measured = measure(run.validation_tokens * LAST_VALIDATION)
+    return loss, measured
+
+
+def _record_and_save(
+    trainer: Trainer, context: RunContext, loss: float, measured: LossSummary, summary: list[str]
+) -> None:
+    """Record and print the validation loss, with the probe's summary, and save a checkpoint; `loss` chooses the best.
 
     Raises FloatingPointError at the end of a run that has diverged.
     """
     run, step, corpus = trainer.settings.run, trainer.step, context.inputs.corpus
     is_last = step == run.max_steps
-
-    # The first validation_tokens choose the best checkpoint; the last evaluation records the whole split.
-    tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
-    autocast = trainer.device.autocast()
-    measure = partial(validation_loss, trainer.model, corpus.validation, tokens_per_batch, autocast=autocast)
-    measured = measure(run.validation_tokens)
-    loss = measured.loss
-    if is_last:
-        measured = measure()
+    is_whole = is_last and len(corpus.validation.tokens) <= run.validation_tokens * LAST_VALIDATION
     is_finite = isfinite(loss) and isfinite(measured.loss)
 
     # Record and print.
     if run.sample_tokens and is_finite:
         text = sample_text(trainer.model, corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
         context.log.text(step, "sample", text)
-    values = measured.known() | {"whole": is_last, "seconds": round(trainer.seconds, 3)}
+    values = measured.known() | {"whole": is_whole, "seconds": round(trainer.seconds, 3)}
     context.log.record(step, "validation", values)
     context.console.print(step_line(step, measured.loss, summary, int(trainer.skipped)))
+    if is_last and not is_whole:
+        n_tokens = run.validation_tokens * LAST_VALIDATION
+        context.console.print(f"the loss is that of the first {n_tokens:,} of {len(corpus.validation.tokens):,} tokens")
     if is_last and not is_finite:
         raise _diverged(trainer, "the validation loss is not finite")
 

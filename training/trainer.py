@@ -15,7 +15,7 @@ from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
 from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
-from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
+from training.optim import Optimizer, learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
 
 # The trainer
@@ -32,10 +32,10 @@ class Trainer:
     # The same before compilation; with several processes it averages the gradients.
     ddp_model: nn.Module
     loader: BatchLoader
-    optimizers: list[torch.optim.Optimizer]
+    optimizers: list[Optimizer]
     device: ComputeDevice
     distributed: Distributed
-    # [] float32 on the device: steps whose loss or gradient was not finite, and those since the last finite one.
+    # [] float32 on the device: steps whose gradient was not finite, and those since the last finite one.
     skipped: Tensor
     skipped_in_row: Tensor
     step: int = 0  # optimizer steps taken, skipped steps included
@@ -73,8 +73,7 @@ class Trainer:
         """Restore the result of `state`, or raise UserError if it does not fit; the optimizers keep their settings."""
         try:
             self.model.load_state_dict(state["model"])
-            if state["optimizer"]:
-                self._load_optimizers(state["optimizer"])
+            self._load_optimizers(state["optimizer"])
             self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
             self.skipped.fill_(state["skipped"])
             self.skipped_in_row.fill_(state["skipped_in_row"])
@@ -90,12 +89,12 @@ class Trainer:
         """Restore the states of the optimizers, by name of their weight; ValueError if they have other shapes."""
         names = self._names()
         for optimizer in self.optimizers:
-            for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
-                state = _copied(saved[names[weight]], weight.device)
-                # Averages have the shape of their weight; AdamW's counter of steps is a scalar.
-                if any(tensor.ndim and tensor.shape != weight.shape for tensor in state.values()):
-                    raise ValueError(f"the optimizer's state of {names[weight]} has another shape")
-                optimizer.state[weight] = state
+            for weight, state in optimizer.state.items():
+                for name, tensor in state.items():
+                    loaded = saved[names[weight]][name]
+                    if loaded.shape != tensor.shape:
+                        raise ValueError(f"the optimizer's state of {names[weight]} has another shape")
+                    tensor.copy_(loaded)
 
 
 def _copied(state: Mapping[str, Tensor], device: str | torch.device) -> dict[str, Tensor]:
@@ -147,7 +146,8 @@ def make_trainer(
 class StepStats(NamedTuple):
     """Measurements of one training step. The tensors stay on the device, so that no step waits for it."""
 
-    loss: Tensor  # [] float32, nats per token; minimised, and logged as the training loss
+    # [] float32, nats per token: the mean over all ranks is minimised, and logged as the training loss.
+    loss: Tensor
     gradient_norm: Tensor  # [] float32, before clipping
     n_tokens: int  # read by all ranks
 
@@ -155,13 +155,14 @@ class StepStats(NamedTuple):
 def train_step(trainer: Trainer) -> StepStats:
     """Take one optimizer step without waiting for the device.
 
-    If the loss or the gradient is not finite, the optimizers skip the update, on the device.
+    If the gradient is not finite, the optimizers skip the update, on the device.
     """
     start = time.perf_counter()
     stats = _compute_gradient(trainer)
 
-    # Reading this flag here would empty the queue of a GPU in every step.
-    found_inf = (~(stats.loss.isfinite() & stats.gradient_norm.isfinite())).float()
+    # The norm is the same on every rank, and not finite if a loss is not. Reading this flag here would empty the queue
+    # of a GPU in every step.
+    is_finite = stats.gradient_norm.isfinite().float()
 
     # Update the weights.
     run = trainer.settings.run
@@ -169,13 +170,12 @@ def train_step(trainer: Trainer) -> StepStats:
     factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
     set_learning_rates(trainer.optimizers, factor)
     for optimizer in trainer.optimizers:
-        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-        optimizer.step()
+        optimizer.step(is_finite)
         optimizer.zero_grad()
 
     # Count.
-    trainer.skipped += found_inf
-    trainer.skipped_in_row = (trainer.skipped_in_row + 1) * found_inf
+    trainer.skipped += 1 - is_finite
+    trainer.skipped_in_row = (trainer.skipped_in_row + 1) * (1 - is_finite)
     trainer.step += 1
     trainer.n_tokens += stats.n_tokens
     trainer.seconds += time.perf_counter() - start
@@ -214,7 +214,6 @@ def _compute_gradient(trainer: Trainer) -> StepStats:
                 micro_loss = trainer.loss_fn(*batch.inputs, targets=batch.targets) / n_targets
             (micro_loss * world_size).backward()
         loss += micro_loss.detach() * world_size
-    loss = trainer.distributed.all_reduce_mean(loss)
 
     # Clip the gradient.
     norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import data.corpus
 from data.config import TokenizerKind
 from data.corpus import Corpus, load_corpus, load_stories, split_documents
 from data.stories import generate_split, language_of
@@ -125,3 +126,49 @@ def test_too_few_training_stories_name_the_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="data.n_train_stories=8"):
         load_corpus(replace(CONFIG, n_train_stories=8), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_tokenization_continues_and_gives_the_same_tokens(
+    load: Callable[..., Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops in the middle of a shard; the texts of finished shards are not encoded again."""
+    text = "\n<|endoftext|>\n".join(f"story {i} of the cat and the dog number {i * 7}" for i in range(2000))
+    expected = load(text, path=tmp_path / "whole.txt")
+    encode = data.corpus.encode
+    n_encoded: list[int] = []
+
+    def stops(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+        n_encoded.append(len(texts))
+        if len(n_encoded) == 9:
+            raise KeyboardInterrupt
+        return encode(tokenizer, texts)
+
+    monkeypatch.setattr(data.corpus, "_SHARD", 20_000)
+    monkeypatch.setattr(data.corpus, "encode", stops)
+    folders = set((tmp_path / "cache").iterdir())
+    (tmp_path / "cut.txt").write_text(text + " ")
+    with pytest.raises(KeyboardInterrupt):
+        load(path=tmp_path / "cut.txt")
+    [unfinished] = [path for path in set((tmp_path / "cache").iterdir()) - folders if path.is_dir()]
+    assert (unfinished / "progress.json").exists() and (unfinished / "train.bin").stat().st_size > 0
+
+    resumed = load(path=tmp_path / "cut.txt")
+    assert sum(n_encoded) < 2000 + 9 * 128 and not unfinished.exists()
+    assert resumed.train.tokens.tolist() == expected.train.tokens.tolist()
+    assert (
+        resumed.validation.tokens.tolist()[:-1]
+        == expected.validation.tokens.tolist()[: len(resumed.validation.tokens) - 1]
+    )
+    assert not (resumed.folder / "progress.json").exists()
+
+
+def test_a_large_file_is_hashed_again_only_after_a_change(
+    load: Callable[..., Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data.corpus, "_KEPT_HASHES", 100)
+    first = load("some text " * 50)
+    digest = data.corpus.hashlib.file_digest
+    monkeypatch.setattr(data.corpus.hashlib, "file_digest", lambda *_: pytest.fail("hashed again"))
+    assert load().fingerprint == first.fingerprint
+    monkeypatch.setattr(data.corpus.hashlib, "file_digest", digest)
+    assert load("some test " * 50).fingerprint != first.fingerprint

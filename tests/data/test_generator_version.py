@@ -35,4 +35,4 @@ def stories_digest(config: StoriesConfig) -> str:
 def test_the_stories_change_only_with_the_generator_version_and_keep_their_fingerprint() -> None:
     config = StoriesConfig(**OmegaConf.load(STORIES))
     assert (GENERATOR_VERSION, stories_digest(replace(config, **SIZES))) == (VERSION, DIGEST)
-    assert corpus_fingerprint(config) == FINGERPRINT
+    assert corpus_fingerprint(config, Path()) == FINGERPRINT

@@ -1,11 +1,13 @@
 """The claim agrees with the values, and its limits are named."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from probe.claim import claim_of, limits_of
+from probe.claim import asked, claim_of, limits_of
+from probe.questions import QUESTIONS
 from probe.results import Estimate, Finding, Head, Tested, TestedModel
 from probe.verdict import judged
 from tests.blank import blank
@@ -90,3 +92,43 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
 def test_a_limit_is_named_only_where_it_holds(words: str, shape: dict[str, Any], accuracy: dict[str, Estimate]) -> None:
     assert words in " ".join(limits_of(link(STRONG | accuracy), replace(MODEL, shape=shape)))
     assert words not in " ".join(limits_of(link(STRONG), MODEL))
+
+
+WHOSE = QUESTIONS["antecedent"]
+OF_PLACE = {
+    "beyond_place": Estimate(0.42), "p_beyond_place": Estimate(0.0005), "passages": Estimate(1062),
+    "choice_share": Estimate(0.5, 0.3, 0.8), "author": Estimate(0.73, 0.68, 0.78), "author_auc": Estimate(0.77),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "exclusions", "verdict", "opening"),
+    [
+        ({}, [], "supported", "Attention head L1H2 links the next pronoun to the person whom the author means."),
+        ({"choice_share": Estimate(0.5, 0.0, 0.8)}, [], "suggestive", "Attention head L1H2 may be the one that tells"),
+        ({"p_beyond_place": Estimate(0.99), "beyond_place": Estimate(-0.4)}, [], "not established", "Attention head"),
+        (
+            {"passages": Estimate(300)},
+            [],
+            "not established",
+            "Attention head L1H2 is not shown to be the one that tells",
+        ),
+        ({}, ["no claim: it does not copy"], "not established", "Attention head L1H2 is not shown to be the one that"),
+    ],
+)
+def test_only_a_supported_head_is_said_to_link_a_pronoun_to_a_person(
+    change: dict[str, Estimate], exclusions: list[str], verdict: str, opening: str
+) -> None:
+    """The inverted author's pronouns of the third case give a negative coefficient."""
+    head = judged(Tested([Head(1, 2)], OF_PLACE | change), WHOSE, exclusions)
+    fields: dict[str, Any] = {
+        "question": WHOSE.name, "link": WHOSE.link, "outcome": "whose", "unit": "head", "head": head, "n": 1062,
+        "clusters": {"documents": 595}, "rules": {"nearest": 0.64, "subject": 0.78, "place rule": 0.84},
+    }  # fmt: skip
+    finding = blank(Finding, **fields)
+    claim = claim_of(finding, MODEL)
+    assert head.verdict == verdict and claim.startswith(opening)
+    assert "the best rule (place rule) is right in 84.0 %" in claim
+    if verdict != "supported":
+        sentences = " ".join([claim, asked(finding), *head.reasons, *limits_of(finding, MODEL)])
+        assert not re.search(r"\blinks?\b|antecedent", sentences), sentences

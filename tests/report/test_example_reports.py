@@ -1,5 +1,6 @@
 """The two reports in docs/: up to date with the script, consistent in themselves, and working offline."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -89,35 +90,114 @@ def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_ch
         assert answers.inner_text() == before
 
 
-def test_the_pages_of_the_project_show_the_numbers_of_the_report() -> None:
+def block_numbers() -> list[tuple[str, np.ndarray, list[str]]]:
+    """Return the text, the attention [L, H, W] of the last word, and the next words of each sentence of the block."""
     content = content_of("stories")
-    live, (layer, head) = content["live"]["model"], content["findings"][0]["place"]
-    shown, weights_on_meant = [], []
+    live = content["live"]["model"]
+    block = []
     for sentence in content["sentences"][:4]:
         text = read(live, sentence["text"])
-        row = word_attention(model_of(live), [text])[0][layer, head, -1]
-        cat, buses = (row[text.words.index(noun)] for noun in ("cat", "buses"))
-        words = [word for word, _ in sentence["next"][:2]]
-        shown.append(f"| {sentence['text']} | {cat:.2f} | {buses:.2f} | {', '.join(words)} |")
-        weights_on_meant.append(f"{max(cat, buses):.2f}")
-    attention = (DOCS / "attention.md").read_text()
-    assert "\n".join(shown) in attention and f"layer {layer}, head {head} of the default" in attention
-    *first, last = weights_on_meant
+        block.append((text.text, word_attention(model_of(live), [text])[0][:, :, -1], sentence["next"]))
+    return block
+
+
+def drawn(name: str) -> list[str]:
+    """Return the texts of a picture in docs/pictures."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", (DOCS / f"pictures/{name}.svg").read_text(encoding="utf-8"))
+
+
+def test_the_readme_shows_the_numbers_of_the_report() -> None:
+    place = tuple(content_of("stories")["findings"][0]["place"])
     readme = (DOCS.parent / "README.md").read_text()
-    assert f"{', '.join(first)} and {last}, in four sentences" in readme  # the description of the picture
+    for text, weights, answers in block_numbers():
+        words = read(content_of("stories")["live"]["model"], text).words
+        cat, buses = (weights[place][words.index(noun)] for noun in ("cat", "buses"))
+        assert f"| {text} | {cat:.2f} | {buses:.2f} | {answers[0][0]}, {answers[1][0]} |" in readme, "make reports"
 
 
-def test_the_answers_of_the_worksheet_are_those_of_the_page(show: Show) -> None:
-    worksheet = (DOCS / "worksheet.md").read_text()
-    rows = re.findall(r"^\| `(#text=.*?)` \| (.*?) \|$", worksheet, re.MULTILINE)
+def test_the_pictures_show_the_numbers_of_the_report() -> None:
+    # Every head's weights from .1 on, then the next words, in each sentence of the block
+    expected = []
+    for text, weights, answers in block_numbers():
+        words = read(content_of("stories")["live"]["model"], text).words
+        for layer, head in np.ndindex(*weights.shape[:2]):
+            row = weights[layer, head]
+            large = [f"{words[at]} {row[at]:.2f}" for at in np.argsort(-row) if row[at] >= 0.1]
+            expected.append(f"L{layer}H{head}: {', '.join(large)}")
+        for word, chance in answers[:4]:
+            expected += [word, f"{chance:.2f}"]
+    kinds = r"L\dH\d: .*|0\.\d\d"
+    words = {word for _, _, answers in block_numbers() for word, _ in answers[:4]}
+    assert [text for text in drawn("lines") if re.fullmatch(kinds, text) or text in words] == expected, "make reports"
+
+    # The English model at "flies", which the text says is split
+    live = content_of("english")["live"]["model"]
+    texts = [read(live, text) for text in ("time flies", "fruit flies")]
+    weights = np.array([each[:, :, 2] for each in word_attention(model_of(live), texts)])  # [2, L, H, W]
+    change = np.abs(weights[0] - weights[1]).sum(-1)
+    layer, head = np.argwhere(change == change.max())[0]
+    for text, row in zip(texts, weights[:, layer, head], strict=True):
+        large = [f"{text.words[at]} {row[at]:.2f}" for at in np.argsort(-row) if row[at] >= 0.1]
+        assert f"L{layer}H{head}: {', '.join(large)}" in drawn("flies")
+    assert len(read(live, "fruit").tokens) == 4  # the start, and three parts
+    stories = gzip.decompress((DOCS.parent / "data/tinystories/train.txt.gz").read_bytes()).decode()
+    count = len(re.findall(r"\bflies\b", stories, re.IGNORECASE))
+    assert f"the word {count} times" in (DOCS / "attention.md").read_text()
+
+
+def test_the_pictures_of_mask_and_softmax_are_what_they_say() -> None:
+    words = "The hiking trail led us through bear country".split()
+    cells = [text for text in drawn("mask") if "·" in text or "∞" in text]
+    assert drawn("mask")[:8] == words and len(cells) == 64
+    for (row, column), cell in zip(np.ndindex(8, 8), cells, strict=True):
+        assert cell == (f"q{row + 1}·k{column + 1}" if column <= row else "−∞")
+    scores = np.random.RandomState(42).randn(8)
+    for scale, name in ((1, "softmax"), (100, "softmax, × 100")):
+        powers = np.exp(scale * (scores - scores.max()))
+        at = drawn("softmax").index(name)
+        assert drawn("softmax")[at + 1 : at + 9] == [f"{weight:.3f}" for weight in powers / powers.sum()]
+
+
+def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(show: Show) -> None:
+    rows = re.findall(r"^\| `(.*?)` \| (.*?) \|$", (DOCS / "teach.md").read_text(), re.MULTILINE)
+    rows = [(rows[0][0] + address if address[0] == "&" else address, expected) for address, expected in rows]
     removals = {f"remove=L{layer}H{head}" for layer in range(2) for head in range(2)}
     assert removals <= {address.split("&", 1)[-1] for address, _ in rows}  # answer 3b is about all of them
+    (_, _, cat), (_, _, buses), *_ = block_numbers()
+    cats, vehicles = ({word for word, _ in answers[:4]} for answers in (cat, buses))
+    moving = " ".join(drawn("demo"))
     with show(text_of("stories")) as view:
         for address, expected in rows:
             view.page.goto("about:blank")
             view.page.goto(f"{view.url}{address}")
-            first = view.page.locator("#live-next li").first.inner_text()
-            assert " ".join(first.split()) == expected, address
+            shown = [" ".join(text.split()) for text in view.page.locator("#live-next li").all_inner_texts()]
+            assert shown[0] == expected, address
+            word, chance = expected.split()
+            if address.count("&remove") == 1:
+                assert word in cats
+            if address.count("&remove") == 2:
+                assert float(chance) < 0.8 * cat[0][1]
+            if "&exchange" in address or "&" not in address and "the cat sat" in address:
+                assert " ".join(shown[:4]) in moving
+        assert word in vehicles  # the last row: "It" is read as "They"
+        assert "“It”: where" in moving and "“They”: where" in moving and moving.count("next word") == 4
+
+
+@pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
+def test_a_page_of_the_documents_can_be_read_by_all_and_on_a_phone(name: str, browser: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto((DOCS / f"{name}.html").as_uri())
+    assert axe.Axe().run(page).response["violations"] == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.close()
+
+
+def test_the_worksheet_prints_on_one_sheet_of_two_sides(browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((DOCS / "worksheet.html").as_uri())
+    assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) <= 2
+    page.close()
 
 
 def first_word(view: Opened) -> str:

@@ -5,12 +5,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 
 from tests.training.small import small_trainer
 from training.device import Distributed, choose_device
 from training.loop import MAX_SKIPPED_STEPS, is_probe_step, log_step
-from training.optim import Muon, learning_rate_factor
 from training.settings import Device, Precision
 from training.trainer import Trainer, train_step
 
@@ -80,8 +78,7 @@ def test_a_step_reads_no_value_of_the_device() -> None:
         train_step(trainer)
     parents = {(event.name, event.cpu_parent.name if event.cpu_parent else "") for event in profile.events() or []}
     readers = {"aten::item", "aten::nonzero", "aten::equal"}
-    # The CPU kernel of AdamW reads its step counter; the CUDA kernel leaves it on the device.
-    assert {pair for pair in parents if pair[0] in readers} == {("aten::item", "aten::_fused_adamw_")}
+    assert not {pair for pair in parents if pair[0] in readers}
 
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
@@ -144,33 +141,3 @@ def test_the_probe_runs_at_the_start_at_the_end_and_at_log_spaced_steps_between(
     steps = [step for step in range(1025) if is_probe_step(step, 1024)]
     assert steps == [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
-
-
-# Optimizers
-
-
-def matrices(seed: int) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(12, 8), (12, 8), (8, 12), (6, 6)]
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
-
-
-def test_muon_makes_the_same_updates_as_torch_muon() -> None:
-    weights = matrices(0)
-    reference_weights = copy.deepcopy(weights)
-    optimizer = Muon(weights, lr=0.01, weight_decay=0.1, momentum=0.9)
-    reference = torch.optim.Muon(reference_weights, lr=0.01, weight_decay=0.1, momentum=0.9)
-    for step in range(5):
-        for weight, expected, gradient in zip(weights, reference_weights, matrices(step + 1), strict=True):
-            weight.grad = gradient.detach().clone()
-            expected.grad = gradient.detach().clone()
-        optimizer.step()
-        reference.step()
-    for weight, expected in zip(weights, reference_weights, strict=True):
-        torch.testing.assert_close(weight, expected, rtol=0, atol=2e-3)  # Newton-Schulz computes in bfloat16
-
-
-def test_the_learning_rate_warms_up_linearly_and_decays_to_zero() -> None:
-    factors = [learning_rate_factor(step, warmup_steps=4, max_steps=12, decay_power=2) for step in range(13)]
-    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert factors[4:] == [pytest.approx((remaining / 8) ** 2) for remaining in range(8, -1, -1)]

@@ -1,0 +1,172 @@
+"""Whose name does a head copy? Whether its edges tell the person whom the author means beyond place and form.
+
+A head that copies the gender of the last name decides "she" or "he" as well as one that finds the antecedent. So the
+head's edges must tell whom the author means among passages in which the place rule (`data.place`) says the same:
+
+    D   decision of the model towards the person named last, in nats: the mean of a passage and its twin
+    E   the part of D that the head's edges carry: (D - D with its weights on the two people exchanged) / 2
+    y   the author means the person named last;  L  the log odds of the place rule for that
+    c   the coefficient of z(E) in the logistic regression of y on 1, L and z(E)
+    p   the share of permutations of y within strata of L whose c is at least as large
+
+And it must be causal: with the head's weights split as in the mean passage of a stratum, D must depend less on y.
+Axes: N passages, B resamplings, S strata.
+"""
+
+import numpy as np
+from scipy import special, stats
+
+from data.pairs import Items
+from model.observe import ObservableModel
+from probe.config import ProbeConfig
+from probe.edits import Sites
+from probe.questions import WHOSE, WHOSE_QUESTIONS
+from probe.results import Estimate, Finding, Head, Tested
+from probe.rules import FIXED_RULES
+from probe.statistics import resampled, sample_of
+from probe.verdict import SUPPORTED, judged
+
+N_STRATA = 20  # of the log odds of the place rule; half of them with less than FEW passages
+FEW = 500
+_NEWTON_STEPS = 8
+_ROWS_AT_ONCE = 200
+
+
+def study_whose(model: ObservableModel, items: Items, copied: Finding, config: ProbeConfig) -> Finding:
+    """Return whether the heads of the finding `copied` also tell whose gender to copy.
+
+    They were chosen without the author's pronouns, so that all passages of both halves are tested.
+    """
+    question = WHOSE_QUESTIONS[copied.question]
+    sites = Sites(model, items.of(copied.question, WHOSE), config.tokens_per_batch)
+    values = whose_values(sites, copied.judged.heads, config)
+    reasons = [] if copied.verdict == SUPPORTED else [f"no claim: it is not shown to copy {copied.link}"]
+    tested = judged(Tested(copied.judged.heads, values), question, reasons)
+
+    # Rules that do not know the model.
+    is_nearest = _is_nearest(sites.items)
+    place = np.array([pair.place for pair in sites.items.pairs])
+    is_subject = np.array([FIXED_RULES["subject"](pair.cells[0]) > 0 for pair in sites.items.pairs])
+    is_right = {"nearest": is_nearest, "subject": is_subject, "place rule": (place > 0) == is_nearest}
+    return Finding(
+        **question.words_of_findings,
+        unit=copied.unit,
+        head=tested,
+        set=tested if copied.unit == "set" else None,
+        n=len(sites.items),
+        clusters=sites.items.n_clusters(),
+        smallest_p=1 / (config.n_bootstrap + 1),
+        rules={name: float(of_rule.mean()) for name, of_rule in is_right.items()},
+    )
+
+
+def _is_nearest(items: Items) -> np.ndarray:
+    """Return whether the author means the person who is named last, [N]."""
+    return np.array([FIXED_RULES["nearest"](pair.cells[0]) > 0 for pair in items.pairs])
+
+
+def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[str, Estimate]:
+    """Return what the edges of heads tell of the person whom the author means, on passages with two people."""
+    items = sites.items
+    is_nearest = _is_nearest(items)
+    to_nearest = np.where(is_nearest, 1.0, -1.0)  # from "towards the author's person" to "towards the nearest"
+    place = np.array([pair.place for pair in items.pairs])
+    strata = strata_of(place)
+
+    # The decision, and the part of it that the edges carry.
+    margins = sites.margins([heads], ["swap"])
+    decision = margins.decision * to_nearest
+    edges = margins.lost("swap")[:, 0] * to_nearest / 2
+
+    # Beyond the place rule.
+    rng = np.random.default_rng(config.seed)
+    labels = np.vstack([is_nearest, permuted_within(is_nearest, strata, config.n_bootstrap, rng)])
+    coefficients = edge_coefficients(labels, place, edges)
+    p_beyond = float((coefficients >= coefficients[0] - 1e-9).mean())
+
+    # What the choice loses if the weights of each head are split between the two people as in the mean of the stratum.
+    means = []
+    for head in heads:
+        log_odds = sites.log_odds(head) * to_nearest
+        means.append((np.bincount(strata, log_odds) / np.bincount(strata))[strata] * to_nearest)
+    edited = sites.split_margins(heads, means).mean(axis=1)
+    decisions = np.stack([decision, edited * to_nearest])
+    return {
+        "beyond_place": Estimate(float(coefficients[0])),
+        "p_beyond_place": Estimate(p_beyond),
+        "choice_share": _share_of_choice(decisions, is_nearest, strata, items, config),
+        "author": sample_of(items, np.heaviside(margins.decision, 0.5)).mean(config),
+        "author_auc": Estimate(area_under_curve(decision, is_nearest)),
+        "passages": Estimate(float(len(items))),
+    }
+
+
+def strata_of(place: np.ndarray) -> np.ndarray:
+    """Return the stratum [N] of each passage: quantiles of the log odds of the place rule."""
+    n_strata = N_STRATA if len(place) >= FEW else N_STRATA // 2
+    ranks = stats.rankdata(place, method="ordinal") - 1
+    return np.asarray(ranks * n_strata // len(place))
+
+
+def permuted_within(labels: np.ndarray, strata: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return `labels` [N] permuted at random within each stratum, [n, N]."""
+    permuted = np.empty((n, len(labels)), dtype=labels.dtype)
+    for stratum in np.unique(strata):
+        members = np.flatnonzero(strata == stratum)
+        permuted[:, members] = rng.permuted(np.tile(labels[members], (n, 1)), axis=1)
+    return permuted
+
+
+def edge_coefficients(labels: np.ndarray, place: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the coefficient of the standardised `edges` [N] in logistic(label ~ 1 + place + edges), for labels [B, N].
+
+    Fitted by Newton's method; a ridge of 1e-6 keeps separable labels finite.
+    """
+    standardised = (edges - edges.mean()) / (edges.std() or 1.0)
+    inputs = np.stack([np.ones_like(place), place, standardised], axis=1)  # [N, 3]
+    found = []
+    for first in range(0, len(labels), _ROWS_AT_ONCE):
+        rows = labels[first : first + _ROWS_AT_ONCE].astype(float)
+        weights = np.zeros((len(rows), 3))
+        for _ in range(_NEWTON_STEPS):
+            chance = special.expit(weights @ inputs.T)  # [B, N]
+            gradient = (rows - chance) @ inputs - 1e-6 * weights
+            curvature = np.einsum("bn,ni,nj->bij", chance * (1 - chance), inputs, inputs, optimize=True)
+            weights += np.linalg.solve(curvature + 1e-6 * np.eye(3), gradient[..., None])[..., 0]
+        found.append(weights[:, 2])
+    return np.concatenate(found)
+
+
+def _share_of_choice(
+    decisions: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, items: Items, config: ProbeConfig
+) -> Estimate:
+    """Return which share of the difference of D between meant and not meant is lost; decisions [2, N]: D, D edited."""
+    documents = items.clusterings()[0]
+    counts = np.vstack([np.ones(len(documents)), resampled(documents, config)])  # [B + 1, N]
+    gaps = [choice_gap(decision, is_nearest, strata, counts) for decision in decisions]
+    shares = 1 - gaps[1] / gaps[0]
+    low, high = np.nanquantile(shares[1:], (0.025, 0.975))
+    return Estimate(float(shares[0]), float(low), float(high))
+
+
+def choice_gap(decision: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the difference of the mean decision between passages whose nearest person is meant and is not, [B].
+
+    Within strata, weighted by the smaller number of passages; `counts` [B, N] is how often each passage is drawn.
+    """
+    one_hot = strata[:, None] == np.unique(strata)  # [N, S]
+    sizes, means = [], []
+    for is_member in (is_nearest, ~is_nearest):
+        members = counts * is_member
+        sizes.append(members @ one_hot)  # [B, S]
+        means.append((members * decision) @ one_hot / np.maximum(sizes[-1], 1))
+    weights = np.minimum(*sizes)
+    return np.asarray(((means[0] - means[1]) * weights).sum(axis=1) / weights.sum(axis=1))
+
+
+def area_under_curve(scores: np.ndarray, is_true: np.ndarray) -> float:
+    """Return the probability that a true case has a higher score than a false one (ties: 1/2)."""
+    ranks = stats.rankdata(scores)
+    n_true = int(is_true.sum())
+    n_pairs = n_true * (len(scores) - n_true)
+    return float((ranks[is_true].sum() - n_true * (n_true + 1) / 2) / n_pairs)

@@ -1,0 +1,211 @@
+"""What README.md and docs/ take from the example reports and from research/results: python -m research.documents.
+
+It draws docs/pictures/*.svg, renews the tables of DOCUMENTS, and writes PAGES for a browser from their Markdown.
+`make reports` runs it too.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache, partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from markdown_it import MarkdownIt
+
+from model.edits import HeadEdit, exchange_links, remove_head
+from probe.questions import QUESTIONS
+from probe.sentences import EXAMPLE_BLOCK, between_words
+from tests.report.sample import model_of, read
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+IT = f"#text={EXAMPLE_BLOCK[0].text}"  # an address of the page; edits follow it
+DOCUMENTS = (ROOT / "README.md", DOCS / "teach.md")
+PAGES = ("index", "attention", "worksheet", "teach")
+DRAWING, _, PAGE = (ROOT / "research/documents.css").read_text(encoding="utf-8").partition("\n\n")
+Seen = tuple[list[str], np.ndarray, list[tuple[str, float]]]  # words, weights [L, H, W] from the last one, next tokens
+
+
+@cache
+def content(name: str) -> dict[str, Any]:
+    """Return what docs/NAME.html shows."""
+    page = (DOCS / f"{name}.html").read_text(encoding="utf-8")
+    shown: dict[str, Any] = json.loads(page.partition('id="content">')[2].partition("</script>")[0])
+    return shown
+
+
+def keep(kept: list[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
+    """Append the attention weights [T, T] of one text to `kept`, and return them as they are."""
+    kept.append(weights[0])
+    return weights
+
+
+def see(name: str, address: str) -> Seen:
+    """Return what the model in docs/NAME.html does at the last word of an address of the page; a word is a token."""
+    # The model, the text and the edits
+    live = content(name)["live"]["model"]
+    model, text = model_of(live), read(live, address.removeprefix("#text=").partition("&")[0])
+    edits = [remove_head(int(layer), int(head)) for layer, head in re.findall(r"&remove=L(\d+)H(\d+)", address)]
+    for numbers in re.findall(r"&exchange=L(\d+)H(\d+)\.(\d+)\.(\d+)\.(\d+)", address):
+        layer, head, word, left, right = map(int, numbers)
+        edits.append(exchange_links(layer, head, word, [left], [right]))
+
+    # The last edit of each head keeps its weights
+    kept: list[torch.Tensor] = []
+    shape = (model.n_layer, model.n_head)
+    edits += [HeadEdit(layer, head, partial(keep, kept)) for layer, head in np.ndindex(*shape)]
+    top = model.logits(torch.tensor([text.tokens]), torch.tensor([len(text.tokens) - 1]), edits)[0].softmax(-1).topk(4)
+    answers = [live["tokenizer"]["vocabulary"][token] for token in top.indices.tolist()]
+    weights = between_words(torch.stack(kept).unflatten(0, shape).numpy(), text)[:, :, -1]
+    return text.words, weights, list(zip(answers, top.values.tolist(), strict=True))
+
+
+def text_at(x: float, y: float, text: str, kind: str = "") -> str:
+    """Return the SVG of a text of a class of documents.css."""
+    return f'<text x="{x:.0f}" y="{y:.0f}" class="{kind}">{escape(text)}</text>'
+
+
+def lines(seen: Seen, title: str, heads: Sequence[tuple[int, ...]]) -> str:
+    """Return the lines of heads from the last word, weights from .1 on, and the next words if there are any."""
+    words, all_weights, answers = seen
+
+    # The words
+    widths = np.array([7.4 * len(word) + 12 for word in words])
+    centres = 20 + widths.cumsum() - widths / 2
+    parts = [text_at(20, 22, title, "title")]
+    parts += [text_at(x, 160, word, "word") for x, word in zip(centres, words, strict=True)]
+
+    # The lines of each head, which bend more the further they go, and its weights
+    for i, place in enumerate(heads):
+        row = all_weights[place]
+        large = [at for at in np.argsort(-row) if row[at] >= 0.1]
+        for at in large:
+            gap = centres[-1] - centres[at]
+            bow = 0 if gap else 24  # of a line from a word to itself
+            top = f"{102 - 0.24 * gap - 7 * i:.0f}"
+            curve = f"{centres[-1] - bow:.0f},{top} {centres[at] + bow:.0f},{top} {centres[at]:.0f},142"
+            path = f'd="M{centres[-1]:.0f},142 C{curve}" stroke-width="{1 + 4 * row[at]:.1f}"'
+            parts.append(f'<path class="line head{i % 4}" {path}/>')
+        weights = ", ".join(f"{words[at]} {row[at]:.2f}" for at in large)
+        name = f"L{place[0]}H{place[1]}: {weights}"
+        parts.append(text_at(20 + 280 * (i % 2), 188 + 20 * (i // 2), name, f"head{i % 4}"))
+
+    # The next words
+    for i, (word, chance) in enumerate(answers):
+        parts.append(text_at(600, 60 + 24 * i, word) + text_at(860, 60 + 24 * i, f"{chance:.2f}", "number"))
+        parts.append(f'<rect class="bar" x="685" y="{50 + 24 * i}" width="{250 * chance:.0f}" height="10"/>')
+    return "".join([*parts, text_at(600, 34, "next word", "quiet") if answers else ""])
+
+
+def cells(names: Sequence[str], columns: Sequence[str], texts: np.ndarray, shade: np.ndarray) -> str:
+    """Return a table [rows, columns] of texts as SVG; `shade` from 0 to 1 is how dark a cell is."""
+    parts = [text_at(212 + 80 * i, 28, column, "word") for i, column in enumerate(columns)]
+    for i, name in enumerate(names):
+        parts.append(text_at(160, 60 + 30 * i, name, "number"))
+        for j, text in enumerate(texts[i]):
+            box = f'x="{174 + 80 * j}" y="{41 + 30 * i}" fill-opacity="{shade[i, j]:.2f}"'
+            parts.append(f'<rect class="cell" {box}/>' + text_at(212 + 80 * j, 60 + 30 * i, text, "word"))
+    return "".join(parts)
+
+
+def pictures() -> dict[str, tuple[int, str]]:
+    """Return the height and the content of each picture by its name."""
+    # The default run: the block, then the exchanges of the teacher's key
+    key = re.findall(r"`(&exchange=[^`]*)`", (DOCS / "teach.md").read_text(encoding="utf-8"))
+    addresses = [f"#text={example.text}" for example in EXAMPLE_BLOCK] + [IT + edits for edits in key]
+    swapped = [" and ".join(re.findall(r"&exchange=(L\d+H\d+)", address)) for address in key]
+    titles = [f"{text}: where each head looks" for text in ("“It”", "“They”", "The other order", "The other order")]
+    titles += [f"“It”, lines to “cat” and “buses” exchanged in {heads}" for heads in swapped]
+    scenes = [see("report", address) for address in addresses]
+    places = list(np.ndindex(*scenes[0][1].shape[:2]))
+    drawn = [lines(seen, title, places) for seen, title in zip(scenes, titles, strict=True)]
+    height = 200 + 20 * ((len(places) - 1) // 2)
+    shown = [drawn[0], drawn[1], *drawn[-2:]]  # documents.css turns four scenes
+    moving = [f'<g class="scene" style="animation-delay:{2.5 * i}s">{scene}</g>' for i, scene in enumerate(shown)]
+
+    # The head of the English model whose row at "flies" differs most between the two sentences
+    texts = ("time flies", "fruit flies")
+    flies = [see("report_english", f"#text={text}") for text in texts]
+    change = np.abs(flies[0][1] - flies[1][1]).sum(axis=2)
+    place = tuple(np.argwhere(change == change.max())[0])
+    insects = [lines((*seen[:2], []), f"“{text}”", [place]) for seen, text in zip(flies, texts, strict=True)]
+
+    # The mask, and the scores of a block in docs/attention.md
+    words = "The hiking trail led us through bear country".split()
+    masked = np.full((8, 8), "−∞", dtype=object)
+    for i, j in zip(*np.tril_indices(8), strict=True):
+        masked[i, j] = f"q{i + 1}·k{j + 1}"
+    scores = torch.tensor(np.random.RandomState(42).randn(8))
+    rows = torch.stack([scores, scores.softmax(0), (100 * scores).softmax(0)]).numpy()
+    names = ["score", "softmax", "softmax, × 100"]
+    return {
+        "demo": (height, "".join(moving)),
+        "lines": (4 * height, "".join(f'<g transform="translate(0 {height * i})">{drawn[i]}</g>' for i in range(4))),
+        "flies": (200, f'{insects[0]}<g transform="translate(440 0)">{insects[1]}</g>'),
+        "mask": (290, cells(words, words, masked, 0.25 * np.tril(np.ones((8, 8))))),
+        "softmax": (140, cells(names, "12345678", np.char.mod("%.3f", rows), rows.clip(0) * [[0], [0.6], [0.6]])),
+    }
+
+
+def renewed(row: re.Match[str]) -> str:
+    """Return a row of a table anew: a sentence in the report's first head, an address, or a question over seeds."""
+    # A question over seeds
+    start = row[1]
+    if start in QUESTIONS:
+        means = json.loads((ROOT / "research/results/link_head.json").read_text(encoding="utf-8"))["means"]
+        mean = next(mean for mean in means if mean["question"] == start)
+        values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
+        numbers = " | ".join(f"{value:.3f}" for value in values)
+        return f"| {start} | {QUESTIONS[start].description} | {mean['supported']} of {mean['n_seeds']} | {numbers} |"
+
+    # An address of the page, or a sentence in the first head of the report
+    words, weights, answers = see("report", start.strip("`").replace("&", f"{IT}&", 1))
+    if start.startswith("`"):
+        return f"| {start} | {answers[0][0]} {answers[0][1]:.2f} |"
+    head = weights[tuple(content("report")["findings"][0]["place"])]
+    cat, buses = (head[words.index(noun)] for noun in ("cat", "buses"))
+    return f"| {start} | {cat:.2f} | {buses:.2f} | {', '.join(word for word, _ in answers[:2])} |"
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+
+
+def main() -> None:
+    """Write pictures, tables and pages."""
+    # Pictures
+    for name, (height, drawing) in pictures().items():
+        size = f'viewBox="0 0 880 {height}" width="880" height="{height}"'
+        paper = f'<rect width="880" height="{height}" fill="#fbfaf6"/>'
+        picture = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{DRAWING}</style>{paper}{drawing}</svg>\n'
+        (DOCS / f"pictures/{name}.svg").write_text(picture, encoding="utf-8")
+
+    # Tables
+    for path in DOCUMENTS:
+        rows = r"^\| (`(?:#text=|&).*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
+        path.write_text(re.sub(rows, renewed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+
+    # Pages, without links to what is not beside them
+    for page in PAGES:
+        if page == "index":  # the beginning of README, seen from docs/
+            text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## ")[0].replace("docs/", "")
+        else:
+            text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        body = MarkdownIt("commonmark").enable("table").render(text)
+        body = re.sub(r"<h(\d)>(.*?)</h", lambda part: f'<h{part[1]} id="{anchor(part[2])}">{part[2]}</h', body)
+        body = re.sub(r"<code>(#text=[^<]*)</code>", r'<a href="report.html\1"><code>\1</code></a>', body)
+        body = re.sub(r"<code>(&amp;[^<.][^<]*)</code>", rf'<a href="report.html{IT}\1"><code>\1</code></a>', body)
+        body = re.sub(rf'href="({"|".join(PAGES)})\.md', r'href="\1.html', body)
+        body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)
+        metas = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
+        head = f'<!doctype html>\n<html lang="en">\n{metas}\n<title>Antecedent: {page}</title>\n'
+        (DOCS / f"{page}.html").write_text(f"{head}<style>\n{PAGE}</style>\n<main>\n{body}</main>\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Whose name a head copies: coefficients, permutations, gaps and the edit that splits weights evenly."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, special
+
+from data.pairs import Items
+from model.edits import split_weights
+from probe.edits import Sites
+from probe.questions import TESTED
+from probe.results import Head
+from probe.whose import area_under_curve, choice_gap, edge_coefficients, permuted_within, strata_of
+from tests.probe.factories import copying_model, passage_items
+
+RNG = np.random.default_rng(0)
+PLACE = RNG.normal(0, 2, 600)
+IS_NEAREST = RNG.random(600) < special.expit(PLACE)
+
+
+def test_coefficients_are_those_of_a_logistic_regression() -> None:
+    edges = 0.8 * IS_NEAREST + RNG.normal(0, 1, 600)
+    inputs = np.stack([np.ones(600), PLACE, (edges - edges.mean()) / edges.std()], axis=1)
+
+    def loss(weights: np.ndarray) -> float:
+        return float(np.logaddexp(0, np.where(IS_NEAREST, -1, 1) * (inputs @ weights)).sum())
+
+    expected = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-8}).x[2]
+    labels = np.stack([IS_NEAREST, ~IS_NEAREST])
+    assert edge_coefficients(labels, PLACE, edges) == pytest.approx([expected, -expected], abs=1e-3)
+
+
+def p_of(edges: np.ndarray, is_nearest: np.ndarray, seed: int) -> float:
+    labels = permuted_within(is_nearest, strata_of(PLACE), 400, np.random.default_rng(seed))
+    coefficients = edge_coefficients(np.vstack([is_nearest, labels]), PLACE, edges)
+    return float((coefficients >= coefficients[0]).mean())
+
+
+def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_author_do() -> None:
+    strata = strata_of(PLACE)
+    authors = permuted_within(IS_NEAREST, strata, 40, np.random.default_rng(1))
+    by_place = [p_of(PLACE + RNG.normal(0, 1, 600), author, i) for i, author in enumerate(authors)]
+    assert np.mean(np.array(by_place) < 0.05) <= 0.15  # 2 of 40 are expected; more than 6 happen once in 300 times
+    assert p_of(0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) < 0.01
+    assert p_of(-0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) > 0.9
+
+
+def test_permutations_keep_the_labels_of_each_stratum() -> None:
+    strata = strata_of(PLACE)
+    assert (np.bincount(strata) == 30).all() and len(np.unique(strata_of(PLACE[:400]))) == 10
+    permuted = permuted_within(IS_NEAREST, strata, 5, np.random.default_rng(0))
+    for stratum in range(20):
+        assert (permuted[:, strata == stratum].sum(axis=1) == IS_NEAREST[strata == stratum].sum()).all()
+    assert (permuted != IS_NEAREST).any(axis=1).all()
+
+
+def test_the_gap_is_a_mean_over_strata_weighted_by_the_smaller_side() -> None:
+    decision = np.array([3.0, 1.0, 5.0, 0.0, 4.0, 4.0])
+    is_nearest = np.array([True, False, True, True, False, False])
+    strata = np.array([0, 0, 1, 1, 1, 1])
+    counts = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 2, 0, 1, 1]])
+    assert choice_gap(decision, is_nearest, strata, counts) == pytest.approx([(2 - 1.5 * 2) / 3, (2 + 1 * 2) / 3])
+
+
+def test_area_under_the_curve_counts_ties_as_half() -> None:
+    assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
+
+
+def test_split_weights_keeps_the_sum_and_the_shares_within_each_set() -> None:
+    weights = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    left = torch.tensor([[True, True, False, False]])
+    right = torch.tensor([[False, False, True, False]])
+    split = split_weights(weights, left, right, torch.tensor([[np.log(3.0)]]))
+    assert split.tolist() == [pytest.approx([0.15, 0.30, 0.15, 0.4])]
+
+
+@cache
+def two_people() -> Items:
+    items = passage_items().of("next_pronoun_gender", TESTED)
+    return Items([pair for pair in items.pairs if pair.has_two])
+
+
+def test_a_head_whose_weights_are_split_evenly_chooses_nobody() -> None:
+    """Of a model whose only influence is one head, nothing of the decision is left but the stratum's mean."""
+    sites = Sites(copying_model([3.0]), two_people(), 1024)
+    head = Head(0, 0)
+    own = sites.log_odds(head)
+    same = sites.split_margins([head], [own])
+    even = sites.split_margins([head], [np.zeros_like(own)])
+    assert np.abs(same.mean(axis=1) - sites.clean.mean(axis=1)).max() < 0.1
+    assert np.ptp(even.mean(axis=1)) < 0.05 * np.ptp(sites.clean.mean(axis=1))

@@ -15,7 +15,7 @@ const state = {
   question: content.findings.length ? 0 : null,
   layer: 0,
   head: 0,
-  score: null, // a name of `measures`
+  score: null, // a name of content.measures
   time: END,
   sentence: null,
   query: null,
@@ -78,9 +78,6 @@ function largest(weights, n) {
 
 // Scores of heads
 
-// Of all tested texts, and of the sentence above; `centre` is white, and null: white is 0 and the largest full colour.
-const measures = { ...content.measures, effect: { label: "effect of removing each head", centre: null } };
-
 // The measures of all heads that a question has, after or during training; p only decides the dots.
 function measuresOf(finding) {
   const names = [...Object.keys(finding?.grids ?? {}), ...chartsOf(finding).filter(({ heads }) => heads).map(({ measure }) => measure)];
@@ -93,7 +90,6 @@ function chartsOf(finding) {
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.
 function scoresNow() {
-  if (state.score === "effect") return effectsNow();
   if (state.time === END) return question()?.grids[state.score] ?? null;
   const chart = chartsOf(question()).find(({ measure }) => measure === state.score);
   return chart?.heads[measured.indexOf(steps[state.time])] ?? null;

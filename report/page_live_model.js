@@ -120,48 +120,6 @@ function comparedWords(text) {
   return [first, ofTwin === first ? second : ofTwin];
 }
 
-// What removing each head changes: the log-odds of the compared words after the sentence, [layers][heads] in nats
-
-const effects = new Map(); // by text, step, edits and words
-let effectTimer = null;
-
-function effectsNow() {
-  const sentence = current();
-  if (!sentence || !live || reading(sentence.text).tokens.length > live.shape.context_length) return null;
-  const [text, edits, step] = [sentence.text, isLive(sentence) ? state.edits : [], liveStep()];
-  const words = comparedWords(text);
-  if (!comparison(passOf(text, edits, step), words)) return null;
-  const key = JSON.stringify([text, step, edits, words]);
-  if (!effects.has(key)) effects.set(key, perHead(() => null));
-  const found = effects.get(key);
-  clearTimeout(effectTimer);
-  if (found.flat().some((value) => value === null)) effectTimer = setTimeout(() => measureEffects(found, text, edits, step, words), 0);
-  return found;
-}
-
-// Remove one head after the other, for at most 30 ms before the page may answer the user again.
-function measureEffects(found, text, edits, step, words) {
-  const before = comparison(passOf(text, edits, step), words).logOdds;
-  const start = performance.now();
-  for (const [layer, row] of found.entries()) {
-    for (const head of row.keys()) {
-      if (row[head] !== null || performance.now() - start > 30) continue;
-      const removed = passOf(text, [...edits, { kind: "remove", layer, head }], step);
-      row[head] = comparison(removed, words).logOdds - before;
-    }
-  }
-  update({ revision: state.revision + 1 });
-}
-
-function effectMeaning() {
-  const sentence = current();
-  if (!sentence) return "";
-  const pair = comparedWords(sentence.text);
-  const [left, right] = pair.map((word) => label(word));
-  if (!pair.every((word) => formsOf(word).length)) return `“${left}” and “${right}” cannot be compared: both must be one token of this model.`;
-  return `Change of log p(${left}) − log p(${right}) after the sentence above when the head is removed, in nats. One sentence is an illustration, not a test.`;
-}
-
 // The link whose cut changes the log-odds of the compared words most, with the present changes: from the last word to any
 // other but the start, where heads rest. Null if the words cannot be compared or there is no such link.
 function decidingLink(text) {

@@ -4,6 +4,7 @@
 const MOST_LINES = 24; // arcs of one head
 const LEAST_WEIGHT = 0.005; // that has an arc
 const SLANT = -60; // degrees, of labels that have no room side by side
+let drawnText = null; // of the present picture
 const pen = document.createElement("canvas").getContext("2d");
 
 function hueOf(layer, head) {
@@ -23,10 +24,14 @@ function drawLines() {
   const cards = perHead((layer, head) => headCard(sentence, layer, head)).flat();
   const kind = cards.length > 8 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
+  const left = drawnText === sentence.text ? document.querySelector("#live-lines .scroll").scrollLeft : null;
+  const top = document.querySelector("#live-lines .heads-row")?.scrollTop ?? 0;
   show("live-lines", title, region, heads);
+  drawnText = sentence.text;
 
-  // A long text is shown from its end; arrow keys move between lines, words and heads.
-  if (Number(picture.getAttribute("width")) > state.width) region.scrollLeft = region.scrollWidth;
+  // A long text is shown from its end, until the reader scrolls; arrow keys move between lines, words and heads.
+  if (Number(picture.getAttribute("width")) > state.width) region.scrollLeft = left ?? region.scrollWidth;
+  if (top) heads.scrollTop = top;
   arrowKeys([...region.querySelectorAll(".link[tabindex]")], 1);
   arrowKeys([...region.querySelectorAll(".word")], 1);
   arrowKeys([...heads.querySelectorAll(".pick")], nHead);

@@ -299,6 +299,19 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         assert focused() == "word-1" and "“One”" in view.page.locator("#live-lines h2").inner_text()
 
 
+def test_a_long_text_is_shown_from_its_end_and_stays_where_the_reader_scrolls(show: Show) -> None:
+    with show(viewport={"width": 390, "height": 844}) as view:
+        view.type("the cat sat on the mat because it " * 3)
+        region = view.page.locator("#live-lines .scroll")
+        end = region.evaluate("(part) => part.scrollLeft")
+        assert end > 0
+        region.evaluate("(part) => (part.scrollLeft = 5)")
+        view.line("cat").evaluate("(end) => end.parentNode.dispatchEvent(new MouseEvent('click'))")
+        assert n_changes(view) == 1 and region.evaluate("(part) => part.scrollLeft") == 5
+        view.type("the cat sat on the mat because they " * 3)
+        assert region.evaluate("(part) => part.scrollLeft") == pytest.approx(end, abs=40)
+
+
 def test_changes_stay_with_their_words(show: Show) -> None:
     with show() as view:
         for head in ("L0H0", "L1H3"):

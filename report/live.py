@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -159,13 +160,14 @@ def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
 
 
 def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> WeightHistory:
-    """Return the weights at steps other than `last`, evenly chosen if there is no room for all."""
+    """Return the weights at steps other than `last`; those close to the step before go if there is no room."""
     if history is None:
         return WeightHistory([], [])
     chosen = [i for i, step in enumerate(history.steps) if step != last]
     room = MAX_HISTORY_CHARACTERS // len(history.data[0])
     if len(chosen) > room:
         omissions.append(f"the weights at {len(chosen) - room} of {len(chosen)} steps of training, for their size")
-        places = torch.linspace(0, len(chosen) - 1, room).round().int().tolist()
-        chosen = [chosen[place] for place in places]
+    while len(chosen) > room:  # the first steps are close together, and no link has appeared yet
+        gaps = [history.steps[after] - history.steps[before] for before, after in pairwise(chosen[:-1])]
+        del chosen[1 + gaps.index(min(gaps))]
     return WeightHistory([history.steps[i] for i in chosen], [history.data[i] for i in chosen])

@@ -9,8 +9,9 @@ function drawQuestions() {
 // The head, the first score and the first sentences of a question.
 function selectQuestion(i) {
   const [layer, head] = content.findings[i].place;
-  update({ question: i, layer, head, score: measuresOf(content.findings[i])[0] ?? "weight" });
-  selectSentence();
+  const ids = content.findings[i].sentences;
+  const score = measuresOf(content.findings[i])[0] ?? null;
+  update({ question: i, layer, head, score, group: sentences.get(ids[0])?.group ?? null, row: null });
 }
 
 function showQuestion() {
@@ -19,26 +20,34 @@ function showQuestion() {
   }
 }
 
-document.documentElement.classList.add("scripts");
-document.getElementById("explorer").hidden = sentences.size === 0 && !question() && !live;
-document.getElementById("attention").hidden = content.sentences.length === 0 && !live;
-document.getElementById("training").hidden = !training;
-document.getElementById("slider").hidden = steps.length === 0;
-drawLive();
-if (question()) selectQuestion(0);
-else selectSentence();
-redrawOn("question", showQuestion);
-redrawOn("question layer head score time sentence query target edits revision pair", drawHeads);
-redrawOn("question sentence", drawGroups);
-redrawOn("question sentence layer head time query edits revision", drawCards);
-redrawOn("sentence layer head time score query target edits revision", drawSentence);
-redrawOn("question layer head time", drawCharts);
-redrawOn("question", drawScoreChoice);
-for (const draw of [drawQuestions, drawSlider]) draw();
-for (const { draw } of views) draw();
-if (!openLink()) openNamed();
-addEventListener("hashchange", () => {
+// What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
+function openAddress() {
+  const wasLesson = state.lesson > 0;
+  if (openLesson()) return;
+  document.getElementById("slider").hidden = steps.length === 0;
+  if (wasLesson) update({ edits: [], time: END, playing: false });
   if (openLink()) return;
   if (live && !location.hash) setText(live.text);
   openNamed();
-});
+}
+
+document.documentElement.classList.add("scripts");
+document.getElementById("live").hidden = sentences.size === 0 && !live;
+document.getElementById("heads").hidden = measuresOf(question()).length === 0;
+document.getElementById("attention").hidden = content.sentences.length === 0;
+document.getElementById("training").hidden = !training;
+state.sentence = content.sentences[0]?.id ?? null;
+drawLive();
+if (question()) selectQuestion(0);
+redrawOn("question", showQuestion);
+redrawOn("question layer head score time", drawHeads);
+redrawOn("question group layer head time revision", drawGroups);
+redrawOn("question layer head time", drawCharts);
+redrawOn("question", drawScoreChoice);
+for (const draw of [drawQuestions, drawSlider]) draw();
+state.width = document.getElementById("live-lines").clientWidth || state.width;
+for (const { draw } of views) draw();
+openAddress();
+addEventListener("hashchange", openAddress);
+const resized = new ResizeObserver(([{ contentRect }]) => contentRect.width && update({ width: contentRect.width }));
+resized.observe(document.getElementById("live-lines"));

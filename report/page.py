@@ -25,7 +25,8 @@ from report.tables import Table
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
     "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_heads", "page_sentences",
-    "page_training", "page_live", "page",
+    "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_link", "page_lesson",
+    "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line

@@ -2,24 +2,31 @@
 
 const content = JSON.parse(document.getElementById("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
+const live = content.live.model;
 const training = content.training;
-const steps = training ? training.steps : [];
+const measured = training ? training.steps : []; // that have scores of the heads
+// The slider's steps: those whose weights the page has, else those with scores.
+const steps = live && live.earlier.steps.length ? live.earlier.steps.filter((step) => step !== live.step) : measured;
 const END = steps.length; // the slider's last position: the trained model on the test split
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
-// `query` and `target` are positions of words in the selected sentence; null: the sentence's default.
+// `query` is the position of a word in the selected sentence; null: the sentence's default.
 const state = {
   question: content.findings.length ? 0 : null,
   layer: 0,
   head: 0,
-  score: "weight", // a name of content.measures, or of the selected sentence: "weight" or "effect"
+  score: null, // a name of content.measures
   time: END,
   sentence: null,
   query: null,
-  target: null,
-  other: null, // the word that exchanges its weight with the target
   edits: [], // of the live model, as in page_live_model.js
   pair: null, // two words whose probabilities the user compares; null: those of comparedWords
+  row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
+  isOpen: false, // the list of these cells
+  group: null, // of the stored sentences
+  lesson: 0, // 1 to 5; 0: the whole page
+  playing: false,
+  width: 800, // of the picture of the lines, in pixels
   revision: 0, // counts the changes of the live sentences and of what is computed about them
 };
 const views = []; // {inputs: names in `state`, draw}
@@ -36,6 +43,10 @@ function update(changes) {
 
 function question() {
   return content.findings[state.question] ?? null;
+}
+
+function current() {
+  return sentences.get(state.sentence) ?? null;
 }
 
 // Attention weights
@@ -59,28 +70,13 @@ function queryOf(sentence) {
   return selected ?? sentence.query[0] ?? sentence.words.length - 1;
 }
 
-// The attended word of interest: the antecedent, else the word with the most weight between the start and the query.
-function targetOf(sentence) {
-  const selected = sentence.id === state.sentence ? state.target : null;
-  return selected ?? sentence.antecedents[0] ?? largest(attentionRow(sentence, queryOf(sentence)), 1)[0] ?? 0;
-}
-
 // Positions of the n largest weights, without the start token.
 function largest(weights, n) {
   const positions = [...weights.keys()].slice(1).filter((position) => weights[position] > 0);
   return positions.sort((a, b) => weights[b] - weights[a]).slice(0, n);
 }
 
-function roleOf(sentence, position) {
-  if (sentence.antecedents.includes(position)) return "antecedent";
-  return sentence.distractors.includes(position) ? "distractor" : "plain";
-}
-
 // Scores of heads
-
-// Of the selected sentence, and of all tested texts; `centre` is white, and null: white is 0 and the largest full colour.
-const OF_SENTENCE = { weight: { label: "attention weight", centre: 0 }, effect: { label: "effect of removing each head", centre: null } };
-const measures = { ...content.measures, ...OF_SENTENCE };
 
 // The measures of all heads that a question has, after or during training; p only decides the dots.
 function measuresOf(finding) {
@@ -94,17 +90,9 @@ function chartsOf(finding) {
 
 // Scores [layers][heads] at the slider's step; null if they were not measured then.
 function scoresNow() {
-  if (state.score === "weight") return attentionOfLink();
-  if (state.score === "effect") return effectsNow();
-  if (state.time === END) return question().grids[state.score] ?? null;
-  return chartsOf(question()).find(({ measure }) => measure === state.score)?.heads[state.time] ?? null;
-}
-
-function attentionOfLink() {
-  const sentence = sentences.get(state.sentence);
-  if (!sentence) return null;
-  const [query, target] = [queryOf(sentence), targetOf(sentence)];
-  return perHead((layer, head) => attentionRow(sentence, query, layer, head)[target]);
+  if (state.time === END) return question()?.grids[state.score] ?? null;
+  const chart = chartsOf(question()).find(({ measure }) => measure === state.score);
+  return chart?.heads[measured.indexOf(steps[state.time])] ?? null;
 }
 
 function perHead(value) {

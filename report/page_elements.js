@@ -51,6 +51,31 @@ function button(text, act, attributes = {}) {
   return node;
 }
 
+// Move a property from the value that the same thing had; not for readers who want no motion.
+const isStill = matchMedia("(prefers-reduced-motion: reduce)");
+const values = new Map(); // of moved properties, by the thing
+
+function moveFrom(node, thing, property, value) {
+  if (!isStill.matches) node.animate([{ [property]: values.get(thing) ?? "0" }, { [property]: value }], 300);
+  values.set(thing, value);
+}
+
+// A wide part that scrolls must be reachable by the keyboard, so it has a name.
+function scrolled(name, part) {
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, part);
+}
+
+// Make a shape a button, for the mouse and the keyboard.
+function pressable(node, act, attributes) {
+  node.addEventListener("click", act);
+  node.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act(event);
+  });
+  return fill(node, { role: "button", ...attributes }, []);
+}
+
 function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
   const list = element("select", { "data-name": legend }, ...items);

@@ -1,12 +1,12 @@
 // All heads as a grid of buttons (layers down, heads across), coloured by one score.
 
 function drawScoreChoice() {
-  const ofSentence = [...(content.sentences.length || live ? ["weight"] : []), ...(live ? ["effect"] : [])];
-  const options = [...measuresOf(question()), ...ofSentence].map((name) => [name, measures[name].label]);
+  const options = measuresOf(question()).map((name) => [name, content.measures[name].label]);
   show("score-choice", options.length > 1 ? menu("Colour by", options, state.score, (score) => update({ score })) : null);
 }
 
 function drawHeads() {
+  if (!state.score) return;
   const scores = scoresNow();
   const numbers = Array.from({ length: nHead }, (_, head) => element("th", { scope: "col" }, `H${head}`));
   const rows = perHead((layer, head) => headButton(layer, head, scores)).map((buttons, layer) =>
@@ -14,7 +14,7 @@ function drawHeads() {
   );
   const table = element(
     "table",
-    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${measures[state.score].label}` },
+    { class: nHead > 6 ? "heads small" : "heads", role: "grid", "aria-label": `Heads by ${content.measures[state.score].label}` },
     element("thead", {}, element("tr", {}, element("td"), ...numbers)),
     element("tbody", {}, ...rows),
   );
@@ -28,8 +28,8 @@ function headButton(layer, head, scores) {
   const value = scores ? scores[layer][head] : null;
   const isSelected = layer === state.layer && head === state.head;
   const p = question()?.grids.p?.[layer][head] ?? 1; // null: not tested
-  const isMarked = state.time === END && !OF_SENTENCE[state.score] && p < content.max_p;
-  const facts = [`layer ${layer} head ${head}`, `${measures[state.score].label} ${number(value)}`];
+  const isMarked = state.time === END && p < content.max_p;
+  const facts = [`layer ${layer} head ${head}`, `${content.measures[state.score].label} ${number(value)}`];
   if (isMarked) facts.push("significant after correction for all heads");
   if (isChosen(layer, head)) facts.push("chosen by the probe");
   const select = button(number(value), () => update({ layer, head }), {
@@ -51,7 +51,7 @@ function headButton(layer, head, scores) {
 // -1: full orange, 0: no colour, 1: full blue.
 function tintOf(value, scores) {
   if (value === null) return 0;
-  const { centre } = measures[state.score];
+  const { centre } = content.measures[state.score];
   if (centre === null) return value / Math.max(0.1, ...scores.flat().map(Math.abs));
   return Math.max(-1, Math.min(1, (value - centre) / (1 - centre)));
 }
@@ -59,22 +59,14 @@ function tintOf(value, scores) {
 function keysOf(scores) {
   const key = (kind, text) => element("span", { class: "key" }, element("i", { class: kind }), ` ${text}`);
   const keys = question() ? [key("ring", "chosen by the probe"), key("dot", `corrected p below ${content.max_p}, trained model`)] : [];
-  const { centre } = measures[state.score];
+  const { centre } = content.measures[state.score];
   if (centre === 0 || !scores) return keys; // one colour
-  let [blue, orange] = [`above ${centre ?? 0}`, `below ${centre ?? 0}`];
-  if (state.score === "effect") [blue, orange] = comparedWords(sentences.get(state.sentence).text).map((word) => `towards “${label(word)}”`);
+  const [blue, orange] = [`above ${centre ?? 0}`, `below ${centre ?? 0}`];
   return [...keys, key("swatch blue", blue), key("swatch orange", orange)];
 }
 
 function meaning(scores) {
-  if (state.score === "effect") return effectMeaning();
-  if (state.score === "weight") {
-    const sentence = sentences.get(state.sentence);
-    if (!sentence) return "";
-    const [query, target] = [queryOf(sentence), targetOf(sentence)].map((word) => label(sentence.words[word]));
-    return `The attention weight of each head from “${query}” to “${target}” in the sentence below.`;
-  }
-  const { label: name, meaning: means } = measures[state.score];
+  const { label: name, meaning: means } = content.measures[state.score];
   if (!scores) return `${name}: ${means}. Not measured ${state.time === END ? "after" : "during"} training.`;
   return `${name}: ${means}. Measured on ${state.time === END ? "the tested texts" : "a small fixed set of dev sentences"}.`;
 }

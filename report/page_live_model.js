@@ -1,22 +1,20 @@
 // The live model behind the page: which weights compute what is shown, and the passes, kept for a while.
 // An edit of the page names words: {kind, layer, head, query, target, other}; runModel's edits name tokens.
 
-const live = content.live.model;
 const liveTokenizer = live ? openTokenizer(live.tokenizer) : null;
+const SPECIAL = live ? { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" } : {};
 const liveModels = new Map(); // opened models by step
 const readings = new Map(); // texts as the model reads them, by text
 const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
 function hasHistory() {
-  return Boolean(live && live.earlier.steps.length);
+  return Boolean(live?.earlier.steps.length);
 }
 
-// The step whose weights compute what the slider shows: the last recorded one at or before it.
+// The step whose weights compute what the slider shows.
 function liveStep() {
-  if (!hasHistory() || state.time === END) return live.step;
-  const recorded = [...live.earlier.steps, live.step].sort((a, b) => a - b);
-  return recorded.findLast((step) => step <= steps[state.time]) ?? recorded[0];
+  return hasHistory() && state.time !== END ? steps[state.time] : live.step;
 }
 
 function liveModel(step) {
@@ -70,18 +68,15 @@ function tokenEdits(read, edits) {
 
 // Probabilities
 
-// The n most probable next words with their probabilities.
+// The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
 function nextWords(pass, n) {
   const chances = softmax(logitsOf(pass.run));
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
-  const nameOf = (id) => ({ [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" })[id] ?? textOfToken(liveTokenizer, id);
-  return best.map((id) => [nameOf(id), chances[id]]);
+  return best.map((id) => [tokenName(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }
 
-// Next words of a sentence at the slider's step, where these are shown.
-function nextNow(sentence) {
-  const pass = livePass(sentence);
-  return pass && (isLive(sentence) || sentence.next.length) ? nextWords(pass, 5) : sentence.next;
+function tokenName(id) {
+  return SPECIAL[id] ?? textOfToken(liveTokenizer, id);
 }
 
 // The tokens that write a word alone: after a space or not, with a small or a capital letter.
@@ -123,48 +118,6 @@ function comparedWords(text) {
   const written = isCapital ? other.slice(0, 1).toUpperCase() + other.slice(1) : other;
   const [[ofTwin]] = comparable(text.slice(0, spans.at(-1)[0]) + written, 1);
   return [first, ofTwin === first ? second : ofTwin];
-}
-
-// What removing each head changes: the log-odds of the compared words after the sentence, [layers][heads] in nats
-
-const effects = new Map(); // by text, step, edits and words
-let effectTimer = null;
-
-function effectsNow() {
-  const sentence = sentences.get(state.sentence);
-  if (!sentence || !live || reading(sentence.text).tokens.length > live.shape.context_length) return null;
-  const [text, edits, step] = [sentence.text, isLive(sentence) ? state.edits : [], liveStep()];
-  const words = comparedWords(text);
-  if (!comparison(passOf(text, edits, step), words)) return null;
-  const key = JSON.stringify([text, step, edits, words]);
-  if (!effects.has(key)) effects.set(key, perHead(() => null));
-  const found = effects.get(key);
-  clearTimeout(effectTimer);
-  if (found.flat().some((value) => value === null)) effectTimer = setTimeout(() => measureEffects(found, text, edits, step, words), 0);
-  return found;
-}
-
-// Remove one head after the other, for at most 30 ms before the page may answer the user again.
-function measureEffects(found, text, edits, step, words) {
-  const before = comparison(passOf(text, edits, step), words).logOdds;
-  const start = performance.now();
-  for (const [layer, row] of found.entries()) {
-    for (const head of row.keys()) {
-      if (row[head] !== null || performance.now() - start > 30) continue;
-      const removed = passOf(text, [...edits, { kind: "remove", layer, head }], step);
-      row[head] = comparison(removed, words).logOdds - before;
-    }
-  }
-  update({ revision: state.revision + 1 });
-}
-
-function effectMeaning() {
-  const sentence = sentences.get(state.sentence);
-  if (!sentence) return "";
-  const pair = comparedWords(sentence.text);
-  const [left, right] = pair.map((word) => label(word));
-  if (!pair.every((word) => formsOf(word).length)) return `“${left}” and “${right}” cannot be compared: both must be one token of this model.`;
-  return `Change of log p(${left}) − log p(${right}) after the sentence below when the head is removed, in nats. One sentence is an illustration, not a test.`;
 }
 
 // The link whose cut changes the log-odds of the compared words most, with the present changes: from the last word to any

@@ -48,7 +48,7 @@ function runModel(model, tokens, edits = [], base = null, first = base ? Math.mi
   const width = shape.d_model;
   if (base && first === tokens.length) return base;
   const x = embed(model, tokens);
-  const run = { model, tokens, keys: [], values: [], weights: [], stream: x };
+  const run = { model, tokens, edits, queries: [], keys: [], values: [], weights: [], stream: x };
   layers.forEach((layer, index) => {
     // Attention reads the normalised stream and adds to it.
     const input = normalised(x, layer.norm_1, shape.norm_eps, first);
@@ -60,9 +60,11 @@ function runModel(model, tokens, edits = [], base = null, first = base ? Math.mi
       rotate(key, model, first);
     }
     if (base) {
+      query.set(base.queries[index].subarray(0, first * width));
       key.set(base.keys[index].subarray(0, first * width));
       value.set(base.values[index].subarray(0, first * width));
     }
+    run.queries.push(query);
     run.keys.push(key);
     run.values.push(value);
     const ofLayer = edits.filter((edit) => edit.layer === index);
@@ -211,19 +213,27 @@ function attention(model, query, key, value, edits, first, earlier) {
   return { output, weights };
 }
 
-// The weights of the last of these tokens on all of them; they sum to 1.
-function setWeights(weights, { shape, width }, query, key, head) {
-  const row = weights.length - 1;
+// The scores of the token `row` on itself and all tokens before it, [row + 1].
+function scoresOf({ shape, width }, query, key, head, row) {
   const scale = shape.scale === "none" ? 1 : 1 / Math.sqrt(width);
-  const slope = shape.position === "alibi" ? 2 ** ((-8 * (head + 1)) / shape.n_head) : 0;
   const at = row * shape.d_model + head * width;
-  for (let token = 0; token <= row; token++) {
+  return Float64Array.from({ length: row + 1 }, (_, token) => {
     const from = token * shape.d_model + head * width;
-    let score = 0;
-    for (let i = 0; i < width; i++) score += query[at + i] * key[from + i];
-    weights[token] = score * scale - slope * (row - token);
-  }
-  if (shape.weighting === "sum") weights.forEach((score, i) => (weights[i] = Math.max(score, 0) + 1e-4));
+    let sum = 0;
+    for (let i = 0; i < width; i++) sum += query[at + i] * key[from + i];
+    return sum * scale - slopeOf(shape, head) * (row - token);
+  });
+}
+
+// What ALiBi takes from a score for each token of distance.
+function slopeOf(shape, head) {
+  return shape.position === "alibi" ? 2 ** ((-8 * (head + 1)) / shape.n_head) : 0;
+}
+
+// The weights of the last of these tokens on all of them; they sum to 1.
+function setWeights(weights, model, query, key, head) {
+  weights.set(scoresOf(model, query, key, head, weights.length - 1));
+  if (model.shape.weighting === "sum") weights.forEach((score, i) => (weights[i] = Math.max(score, 0) + 1e-4));
   else weights.set(softmax(weights));
   const sum = weights.reduce((a, b) => a + b);
   weights.forEach((weight, i) => (weights[i] = weight / sum));
@@ -244,4 +254,44 @@ function exchangeWeights(weights, left, right) {
   };
   distribute(left, ofLeft, ofRight);
   distribute(right, ofRight, ofLeft);
+}
+
+// How the weights of a head at the token `row` come about: one row for each token, with K cells each. `weight` is with the
+// run's edits, `share` without those of this head; `moved` is weight times value. A later token is masked: its weight is 0.
+function explained(run, layer, head, row) {
+  const { model, tokens } = run;
+  const { d_model: stride } = model.shape;
+  const queries = run.queries[layer];
+  const keys = run.keys[layer];
+  const part = (x, token) => x.slice(token * stride + head * model.width, token * stride + (head + 1) * model.width);
+  const shares = new Float32Array(row + 1);
+  setWeights(shares, model, queries, keys, head);
+  const scores = scoresOf(model, queries, keys, head, row);
+  const query = part(queries, row);
+  const isRemoved = run.edits.some((edit) => edit.kind === "remove" && edit.layer === layer && edit.head === head);
+  const rows = tokens.map((id, token) => {
+    const key = part(keys, token);
+    const products = key.map((cell, i) => cell * query[i]);
+    const weight = run.weights[layer][head][row * tokens.length + token];
+    const moved = part(run.values[layer], token).map((cell) => (isRemoved ? 0 : weight * cell));
+    const sum = Float64Array.from(key, (cell, i) => cell * query[i]).reduce((a, b) => a + b);
+    return { key, products, sum, score: scores[token] ?? -Infinity, share: shares[token] ?? 0, weight, moved };
+  });
+  return { query, rows };
+}
+
+// The vector [K] whose product with the output of a head at the token `row` is what the head adds there to the logit of the
+// token `id`; the divisor of the final norm is held fixed.
+function pulledBack({ model, stream }, layer, head, row, id) {
+  const { shape, weights, layers, width } = model;
+  const inside = shape.d_model;
+  const gain = weights["final_norm.gain"];
+  const at = stream.subarray(row * inside, (row + 1) * inside);
+  const scale = 1 / Math.sqrt(at.reduce((sum, cell) => sum + cell * cell, 0) / inside + shape.norm_eps);
+  const result = new Float64Array(width);
+  for (let out = 0; out < inside; out++) {
+    const direction = scale * gain[out] * weights["token_embedding.weight"][id * inside + out];
+    for (let i = 0; i < width; i++) result[i] += direction * layers[layer].output[out * inside + head * width + i];
+  }
+  return result;
 }

@@ -4,34 +4,54 @@ const WIDTH = 380; // of a chart, in units of its viewBox
 const HEIGHT = 200;
 const EDGE = { left: 40, right: 12, top: 12, bottom: 24 };
 
+const PLAY = 700; // milliseconds for each step
+let playTimer = null;
+
 function drawSlider() {
   if (!hasHistory()) document.querySelector("#training .lead")?.remove(); // nothing above moves
   if (!steps.length) return;
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
-  range.addEventListener("input", () => update({ time: Number(range.value) }));
-  show("slider", range, element("output", { for: "step", id: "step-name" }));
-  redrawOn("time", () => {
+  range.addEventListener("input", () => {
+    stopPlaying();
+    update({ time: Number(range.value) });
+  });
+  const play = button("", () => (playTimer ? stopPlaying() : playFrom(0)), { id: "play" });
+  show("slider", hasHistory() ? play : null, range, element("output", { for: "step", id: "step-name" }));
+  redrawOn("time playing", () => {
     range.value = state.time; // a link may have changed it
-    const name = state.time === END ? "trained model, test split" : stepName(steps[state.time]);
-    range.setAttribute("aria-valuetext", name);
-    show("step-name", name);
+    range.setAttribute("aria-valuetext", stepName());
+    show("step-name", stepName());
+    play.textContent = state.playing ? "❚❚ stop" : "▶ play training";
   });
 }
 
-// The step of the weights that are shown, and that of the scores where it is a later one.
-function stepName(step) {
-  const shown = hasHistory() ? liveStep() : step;
-  const scores = shown === step ? "" : `scores of step ${step.toLocaleString("en")}, `;
-  return `step ${shown.toLocaleString("en")}, ${scores}dev split`;
+// The step of the weights that are shown; without such weights, that of the scores.
+function stepName() {
+  const step = (state.time === END ? live?.step : null) ?? steps[state.time];
+  if (step === undefined) return "trained model";
+  const name = `step ${step.toLocaleString("en")}`;
+  if (state.time === END) return `${name}, trained`;
+  return hasHistory() ? name : `scores of ${name}`;
+}
+
+function playFrom(time) {
+  playTimer = time < END ? setTimeout(playFrom, PLAY, time + 1) : null;
+  update({ time, playing: time < END });
+}
+
+function stopPlaying() {
+  clearTimeout(playTimer);
+  playTimer = null;
+  update({ playing: false });
 }
 
 // {title, steps, lines: [{name, values, kind}], low, high}; kind "head" is the curve that the cursor follows.
 function chartsNow() {
   const { layer, head } = state;
   const charts = chartsOf(question()).map(({ heads, lines, ...chart }) => {
-    if (!heads) return { ...chart, steps, lines };
+    if (!heads) return { ...chart, steps: measured, lines };
     const selected = { name: headName(layer, head), kind: "head", values: heads.map((values) => values[layer][head]) };
-    return { ...chart, steps, lines: [...lines, ...otherHeads(heads), selected] };
+    return { ...chart, steps: measured, lines: [...lines, ...otherHeads(heads), selected] };
   });
   const { loss } = training;
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];
@@ -55,7 +75,7 @@ function chartFigure({ title, steps: at, lines, low: lowest, high: highest }) {
   const values = lines.flatMap((curve) => curve.values).filter((value) => value !== null);
   const low = lowest ?? Math.min(...values);
   const high = Math.max(highest ?? Math.max(...values), low + 1e-3);
-  const last = Math.max(at.at(-1), steps.at(-1) ?? 0, 1);
+  const last = Math.max(at.at(-1), 1);
   const x = (step) => EDGE.left + (step / last) * (WIDTH - EDGE.left - EDGE.right);
   const y = (value) => HEIGHT - EDGE.bottom - ((value - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
 

@@ -1,6 +1,7 @@
 """A real browser for the page's tests, Debian's Chromium with no way to any network, and pages shown in it."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -54,17 +55,30 @@ class Opened:
         return [float(text) for text in self.page.locator("#heads-grid button").all_inner_texts()]
 
     def word_weights(self) -> list[float]:
-        """Return the weight in every word of the selected sentence; below 0.005 it is not shown."""
-        return [float(text.strip() or 0) for text in self.page.locator("#words small").all_inner_texts()]
+        """Return the weight on every word from the first to the chosen one, as the titles of the lines say it."""
+        titles = self.page.locator("#live-lines .link title").all_text_contents()
+        return [float(re.search(r": (\d\.\d\d)", title)[1]) for title in titles]
+
+    def line(self, word: str) -> Any:
+        """Return the end of the chosen head's line to a word, where it can be clicked."""
+        titles = self.page.locator("#live-lines .link title").all_text_contents()
+        place = next(i for i, title in enumerate(titles) if f"to “{word}”" in title)
+        return self.page.locator(f"#live-lines [data-name=line-{place}] rect")
+
+    def open_evidence(self) -> None:
+        self.page.locator("#evidence > summary").click()
+
+    def pick(self, head: str) -> None:
+        self.page.locator(f"#live-lines .pick[data-name={head}]").click()
 
     def check(self) -> None:
         assert self.complaints == []
         assert self.requests == [self.url], "it asked for more than itself"
 
 
-def shown_weights(row: Any) -> Any:
+def shown_weights(row: Any, query: int) -> Any:
     """Return what `Opened.word_weights` shows of a row of attention weights."""
-    return pytest.approx([weight if weight >= 0.005 else 0 for weight in row], abs=0.0051)
+    return pytest.approx(list(row[: query + 1]), abs=0.0051)
 
 
 def _absent(reason: str) -> None:

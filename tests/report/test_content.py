@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data.config import TextConfig, TokenizerKind
@@ -134,9 +133,10 @@ def test_a_small_model_is_exact_and_a_larger_one_is_asked_for_and_rounded(monkey
     assert live_model(RUN, None, None, True, []).type == "float16"
 
 
-def test_earlier_steps_beyond_the_limit_are_thinned_evenly() -> None:
-    history = WeightHistory(list(range(61)), ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * 61)
+def test_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
+    steps = [0, 5, 11, 22, 44, 88, 175, 350, 700, 1050]  # of the default run
+    history = WeightHistory(steps, ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * len(steps))
     omissions: list[str] = []
-    earlier = live_model(replace(RUN, step=60), None, history, None, omissions).earlier
-    assert len(earlier.data) == len(earlier.steps) == 8 and (earlier.steps[0], earlier.steps[-1]) == (0, 59)
-    assert np.ptp(np.diff(earlier.steps)) <= 1 and omissions[0].startswith("the weights at 52 of 60 steps")
+    earlier = live_model(replace(RUN, step=1400), None, history, None, omissions).earlier
+    assert earlier.steps == [0, 22, 44, 88, 175, 350, 700, 1050] and len(earlier.data) == 8
+    assert omissions[0].startswith("the weights at 2 of 10 steps")

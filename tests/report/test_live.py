@@ -1,9 +1,7 @@
 """The live section of the report page shows what torch computes, after typing and after each change."""
 
-import re
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -39,24 +37,19 @@ def expected_words(text: str, edits: list[HeadEdit] | None = None, model: Transf
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 
 
-def field(view: Opened, label: str) -> Any:
-    """Return the menu or the field of the live section with this label."""
-    return view.page.locator(f"#live .menu:has(span:text-is('{label}')) :is(select, input)")
-
-
-def press(view: Opened, name: str, times: int = 1) -> None:
-    for _ in range(times):
-        view.page.locator("#live").get_by_role("button", name=name, exact=True).click()
+def press(view: Opened, name: str) -> None:
+    view.page.get_by_role("button", name=name, exact=True).click()
 
 
 def check_weights(view: Opened, model: TransformerView, text: str, layer: int, head: int, word: str) -> None:
     """Compare the row of words with the attention of torch."""
-    row = word_attention(model, [read(text)])[0][layer, head, read(text).words.index(word)]
-    assert view.word_weights() == shown_weights(row)
+    query = read(text).words.index(word)
+    row = word_attention(model, [read(text)])[0][layer, head, query]
+    assert view.word_weights() == shown_weights(row, query)
 
 
 def n_changes(view: Opened) -> int:
-    return view.page.locator("#live .edits li").count()
+    return view.page.locator(".edits li").count()
 
 
 def open_at(view: Opened, state: str) -> None:
@@ -75,36 +68,57 @@ def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(sh
         view.type(text)
         assert next_words(view) == expected_words(text)
         for layer, head in ((0, 1), (1, 2)):
-            view.page.locator(f"[data-name=L{layer}H{head}]").click()
+            view.pick(f"L{layer}H{head}")
             check_weights(view, VIEW, text, layer, head, "They")
         view.check()
 
 
-def test_every_change_shows_what_torch_computes_and_can_be_undone(show: Show) -> None:
+def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(show: Show) -> None:
     it, cat, buses = (read(TEXT).words.index(word) for word in ("It", "cat", "buses"))
-    steps = [
-        ({"Head": "L1H2"}, "Remove this head", remove_head(1, 2)),
-        ({"Head": "L0H1", "Its link from": str(it), "to": str(cat)}, "Cut the link", cut_link(0, 1, it, [cat])),
-        ({"Head": "L0H3", "or exchange its weight with that of": str(buses)}, "Exchange",
-         exchange_links(0, 3, it, [cat], [buses])),
-    ]  # fmt: skip
-    edits: list[HeadEdit] = []
+    removed, cut = remove_head(1, 2), cut_link(0, 1, it, [cat])
+    exchanged = exchange_links(0, 1, it, [cat], [buses])
     with show() as view:
-        for choices, name, edit in steps:
-            for label, value in choices.items():
-                field(view, label).select_option(value)
-            press(view, name)
-            edits.append(edit)
-            assert next_words(view) == expected_words(TEXT, edits) and n_changes(view) == len(edits)
-            assert next_words(view, "live-before") == expected_words(TEXT)
-        view.page.get_by_role("button", name="Undo: L0H1").click()
-        assert next_words(view) == expected_words(TEXT, [edits[0], edits[2]])
-        press(view, "Reset all changes")
+        press(view, "Remove L1H2")
+        assert next_words(view) == expected_words(TEXT, [removed])
+        view.pick("L0H1")
+        view.line("cat").click()
+        assert next_words(view) == expected_words(TEXT, [removed, cut]) and n_changes(view) == 2
+        assert next_words(view, "live-before") == expected_words(TEXT)
+        view.line("buses").click()  # the second line of the head: both change places
+        assert next_words(view) == expected_words(TEXT, [removed, exchanged]) and n_changes(view) == 2
+        press(view, "Undo")
+        assert next_words(view) == expected_words(TEXT, [removed, cut])
+        view.line("buses").click(modifiers=["Shift"])  # cut as well
+        both = [removed, cut, cut_link(0, 1, it, [buses])]
+        assert next_words(view) == expected_words(TEXT, both) and n_changes(view) == 3
+        for word in ("buses", "cat"):
+            view.line(word).click()
+        press(view, "Put back L1H2")
         assert next_words(view) == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
         view.check()
 
 
-def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) -> None:
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_change_moves_lines_and_bars_unless_the_reader_wants_no_motion(motion: str, show: Show) -> None:
+    moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
+    with show(reduced_motion=motion) as view:
+        view.line("cat").click()
+        assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
+        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
+
+
+def test_a_line_is_clicked_anywhere_on_its_arc(show: Show) -> None:
+    top = """(path) => {
+      const { x, y } = path.getPointAtLength(path.getTotalLength() / 2).matrixTransform(path.getScreenCTM());
+      return [x, y];
+    }"""
+    with show() as view:
+        view.page.mouse.click(*view.page.locator("[data-name=line-6] path.arc").evaluate(top))
+        assert "“cat” cut" in view.page.locator(".edits").inner_text()
+        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
+
+
+def test_the_line_that_decides_between_two_words_is_found(show: Show) -> None:
     tokens = torch.tensor([read(TEXT).tokens])
     ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
 
@@ -120,39 +134,44 @@ def test_the_heads_have_their_effect_and_the_deciding_link_is_found(show: Show) 
     with show() as view:
         view.type(TEXT)
         for label, word in (("Compare", "cat"), ("and", "buses")):
-            field(view, label).fill(word)
-            field(view, label).press("Tab")
-        view.page.get_by_label("Colour by").select_option("effect of removing each head")
-        view.page.wait_for_function("!document.querySelector('#heads-grid').innerText.includes('–')")
-        assert view.head_scores() == pytest.approx([change(remove_head(*place)) for place in heads], abs=0.0051)
-        press(view, "Find the link that decides")
-        assert field(view, "Head").input_value() == f"L{layer}H{head}"
-        assert field(view, "to").input_value() == str(target)
+            view.page.get_by_label(label, exact=True).fill(word)
+            view.page.get_by_label(label, exact=True).press("Tab")
+        press(view, "Find the line that decides")
+        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == f"L{layer}H{head}"
+        assert view.page.evaluate("document.activeElement.dataset.name") == f"line-{target}"
         view.page.locator("#step").fill("0")
-        assert [field(view, label).input_value() for label in ("Compare", "and")] == ["cat", "buses"]
-        field(view, "Compare").fill("two words")
-        field(view, "Compare").press("Tab")
-        for part in ("#live-odds", "#heads-legend"):
-            assert "cannot be compared" in view.page.locator(part).inner_text()
+        assert [view.page.get_by_label(label, exact=True).input_value() for label in ("Compare", "and")] == [
+            "cat",
+            "buses",
+        ]
+        view.page.get_by_label("Compare", exact=True).fill("two words")
+        view.page.get_by_label("Compare", exact=True).press("Tab")
+        assert "cannot be compared" in view.page.locator("#live-odds").inner_text()
 
 
-def test_the_slider_shows_every_sentence_with_the_weights_of_that_step(show: Show) -> None:
-    earlier = sample.model_of(JSON, LIVE.earlier.data[0])
+def test_the_slider_s_label_is_the_step_of_the_weights_that_every_sentence_is_shown_with(show: Show) -> None:
     with show() as view:
-        for position, step in enumerate(sample.STEPS):  # the label is the step of the weights
+        for position, step in enumerate(LIVE.earlier.steps):
             view.page.locator("#step").fill(str(position))
-            shown = max(each for each in (*LIVE.earlier.steps, LIVE.step) if each <= step)
-            assert view.page.locator("#step-name").inner_text().startswith(f"step {shown:,}, ")
-        assert next_words(view) == expected_words(TEXT)  # the step of the checkpoint itself
-        view.page.locator("#step").fill("3")  # between the recorded steps
-        assert next_words(view) == expected_words(TEXT, model=earlier)
-        check_weights(view, earlier, TEXT, 0, 1, "It")  # a stored sentence
+            assert view.page.locator("#step-name").inner_text() == f"step {step}"
+            earlier = sample.model_of(JSON, LIVE.earlier.data[position])
+            assert next_words(view) == expected_words(TEXT, model=earlier)
+            check_weights(view, earlier, TEXT, 0, 1, "It")
+        view.page.locator("#step").fill(str(len(LIVE.earlier.steps)))
+        assert view.page.locator("#step-name").inner_text() == f"step {LIVE.step:,}, trained"
+        assert next_words(view) == expected_words(TEXT)
+        view.page.locator("#play").click()
+        assert view.page.locator("#step-name").inner_text() == "step 0"
+        view.page.locator("#step-name:has-text('trained')").wait_for()
+        assert "play" in view.page.locator("#play").inner_text()
 
 
 def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) -> None:
     with show() as view:
         view.type("The zebra sat")
         assert "zebra" in view.page.locator("#live-notes").inner_text()
+        assert view.page.locator(".lines .unknown").text_content() == "zebra"
+        assert view.page.locator("#live-how th button").all_inner_texts() == ["(start)", "The", "(unknown)", "sat"]
         view.type("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
         assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
@@ -165,17 +184,18 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
 
 
 def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough(show: Show) -> None:
-    state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&pair=cat,dog&step=16"
+    state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&pair=cat,dog&step=100"
     with show() as view:
         open_at(view, state)
         assert view.page.locator("#live-text").input_value() == "The cat slept. It"
-        assert view.page.locator("#heads-grid [aria-pressed=true]").get_attribute("data-name") == "L1H3"
-        assert n_changes(view) == 2 and "step 16" in view.page.locator("#step-name").inner_text()
+        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == "L1H3"
+        assert n_changes(view) == 2 and "step 100" in view.page.locator("#step-name").inner_text()
         words = next_words(view)
-        view.page.locator("summary").click()
+        view.page.locator("#share summary").click()
         link = view.page.locator("#live-link").input_value()
+        assert "head=L1H3&query=4&" in link
         open_at(view, link)
-        view.page.locator("summary").click()
+        view.page.locator("#share summary").click()
         assert next_words(view) == words and view.page.locator("#live-link").input_value() == link
         view.page.goto(f"{view.url}#text=The+dog")
         view.page.wait_for_function("document.getElementById('live-text').value === 'The dog'")
@@ -187,8 +207,8 @@ def test_a_link_to_a_stored_sentence_opens_it_and_one_with_impossible_values_is_
         open_at(view, "yours-1")
         text = view.page.locator("#live-text")
         assert text.input_value() == "The fox thanked the hen because it was kind."
-        assert view.page.locator(".card[aria-pressed=true]").inner_text().startswith("The fox")
-        assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight && scrollY > 0")
+        assert view.page.locator(".card[aria-pressed=true]").count() == 0  # its group is not the one that is shown
+        assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight")
         for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
                       "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99&toString=1", "text=%ff%00"):  # fmt: skip
             open_at(view, state)
@@ -199,7 +219,7 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
     with show() as view:
         open_at(view, "text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1&cut=L0H0.5.3")
         expected = next_words(view)
-        view.page.locator("summary").click()
+        view.page.locator("#share summary").click()
         code = view.page.locator("#live-code").text_content()
 
     class Run:
@@ -237,46 +257,67 @@ def test_hostile_texts_stay_text(show: Show) -> None:
 def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     with show(color_scheme=scheme, viewport={"width": width, "height": 800}) as view:
-        view.page.locator("summary").click()
         view.type(f"{TEXT} zebra")
-        press(view, "Remove this head")
+        press(view, "Remove L0H1")
+        view.line("cat").click()
+        for summary in view.page.locator("summary").all():
+            summary.click()
         violations = axe.Axe().run(view.page).response["violations"]
-        assert [violation["id"] for violation in violations] == []
+        assert [(violation["id"], node["html"]) for violation in violations for node in violation["nodes"]] == []
         assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        open_at(view, "lesson=4")
+        assert axe.Axe().run(view.page).response["violations"] == []
 
 
 def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
     with show() as view:
-        focused = "document.activeElement.dataset.name ?? document.activeElement.tagName"
+        keyboard = view.page.keyboard
+
+        def focused() -> str:
+            return view.page.evaluate("document.activeElement.dataset.name ?? document.activeElement.id")
+
         view.page.locator("#live-text").focus()
-        reached = set()
-        for _ in range(12):
-            view.page.keyboard.press("Tab")
-            reached.add(view.page.evaluate(focused))
-        assert {"remove", "cut", "exchange", "find", "Head", "to", "INPUT", "SUMMARY"} <= reached
-        view.page.locator("[data-name=remove]").focus()
-        view.page.keyboard.press("Enter")
-        assert view.page.evaluate(focused) == "remove" and n_changes(view) == 1  # the focus stays
-        field(view, "to").focus()
-        view.page.keyboard.press("ArrowUp")
-        assert view.page.evaluate(focused) == "to"
-        view.page.locator("[data-name=undo-0]").focus()
-        view.page.keyboard.press("Enter")
-        assert view.page.evaluate(focused) == "remove"  # the next that makes sense
+        reached = []
+        while "find" not in reached and len(reached) < 60:
+            keyboard.press("Tab")
+            reached.append(focused())
+        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "find"} <= set(reached)
+        assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
+        view.page.locator("[data-name=line-6]").focus()
+        keyboard.press("Enter")
+        assert focused() == "line-6" and "“cat” cut" in view.page.locator(".edits").inner_text()
+        for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
+            keyboard.press(key)
+        assert next_words(view) == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])
+        view.page.locator("[data-name=undo]").focus()
+        for key in ("Enter", "Enter"):
+            keyboard.press(key)
+        assert n_changes(view) == 0
+        view.page.locator("[data-name=word-12]").focus()
+        for key in ("Home", "ArrowRight", " "):
+            keyboard.press(key)
+        assert focused() == "word-1" and "“One”" in view.page.locator("#live-lines h2").inner_text()
 
 
-def test_changes_stay_with_their_words_and_are_named_where_they_act(show: Show) -> None:
+def test_a_long_text_is_shown_from_its_end_and_stays_where_the_reader_scrolls(show: Show) -> None:
+    with show(viewport={"width": 390, "height": 844}) as view:
+        view.type("the cat sat on the mat because it " * 3)
+        region = view.page.locator("#live-lines .scroll")
+        end = region.evaluate("(part) => part.scrollLeft")
+        assert end > 0
+        region.evaluate("(part) => (part.scrollLeft = 5)")
+        view.line("cat").evaluate("(end) => end.parentNode.dispatchEvent(new MouseEvent('click'))")
+        assert n_changes(view) == 1 and region.evaluate("(part) => part.scrollLeft") == 5
+        view.type("the cat sat on the mat because they " * 3)
+        assert region.evaluate("(part) => part.scrollLeft") == pytest.approx(end, abs=40)
+
+
+def test_changes_stay_with_their_words(show: Show) -> None:
     with show() as view:
-        for head in ("L0H0", "L0H1", "L1H3"):
-            field(view, "Head").select_option(head)
-            press(view, "Exchange")
-        changes = view.page.locator("#live .edits li").all_inner_texts()
-        assert [set(re.findall("“(.*?)”", change)) for change in changes] == [{"It", "cat", "buses"}] * 3
-        press(view, "Remove this head", 2)  # the second changes nothing
-        assert n_changes(view) == 4
-        assert "L1H3 is removed" in view.page.locator("#sentence").inner_text()
-        view.page.locator("[data-name=L1H0]").click()
-        assert "is removed" not in view.page.locator("#sentence").inner_text()
+        for head in ("L0H0", "L1H3"):
+            view.pick(head)
+            view.line("cat").click()
+        press(view, "Remove L1H3")
         view.type("The dog slept. It")
-        assert "3 of your changes" in view.page.locator("#live-notes").inner_text()
+        assert "2 of your changes" in view.page.locator("#live-notes").inner_text()
         assert next_words(view) == expected_words("The dog slept. It", [remove_head(1, 3)])

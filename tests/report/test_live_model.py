@@ -24,7 +24,7 @@ from model.transformer import Transformer
 from probe.sentences import tokenize_text, word_attention
 from report.live import live_tokenizer
 from report.page import FOLDER
-from tests.tiny_models import VARIANTS, random_model
+from tests.tiny_models import VARIANTS, each_variant, random_model
 from training.weight_history import pack_parameters
 
 DEFAULT = {"n_head": 2, "d_model": 64, "d_mlp": 192, "context_length": 64}
@@ -43,6 +43,17 @@ RUN = """(task) => {
     let text = "";
     for (const part of bytes) for (const byte of part) text += String.fromCharCode(byte);
     return btoa(text);
+  });
+}"""
+EXPLAIN = """(task) => {
+  const model = openModel(task.shape, task.parameters, task.data, task.type);
+  return task.cases.map(({ tokens, edits, layer, head, row, id }) => {
+    const run = runModel(model, tokens, edits);
+    const { query, rows } = explained(run, layer, head, row);
+    const direction = pulledBack(run, layer, head, row, id);
+    const listed = (each) => ({ ...each, key: [...each.key], products: [...each.products], moved: [...each.moved] });
+    const adds = rows.map(({ moved }) => moved.reduce((sum, x, i) => sum + x * direction[i], 0));
+    return { query: [...query], rows: rows.map(listed), adds };
   });
 }"""
 READ = """({ tokenizer, texts }) => {
@@ -158,6 +169,59 @@ def test_the_page_computes_what_torch_computes(
         if not edits:
             weights, again = (each.attention_scores(tokens).softmax(-1) for each in (view, rounded))
             assert largest(numbers[logits.numel() :], weights, again) <= tolerance
+
+
+@each_variant
+def test_the_derivation_of_a_weight_is_torch_s(script: Script, switches: dict[str, Any]) -> None:
+    """At a word in the middle, with and without an edit: scores, weights, values, and what they add to a logit."""
+    rng = random.Random(0)
+    model = damped(**DEFAULT | switches)
+    view = TransformerView(model)
+    cases = []
+    for layer, head in np.ndindex(2, 2):
+        tokens = [rng.randrange(model.vocab_size) for _ in range(14)]
+        cut = {"layer": layer, "head": head, "kind": "cut", "row": 9, "left": [3]}
+        place = {"tokens": tokens, "layer": layer, "head": head, "row": 9, "id": rng.randrange(model.vocab_size)}
+        cases += [place | {"edits": edits} for edits in ([], [cut], [{"layer": layer, "head": head, "kind": "remove"}])]
+
+    near = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    for case, found in zip(cases, script(EXPLAIN, task_of(model) | {"cases": cases}), strict=True):
+        layer, head, row = case["layer"], case["head"], case["row"]
+        tokens = torch.tensor([case["tokens"]])
+        record = view.record(tokens)[layer]
+        rows = {name: np.array([each[name] for each in found["rows"]], dtype=float) for name in found["rows"][0]}
+        shares = record.scores[0, head, row].softmax(-1)
+        near(rows["share"], shares)
+        near(rows["products"].sum(1), rows["sum"])
+        near(rows["products"], np.array(found["query"]) * rows["key"])
+        if model.config.weighting is Weighting.softmax:
+            near(rows["score"], record.scores[0, head, row])  # -inf where masked
+        weights = shares.clone()
+        kind = case["edits"][0]["kind"] if case["edits"] else None
+        if kind == "cut":
+            weights[3] = 0
+            weights /= weights.sum()
+        near(rows["weight"], weights)
+        assert rows["share"].sum() == pytest.approx(1, abs=1e-5) == rows["weight"].sum()
+        moved = (
+            torch.zeros_like(record.values[0, head]) if kind == "remove" else weights[:, None] * record.values[0, head]
+        )
+        near(rows["moved"], moved)
+
+        # The final norm as it is in this pass, with the edit
+        edits = [head_edit(edit) for edit in case["edits"]]
+        stream = stream_of(view, tokens, edits)[0, row]
+        direction = view.final_norm_pullback(view.unembedding()[case["id"]], stream)
+        near(found["adds"], moved @ (direction @ view.head_weights(layer).output[head]))
+
+
+def stream_of(view: TransformerView, tokens: torch.Tensor, edits: list[HeadEdit]) -> torch.Tensor:
+    """Return what the final norm reads [B, T, D]."""
+    seen: list[torch.Tensor] = []
+    hook = view.model.final_norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    view.logits(tokens, edits=edits)
+    hook.remove()
+    return seen[0]
 
 
 def test_float16_weights_are_read_as_numpy_reads_them(script: Script) -> None:

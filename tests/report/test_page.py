@@ -68,6 +68,7 @@ def test_the_page_opens_offline_without_errors_or_requests(show: Show, make: Cal
 def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> None:
     with show(java_script_enabled=False) as view:
         assert "links a pronoun to its antecedent" in view.page.locator("h1").inner_text()
+        view.open_evidence()
         cells = view.page.locator("td, th").all_inner_texts()
         assert set(cells) >= {
             "0.999 [0.969, 0.999]",
@@ -76,31 +77,37 @@ def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> No
             "✓ met",
             "rule: nearest",
         }
-        assert not view.page.locator("#explorer").is_visible() and not view.page.locator("#live").is_visible()
+        assert not view.page.locator("#heads").is_visible() and not view.page.locator("#live").is_visible()
 
 
-def test_heads_cards_and_words_show_the_numbers_of_the_content(show: Show) -> None:
-    weights = weights_of("number-1")
+def test_heads_and_cards_show_the_numbers_of_the_content(show: Show) -> None:
     with show() as view:
+        view.open_evidence()
         for name in ("accuracy", "block_accuracy"):
             view.page.get_by_label("Colour by").select_option(CONTENT.measures[name]["label"])
             assert view.head_scores() == pytest.approx(np.ravel(CONTENT.findings[0].grids[name]), abs=0.0051)
-        view.page.locator("#words button").nth(6).click()
-        assert view.word_weights() == shown_weights(weights[0, 1, 6])
-        view.page.locator("[data-name=L1H2]").click()
+        view.page.locator("#heads-grid [data-name=L1H2]").click()
         words = CONTENT.sentences[2].words
         row = weights_of("number-2")[1, 2, words.index("They")]
         expected = [f"{noun} {row[words.index(noun)]:.2f}" for noun in ("buses", "cat")]
         assert view.page.locator(".card").nth(1).locator("b").all_inner_texts() == expected
-        view.page.get_by_label("Colour by").select_option("attention weight")
-        view.page.get_by_label("by the weight on").select_option("2 sunny")
-        assert view.head_scores() == pytest.approx(weights[:, :, 6, 2].ravel(), abs=0.0051)
+        view.page.locator(".card").nth(1).click()
+        assert view.page.locator("#live-text").input_value() == CONTENT.sentences[2].text
+        assert view.word_weights() == shown_weights(row, words.index("They"))
+
+
+def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
+    with show(sample.without_probe()) as view:
+        view.pick("L1H2")
+        view.page.locator("#live-lines [data-name=word-5]").click()
+        assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
 
 
 def test_the_slider_and_the_charts_show_the_records_of_training(show: Show) -> None:
     with show() as view:
-        view.page.locator("#step").fill("3")
-        accuracy = CONTENT.training["charts"]["number"][0]["heads"][3]
+        view.open_evidence()
+        view.page.locator("#step").fill("1")
+        accuracy = CONTENT.training["charts"]["number"][0]["heads"][sample.STEPS.index(100)]
         assert view.head_scores() == pytest.approx(np.ravel(accuracy), abs=0.0051)
         charts = view.page.locator("#charts figure")
         path = charts.filter(has_text="Resolved share").locator("path.head").first.get_attribute("d")
@@ -114,6 +121,7 @@ def test_the_slider_and_the_charts_show_the_records_of_training(show: Show) -> N
 
 def test_choosing_a_question_shows_its_claim_its_measures_and_its_sentences(show: Show) -> None:
     with show() as view:
+        view.open_evidence()
         view.page.get_by_label("Question").select_option(index=1)
         assert view.page.locator("[data-question] .badge:visible").inner_text().endswith("suggestive")
         assert view.page.locator(".card").count() == len(sample.EXAMPLES["later_cue"])
@@ -125,7 +133,8 @@ def test_choosing_a_question_shows_its_claim_its_measures_and_its_sentences(show
 
 def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
     with show() as view:
-        view.page.locator("[data-name=L0H1]").focus()
+        view.open_evidence()
+        view.page.locator("#heads-grid [data-name=L0H1]").focus()
         for key in ("ArrowDown", "ArrowRight", "Enter"):
             view.page.keyboard.press(key)
-        assert view.page.locator("[data-name=L1H2]").get_attribute("aria-pressed") == "true"
+        assert view.page.locator("#heads-grid [data-name=L1H2]").get_attribute("aria-pressed") == "true"

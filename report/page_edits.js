@@ -1,0 +1,79 @@
+// The reader's changes of the live model: a click on a line or a head makes one, a second click takes it back.
+
+// The words of an edit.
+const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] };
+const CHANGED = { cut: "cut", exchange: "exchanged" };
+let past = []; // the changes before each click, newest last
+
+function changeTo(edits) {
+  past.push(state.edits);
+  update({ edits });
+}
+
+function undo() {
+  update({ edits: past.pop() ?? state.edits.slice(0, -1) });
+}
+
+function isOfHead(edit, layer = state.layer, head = state.head) {
+  return edit.layer === layer && edit.head === head;
+}
+
+function isRemoved(layer, head) {
+  return state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
+}
+
+function clickHead(layer, head) {
+  const others = state.edits.filter((edit) => edit.kind !== "remove" || !isOfHead(edit, layer, head));
+  changeTo(others.length < state.edits.length ? others : [...others, { kind: "remove", layer, head }]);
+}
+
+// The change of the chosen head's line between two words, if there is one.
+function changeAt(query, target) {
+  const isHere = (edit) => edit.query === query && (edit.target === target || edit.other === target);
+  return state.edits.find((edit) => edit.kind !== "remove" && isOfHead(edit) && isHere(edit));
+}
+
+// Cut the line from the chosen word to `target`; after a cut line of that word, exchange the two; back if it is changed.
+function clickLine(target, isCutOnly) {
+  const { layer, head } = state;
+  const sentence = current();
+  const query = queryOf(sentence);
+  const present = changeAt(query, target);
+  if (present) return changeTo(state.edits.filter((edit) => edit !== present));
+  const cut = state.edits.findLast((edit) => edit.kind === "cut" && isOfHead(edit) && edit.query === query);
+  const isExchange = cut && !isCutOnly;
+  const exchange = { kind: "exchange", layer, head, query, target: cut?.target, other: target };
+  const edit = isExchange ? exchange : { kind: "cut", layer, head, query, target };
+  if (!tokenEdit(reading(sentence.text), edit)) return showNotes(["This word has no token of its own: its line stays."]);
+  changeTo([...state.edits.filter((known) => !isExchange || known !== cut), edit]);
+}
+
+function drawChanges() {
+  const edits = state.edits.map((edit) => element("li", {}, editName(edit, current())));
+  const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
+  const clicks = "Click a line: it is cut. Click a second one: the two change places. Click a word: look from there.";
+  const help = element("p", { class: "rule" }, `${clicks} A second click: back. Click a next word: it is written.`);
+  show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [help]));
+}
+
+function editName({ kind, layer, head, query, target, other }, { words }) {
+  const name = (position) => `“${label(words[position], 16)}”`;
+  const place = headName(layer, head);
+  if (kind === "remove") return `${place} removed`;
+  if (kind === "cut") return `${place}: line from ${name(query)} to ${name(target)} cut`;
+  return `${place}: at ${name(query)}, the weights on ${name(target)} and ${name(other)} exchanged`;
+}
+
+// Choose the line whose cut changes the compared words most; Enter then cuts it.
+function findLink() {
+  const sentence = current();
+  const found = decidingLink(sentence.text);
+  if (!found) return showNotes(["No line found: each of the two words must be one token, and the text needs a word."]);
+  const { layer, head, query, target, change, pair } = found;
+  const [left, right] = pair.map((word) => label(word));
+  update({ layer, head, query, row: null });
+  const line = `${headName(layer, head)} from “${label(sentence.words[query])}” to “${label(sentence.words[target])}”`;
+  const odds = `log p(${left}) − log p(${right})`;
+  showNotes([`Of all lines from the last word, cutting ${line} changes ${odds} most: by ${number(change)}.`]);
+  document.querySelector(`#live-lines [data-name=line-${target}]`).focus();
+}

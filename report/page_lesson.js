@@ -1,0 +1,83 @@
+// The lesson, #lesson=1 to 5: large type, the field, the lines, the next word, one question, one button.
+
+// Words before a noun, and words that are none: enough to guess which two words of a sentence are its nouns.
+const DETERMINERS = "the a an some his her my your our their this that".split(" ");
+const SMALL_WORDS = "one once you we i and or but so because when then there not on in at to of with near by for from";
+const NO_NOUNS = [...PRONOUNS, ...DETERMINERS, ...SMALL_WORDS.split(" "), "was", "were", "is", "are", "did", "had"];
+
+// The changes and the step with which each lesson opens, and its question, from the facts of `lessonFacts`.
+const LESSONS = [
+  {
+    ask: () => `This small model has read many stories. It guesses the next word. Which word in your sentence do its
+      guesses fit? Change the last word (It, They, He, She) and look again.`,
+  },
+  {
+    ask: ({ from, left }) => `Each line leads from “${from}” to a word that a head looks at. Choose the heads one after
+      the other. Which of them look at “${left}”?`,
+  },
+  {
+    edits: ({ heads }) => [{ kind: "remove", ...heads[0] }],
+    ask: ({ heads: [{ layer, head }] }) => `Head ${headName(layer, head)} is removed. Are the guesses the same? Put it
+      back and remove another one. What can you say about this head?`,
+  },
+  {
+    edits: ({ heads, places }) => heads.map((head) => ({ kind: "exchange", ...head, ...places })),
+    ask: ({ from, left, right }) => `Here the lines from “${from}” to “${left}” and “${right}” have changed places. What
+      do the guesses fit now? Why did removing one head change so little?`,
+  },
+  {
+    time: 0,
+    ask: () => `These are the numbers of the model before it has read anything. Press “play training”. When do the
+      lines appear?`,
+  },
+];
+
+// The words that the lesson is about, and the heads of the found head's layer that look at the first noun.
+function lessonFacts() {
+  const sentence = current();
+  const query = queryOf(sentence);
+  const [target, other] = likelyNouns(sentence, query);
+  const [layer] = question()?.place ?? [0];
+  const looks = (head) => attentionRow(sentence, query, layer, head)[target] >= 0.5;
+  const found = perHead((_, head) => ({ layer, head }))[0].filter(({ head }) => looks(head));
+  const heads = found.length ? found : [{ layer: state.layer, head: state.head }];
+  const [from, left, right] = [query, target, other].map((position) => label(sentence.words[position], 16));
+  return { from, left, right, heads, places: { query, target, other } };
+}
+
+// Two words before `query`: those after a determiner or with a capital letter.
+function likelyNouns({ words }, query) {
+  const isNoun = (position) => {
+    const word = words[position];
+    const isLikely = /^\p{Lu}/u.test(word) || DETERMINERS.includes(words[position - 1]?.toLowerCase());
+    return position && /\p{L}/u.test(word) && isLikely && !NO_NOUNS.includes(word.toLowerCase());
+  };
+  return [...words.keys()].slice(0, query).filter(isNoun).concat(0, 1).slice(0, 2);
+}
+
+// Open the lesson of the address, #lesson=2. False if there is none: in English no pronoun ends the page's sentence.
+function openLesson() {
+  // The state
+  const lesson = live?.pair.length === 0 ? Number(/^#lesson=([1-5])$/.exec(location.hash)?.[1] ?? 0) : 0;
+  document.documentElement.classList.toggle("lesson", lesson > 0);
+  update({ lesson });
+  if (!lesson) return false;
+  stopPlaying();
+  past = [];
+  update({ edits: [], time: END });
+  setText(live.text);
+  const { edits = () => [], time = END, ask } = LESSONS[lesson - 1];
+  const facts = lessonFacts();
+  update({ edits: edits(facts), time, ...facts.heads[0] });
+
+  // The question
+  const next = lesson < LESSONS.length ? `lesson=${lesson + 1}` : "";
+  show(
+    "lesson",
+    element("h1", {}, element("b", {}, `${lesson} of ${LESSONS.length} `), ask(facts)),
+    button(next ? "Next question" : "The whole page", () => (location.hash = next), { "data-name": "next" }),
+  );
+  document.getElementById("slider").hidden = steps.length === 0 || next !== "";
+  scrollTo(0, 0);
+  return true;
+}

@@ -1,0 +1,97 @@
+// The address that holds the state of the page, and the Python that makes the same changes.
+
+function drawShare() {
+  if (!document.getElementById("share").open) return;
+  const address = element("input", { type: "text", readonly: true, id: "live-link", "aria-label": "Link to this state" });
+  address.value = addressNow();
+  address.addEventListener("focus", () => address.select());
+  show(
+    "live-share",
+    element("p", { class: "actions" }, address),
+    element("p", { class: "rule" }, "From # on, the link works behind the name of any copy of this file. The same in Python, in the folder of the program:"),
+    element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode(current().text))),
+  );
+}
+
+function addressNow() {
+  const fields = new URLSearchParams({ text: current().text, head: headName(state.layer, state.head) });
+  if (state.query !== null) fields.set("query", state.query);
+  for (const edit of state.edits) {
+    fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
+  }
+  if (state.pair) fields.set("pair", state.pair.join(","));
+  if (state.time !== END) fields.set("step", steps[state.time]);
+  return `${location.href.split("#")[0]}#${fields}`;
+}
+
+// A link to a stored sentence, report.html#yours-1: the sentence selected, in the field, and in view.
+function openNamed() {
+  const named = sentences.get(location.hash.slice(1));
+  if (!named || named === current()) return;
+  selectSentence(named);
+  document.getElementById("live").scrollIntoView();
+}
+
+// The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no text.
+function openLink() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const text = fields.get("text");
+  if (!live || text === null) return false;
+  past = [];
+  update({ edits: [] });
+  setText(text);
+
+  // Changes of heads and links that this text has; the others are counted.
+  const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind)).map(([kind, value]) => editIn(kind, value));
+  const edits = wanted.filter((edit) => edit !== null);
+  if (edits.length < wanted.length) showNotes([`${wanted.length - edits.length} of the link's changes do not fit this model or text.`]);
+
+  // What is selected
+  const query = numberIn(fields.get("query"));
+  const pair = fields.get("pair")?.split(",") ?? [];
+  const isPair = pair.length === 2 && pair.every(Boolean);
+  update({ edits, query: query < current().words.length ? query : null, pair: isPair ? pair : null, ...headIn(fields.get("head")) });
+  const step = numberIn(fields.get("step"));
+  update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
+  return true;
+}
+
+// NaN for what is no whole number.
+function numberIn(text) {
+  return /^\d+$/.test(text ?? "") ? Number(text) : NaN;
+}
+
+function headIn(text) {
+  const [, layer, head] = /^L(\d+)H(\d+)$/.exec(text ?? "") ?? [];
+  return layer < nLayer && head < nHead ? { layer: Number(layer), head: Number(head) } : null;
+}
+
+function editIn(kind, value) {
+  const [place, ...positions] = value.split(".");
+  const names = POSITIONS[kind];
+  if (!headIn(place) || positions.length !== names.length) return null;
+  const edit = { kind, ...headIn(place), ...Object.fromEntries(names.map((name, i) => [name, numberIn(positions[i])])) };
+  return tokenEdit(reading(current().text), edit) ? edit : null;
+}
+
+function pythonCode(text) {
+  const edits = tokenEdits(reading(text), state.edits).map(({ kind, layer, head, row, left, right }) => {
+    if (kind === "remove") return `remove_head(${layer}, ${head})`;
+    const sets = [left, right].filter((tokens) => tokens.length).map((tokens) => `[${tokens.join(", ")}]`);
+    return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")})`;
+  });
+  const about = [];
+  if (liveStep() !== live.step) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
+  if (live.type === "float16") about.push("# exact weights: those of this file are rounded to float16");
+  return [
+    ...about,
+    "import torch",
+    "from antecedent_lab import cut_link, exchange_links, open_model, remove_head",
+    `opened = open_model(${JSON.stringify(live.source)}, device="cpu")`,
+    `tokens = torch.tensor([opened.tokenize(${JSON.stringify(text)}).tokens])`,
+    `edits = [${edits.join(", ")}]  # layer, head, token, tokens`,
+    "chances = opened.model.logits(tokens, edits=edits)[0, -1].softmax(-1)",
+    "for chance, token in zip(*chances.topk(5)):",
+    "    print(opened.decode(int(token)), round(float(chance), 2))",
+  ].join("\n");
+}

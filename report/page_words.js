@@ -1,0 +1,65 @@
+// Words that the model knows: chips to click, the words that begin as the typed one, sentences with gaps.
+
+const GAP = "__";
+const CHIPS = "cat dog owl kitten buses trucks cats mat Lily Tom Anna Ben It They He She".split(" ");
+const FRAMES = [
+  "One sunny day, the __ sat near the __. It",
+  "One sunny day, the __ lay on the __ because it was",
+  "Once upon a time, __ met __. She",
+];
+const MOST_CHIPS = 16;
+
+// A word in the case in which the vocabulary has it; only words are tokens whose case can be wrong.
+function knownCase(text) {
+  if (liveTokenizer.kind !== "words") return text;
+  const forms = (word) => [word, word.toLowerCase(), word.slice(0, 1).toUpperCase() + word.slice(1).toLowerCase()];
+  return text.replace(TOKEN_WORD, (word) => forms(word).find((form) => liveTokenizer.ids.has(form)) ?? word);
+}
+
+// All words of the vocabulary, the most frequent first; of byte pairs those that follow a space.
+const knownWords = live ? listWords() : [];
+
+function listWords() {
+  const texts = liveTokenizer.vocabulary.map((_, id) => rawToken(liveTokenizer, id));
+  const isBytes = liveTokenizer.kind === "bpe";
+  const words = texts.filter((text) => !isBytes || text.startsWith(" ")).map((text) => text.trim());
+  return words.filter((word) => /^(\p{L}{2,}|a|I)$/u.test(word));
+}
+
+function typedPrefix() {
+  const { value, selectionStart } = document.getElementById("live-text");
+  return /\p{L}*$/u.exec(value.slice(0, selectionStart))[0];
+}
+
+// The words that begin as the typed one does; none if that is a word already.
+function completions() {
+  const begun = typedPrefix().toLowerCase();
+  const found = begun ? knownWords.filter((word) => word.toLowerCase().startsWith(begun)) : [];
+  return found.some((word) => word.toLowerCase() === begun) ? [] : found.slice(0, MOST_CHIPS);
+}
+
+function drawChips() {
+  const begun = completions();
+  const common = CHIPS.filter((word) => knownWords.includes(word));
+  const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
+  const put = (word) => () => putWord(word, begun.length > 0);
+  const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
+  const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
+  const frames = begun.length ? [] : FRAMES.filter(isKnown);
+  const starts = frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
+  const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
+  show("live-chips", title, ...chips, ...(starts.length ? [element("span", {}, "Fill in"), ...starts] : []));
+}
+
+// Put a word in the place of the begun word or of the first gap, else at the end.
+function putWord(word, isBegun) {
+  const field = document.getElementById("live-text");
+  const { value, selectionStart: caret } = field;
+  const gap = value.indexOf(GAP);
+  let [from, to] = gap < 0 ? [value.length, value.length] : [gap, gap + GAP.length];
+  if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
+  const start = value.slice(0, from) + (from && !/\s$/.test(value.slice(0, from)) ? " " : "") + word;
+  setText(start + value.slice(to));
+  field.setSelectionRange(start.length, start.length);
+  drawChips();
+}

@@ -25,6 +25,7 @@ from research.measure import (
 )
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
+from research.whose import WhoseResults
 
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,
@@ -32,6 +33,7 @@ PAGES: dict[str, Any] = {
     "link_head": SeedsResults,
     "link_head_float32": SeedsResults,
     "speed": SpeedResults,
+    "whose": WhoseResults,
 }
 
 

@@ -6,7 +6,7 @@ head's edges must tell whom the author means among passages in which the place r
     D   decision of the model towards the person named last, in nats: the mean of a passage and its twin
     E   the part of D that the head's edges carry: (D - D with its weights on the two people exchanged) / 2
     y   the author means the person named last;  L  the log odds of the place rule for that
-    c   the coefficient of z(E) in the logistic regression of y on 1, L and z(E)
+    c   the coefficient of z(E) in the logistic regression of y on 1, L, the rules first and subject, and z(E)
     p   the share of permutations of y within strata of L whose c is at least as large
 
 And it must be causal: with the head's weights split as in the mean passage of a stratum, D must depend less on y.
@@ -80,7 +80,7 @@ def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[s
     # Beyond the place rule.
     rng = np.random.default_rng(config.seed)
     labels = np.vstack([is_nearest, permuted_within(is_nearest, strata, config.n_bootstrap, rng)])
-    coefficients = edge_coefficients(labels, place, edges)
+    coefficients = edge_coefficients(labels, covariates_of(items), edges)
     p_beyond = float((coefficients >= coefficients[0] - 1e-9).mean())
 
     # What the choice loses if the weights of each head are split between the two people as in the mean of the stratum.
@@ -116,23 +116,37 @@ def permuted_within(labels: np.ndarray, strata: np.ndarray, n: int, rng: np.rand
     return permuted
 
 
-def edge_coefficients(labels: np.ndarray, place: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the coefficient of the standardised `edges` [N] in logistic(label ~ 1 + place + edges), for labels [B, N].
+def covariates_of(items: Items) -> np.ndarray:
+    """Return what else the regression has, [N, 3]: the log odds of the place rule, and what two simple rules prefer.
+
+    A fitted rule leaves some of the subject rule, which a head that copies the subject would pass by.
+    """
+    to_nearest = np.where(_is_nearest(items), 1.0, -1.0)
+    columns = [np.array([pair.place for pair in items.pairs])]
+    for name in ("first", "subject"):
+        columns.append(np.array([FIXED_RULES[name](pair.cells[0]) for pair in items.pairs]) * to_nearest)
+    return np.stack(columns, axis=1)
+
+
+def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the coefficient of the standardised `edges` [N] in a logistic regression of each of the labels [B, N].
+
+    The others are a constant and the `covariates` [N, K].
 
     Fitted by Newton's method; a ridge of 1e-6 keeps separable labels finite.
     """
     standardised = (edges - edges.mean()) / (edges.std() or 1.0)
-    inputs = np.stack([np.ones_like(place), place, standardised], axis=1)  # [N, 3]
+    inputs = np.column_stack([np.ones(len(edges)), covariates, standardised])  # [N, K + 2]
     found = []
     for first in range(0, len(labels), _ROWS_AT_ONCE):
         rows = labels[first : first + _ROWS_AT_ONCE].astype(float)
-        weights = np.zeros((len(rows), 3))
+        weights = np.zeros((len(rows), inputs.shape[1]))
         for _ in range(_NEWTON_STEPS):
             chance = special.expit(weights @ inputs.T)  # [B, N]
             gradient = (rows - chance) @ inputs - 1e-6 * weights
             curvature = np.einsum("bn,ni,nj->bij", chance * (1 - chance), inputs, inputs, optimize=True)
-            weights += np.linalg.solve(curvature + 1e-6 * np.eye(3), gradient[..., None])[..., 0]
-        found.append(weights[:, 2])
+            weights += np.linalg.solve(curvature + 1e-6 * np.eye(inputs.shape[1]), gradient[..., None])[..., 0]
+        found.append(weights[:, -1])
     return np.concatenate(found)
 
 

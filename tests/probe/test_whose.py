@@ -29,12 +29,12 @@ def test_coefficients_are_those_of_a_logistic_regression() -> None:
 
     expected = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-8}).x[2]
     labels = np.stack([IS_NEAREST, ~IS_NEAREST])
-    assert edge_coefficients(labels, PLACE, edges) == pytest.approx([expected, -expected], abs=1e-3)
+    assert edge_coefficients(labels, PLACE[:, None], edges) == pytest.approx([expected, -expected], abs=1e-3)
 
 
 def p_of(edges: np.ndarray, is_nearest: np.ndarray, seed: int) -> float:
     labels = permuted_within(is_nearest, strata_of(PLACE), 400, np.random.default_rng(seed))
-    coefficients = edge_coefficients(np.vstack([is_nearest, labels]), PLACE, edges)
+    coefficients = edge_coefficients(np.vstack([is_nearest, labels]), PLACE[:, None], edges)
     return float((coefficients >= coefficients[0]).mean())
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from antecedent_lab.arrays import BATCH_TOKENS, LabModel
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_run
 from antecedent_lab.progress import stages
@@ -33,9 +34,6 @@ from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.settings import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
 
-# Larger activations are allocated again in each layer.
-# GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
-LARGE_MODEL_TOKENS = 2048  # per batch
 MAX_UNTRAINED_LARGE = 2  # models
 
 
@@ -128,7 +126,7 @@ def open_model(
     device: str | Device = Device.auto,
     threads: int | None = None,
     setting: str = "model",
-) -> OpenedModel:
+) -> LabModel:
     """Open a run of train.py or a model of transformers.
 
     `model` is the directory of a run, a folder written by save_pretrained or a name on the hub. `tokenizer`: see
@@ -269,7 +267,7 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
         return config
     return replace(
         config,
-        tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS),
+        tokens_per_batch=min(config.tokens_per_batch, BATCH_TOKENS),
         n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
     )
 

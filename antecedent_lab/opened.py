@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from antecedent_lab.arrays import LabModel, LabRun
 from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.errors import UserError, damaged_file_error
@@ -20,7 +21,7 @@ from model.external import open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
 from probe.contract import check_observed
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel
 from training.checkpoint import load_checkpoint
 from training.files import read_json
 from training.run_dir import RESUMES, RUNS
@@ -38,7 +39,7 @@ _MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenize
 # Runs
 
 
-def open_run(run: Path, device: torch.device) -> OpenedRun:
+def open_run(run: Path, device: torch.device) -> LabRun:
     """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
     # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
@@ -57,7 +58,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
             draw_outputs(fresh, _UNTRAINED_SEED + seed)
         return TransformerView(fresh.to(device).eval())
 
-    return OpenedRun(
+    return LabRun(
         folder=run,
         name=_run_name(run),
         source=str(run),
@@ -194,7 +195,7 @@ def open_external(
     device: torch.device,
     tokenizer: str | None = None,
     setting: str = "model",
-) -> OpenedModel:
+) -> LabModel:
     """Load a causal language model of another program and its tokenizer, to be tested on `stories`, or on English text.
 
     `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
@@ -218,7 +219,7 @@ def open_external(
     except ValueError as error:
         raise UserError(f"{setting}={name}: {error}") from None
     versions = ("model_type", "sha256", "commit", "transformers")
-    return OpenedModel(
+    return LabModel(
         folder=folder,
         name=short,
         source=name,

@@ -6,6 +6,7 @@ mask. So the recorded pass is compared with the model's usual pass on every chec
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +21,11 @@ from probe.batches import pad_rows
 # differ by about 1e-6 relative.
 LIMITS = {
     "head_output": (1e-4, "the recorded attention is not the attention the model uses"),  # relative
-    "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
     "query_rows": (1e-5, "a single recorded row differs from the same row of the whole map"),
     "row_sum": (1e-5, "attention weights do not sum to one"),
     "future_weight": (0.0, "attention rests on later tokens"),
     "future_logits": (1e-6, "later tokens change earlier logits"),  # relative
+    "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
 }
 _MAX_LOGITS = 2**27  # numbers, half a gigabyte in float32
 
@@ -53,10 +54,13 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     query = query.to(model.device)
     violations = _map_violations(model, tokens, query)
 
-    # An edit that changes nothing makes the model compute its attention explicitly.
+    # The recorded outputs in place of those of a pass change nothing, if it uses them.
     logits = model.logits(tokens)  # [B, T, V]
-    identity = [HeadEdit(layer, 0, weights=lambda weights: weights) for layer in range(model.n_layer)]
-    violations["logits"] = _relative_error(model.logits(tokens, edits=identity), logits)
+    edits = []
+    for layer, record in enumerate(model.record(tokens)):
+        for head, output in enumerate(record.head_output.unbind(1)):
+            edits.append(HeadEdit(layer, head, output=partial(_recorded, recorded=output)))
+    violations["logits"] = _relative_error(model.logits(tokens, edits=edits), logits)
 
     # Other tokens after the query; the logits up to the query must stay.
     later = torch.arange(tokens.shape[1], device=model.device) > query  # [B, T]
@@ -67,6 +71,10 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
         if not violations[name] <= limit:  # nan exceeds every limit
             raise UserError(f"no report for this model: {problem} (error {violations[name]:.1e})")
     return violations
+
+
+def _recorded(values: Tensor, recorded: Tensor) -> Tensor:
+    return recorded.to(values.dtype)
 
 
 def _map_violations(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from antecedent_lab.arrays import BATCH_TOKENS, LabModel
 from antecedent_lab.eval_settings import STORIES
-from antecedent_lab.opened import LARGE_MODEL, open_external, open_run
+from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
+from antecedent_lab.own_model import OwnModel  # noqa: F401 (a public name)
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history, read_metrics
 from antecedent_lab.sources import Source, source_of
@@ -24,7 +25,7 @@ from probe.config import ProbeConfig
 from probe.difference import difference
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
-from probe.results import Finding, Head, ProbeResults, TestedModel  # noqa: F401 (Head is a public name)
+from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
@@ -118,23 +119,26 @@ class ProbeResult:
 
 
 def open_model(
-    model: str | Path,
+    model: Any,
     *,
     items: str | None = None,
-    tokenizer: str | None = None,
+    tokenizer: Any = None,
     out: str | None = None,
     device: str | Device = Device.auto,
     threads: int | None = None,
     setting: str = "model",
 ) -> LabModel:
-    """Open a run of train.py or a model of transformers.
+    """Open a run of train.py, a model of transformers or a model of your own.
 
-    `model` is the directory of a run, a folder written by save_pretrained or a name on the hub. `tokenizer`: see
-    docs/usage.md; if None, that of the model. `items`: "stories" to test a model that is no run on the stories, None
-    for the next pronoun in English text. `out`: the folder of eval.py's results. `setting` is the name of `model` in
-    messages. Raises UserError or OSError with one line.
+    `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, a loaded model of
+    transformers in float32, which is switched to our attention, or an object with the passes of `ObservableModel`, such
+    as an `OwnModel`. `tokenizer`: a file, folder or hub name (docs/usage.md), or a loaded one of transformers or
+    tokenizers; if None, that of the model's folder. `items`: "stories" to test a model that is no run on the stories,
+    None for the next pronoun in English text. `out`: the folder of eval.py's results. `setting` is the name of `model`
+    in messages. A loaded model stays on its device. Raises UserError or OSError with one line.
     """
-    if not str(model):
+    is_loaded = not isinstance(model, str | Path)
+    if not is_loaded and not str(model):
         raise UserError(f"{setting}=: the name is empty")
     devices = [kind.value for kind in Device]
     if device not in [*Device, *devices]:
@@ -144,7 +148,7 @@ def open_model(
     torch_device = choose_device(Device(device), Precision.float32, threads).device
 
     # A run of train.py has everything in its folder.
-    if (Path(model) / "checkpoints").is_dir():
+    if not is_loaded and (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
             problem = "is a run of train.py, which has its own sentences, tokenizer and folder"
             raise UserError(f"{setting}={model}: {problem}")
@@ -154,11 +158,13 @@ def open_model(
     if items not in (None, STORIES):
         raise UserError(f"items={items}: must be {STORIES}")
     stories = compose_settings().data if items == STORIES else None
+    if is_loaded:
+        return open_loaded(model, out, stories, tokenizer)
     return open_external(str(model), out, stories, torch_device, tokenizer, setting)
 
 
 def probe_model(
-    model: str | Path | OpenedModel,
+    model: Any,
     *,
     path: str | None = None,
     own: str | None = None,

@@ -37,9 +37,9 @@ def test_the_image_copies_only_files_that_exist_and_runs_as_another_user_than_ro
 
 USE = """
 import sys
-from antecedent_lab import HeadEdit, ProbeConfig, open_model, probe_model
+from antecedent_lab import HeadEdit, OwnModel, open_model, probe_model
 result = probe_model(open_model(sys.argv[1]), n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir=sys.argv[2])
-print(result.save("report").is_file(), HeadEdit.__module__, ProbeConfig.__module__)
+print(result.save("report").is_file(), HeadEdit.__module__, OwnModel.__module__)
 short = ("data", "model", "probe", "report", "training")
 print(sorted(name for name in sys.modules if name.partition(".")[0] in short))
 """
@@ -75,7 +75,7 @@ def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages
     process = run_installed(installed, tmp_path, "-c", USE, str(run), str(ROOT / ".cache"))
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()[-2:]
-    assert lines == ["True antecedent_lab.model.observe antecedent_lab.probe.config", "[]"]
+    assert lines == ["True antecedent_lab.model.observe antecedent_lab.own_model", "[]"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from antecedent_lab import ProbeResult, compare_models, open_model, probe_model
+from antecedent_lab import compare_models, open_model, probe_model
+from antecedent_lab.api import ProbeResult
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from data.typed_json import to_json

@@ -1,6 +1,5 @@
 """The probe from Python: `probe_model` returns what eval.py prints and writes, for any model (docs/usage.md)."""
 
-import html
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.arrays import BATCH_TOKENS, LabModel
+from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
 from antecedent_lab.own_model import OwnModel  # noqa: F401 (a public name)
@@ -93,9 +92,7 @@ class ProbeResult:
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""
-        allowed = 'sandbox="allow-scripts"'
-        style = 'style="width: 100%; height: 60rem; border: 0"'
-        return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self.page())}"></iframe>'
+        return Html(self.page())._repr_html_()
 
     def save(self, folder: str | Path, texts: Sequence[str] = (), *, live: bool | None = None) -> Path:
         """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.

@@ -5,8 +5,9 @@ Every number is that of its text alone: in a causal model the padding changes no
 Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B rows, S next tokens, A answers.
 """
 
+import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +21,10 @@ from probe.batches import length_batches, pad_rows, progress_bar
 from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Head
+from report.content import page_content
+from report.live import Live
+from report.page import page
+from training.metrics import Metrics
 
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
@@ -43,6 +48,20 @@ class _Batch:
         of_tokens = of_tokens - logits.logsumexp(-1)[self.row]  # [A, S]
         total = of_tokens.masked_fill(self.ids == NO_TOKEN, 0).double().sum(-1)
         return total.cpu().numpy().reshape(len(self.texts), -1)
+
+
+class Html(str):
+    """A page that needs no network: a notebook shows it in a frame, and its script cannot reach the notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<a page of {len(self):,} characters; a notebook shows it, write_text saves it>"
+
+    def _repr_html_(self) -> str:
+        allowed = 'sandbox="allow-scripts"'
+        style = 'style="width: 100%; height: 60rem; border: 0"'
+        return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self)}"></iframe>'
 
 
 class LabModel(OpenedModel):
@@ -110,6 +129,16 @@ class LabModel(OpenedModel):
                 effects[np.array(batch.texts)[:, None], layers, in_layer] = of_heads.T
                 bar.update(of_heads.size)
         return effects
+
+    def show(self, text: str) -> Html:
+        """Return the report's view of one sentence, every head's attention between its words, as a page for a notebook.
+
+        Raises UserError for a text that the model cannot read.
+        """
+        self._encode_all([text])
+        content = page_content(self, None, Metrics([], [], []), None, [text], live=False)
+        yours = [sentence for sentence in content.sentences if sentence.text == text][:1]
+        return Html(page(replace(content, sentences=yours, live=Live(None, ""))))
 
     @torch.no_grad()
     def _effects_of(self, batch: _Batch, heads: Sequence[Head], at: str) -> np.ndarray:

@@ -110,9 +110,10 @@ def test_the_example_of_the_page_runs_and_gives_the_shapes_that_it_says(trained_
     ]
     names: dict[str, Any] = {"values": []}
     exec("\n".join(lines), names)
-    maps, log_probs, effects, at_last, edited = names["values"]
+    maps, log_probs, effects, at_last, edited, shown = names["values"]
     n_tokens = len(names["opened"].encode(names["texts"][1]))
     assert maps[1].shape[2:] == (n_tokens, n_tokens) and log_probs.shape == (2, 2) and edited.shape == (2, 1)
+    assert names["texts"][0] in shown
     assert effects.shape == at_last.shape == (2, *maps[0].shape[:2]) and np.isnan(at_last).sum() == at_last.size - 2
     assert (tmp_path / "out" / "report.html").is_file() and names["finding"].verdict
 

@@ -2,11 +2,13 @@
 
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from antecedent_lab.eval_settings import EvalSettings
+from data.errors import printable
 from probe.config import ProbeConfig
 from training.command_line import run_cli
 from training.settings import CONFIGS, to_settings
@@ -19,7 +21,14 @@ def main(config: DictConfig) -> int:
     probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
     settings = to_settings(EvalSettings, values)
 
-    from antecedent_lab.modes import evaluate  # imports torch: seconds that --help and a typo need not wait for
+    # Imports that take a second, or with torch several; --help and a typo need not wait for them.
+    if settings.check:
+        from data.own_file import load_question
+
+        question = load_question(Path(str(settings.own_file)))
+        print(printable("\n".join(question.check_lines(probe.n_bootstrap))))
+        return 0
+    from antecedent_lab.modes import evaluate
 
     evaluate(settings, probe)
     return 0

@@ -15,7 +15,7 @@ LINES = {
 }  # fmt: skip
 DATA_CLASSES = 117  # in the program
 RESULT_CLASSES = 12
-EVAL_SETTINGS = 15  # outside the group probe
+EVAL_SETTINGS = 16  # outside the group probe
 PUBLIC_NAMES = 10
 KINDS = re.compile(r"next_pronoun|natural|own_question|own_items|english_blocks|after_pronoun|minimal_pairs|later_cue")
 PROGRAM = [folder for folder in LINES if folder not in (".", "tests")]

@@ -1,8 +1,12 @@
 """Models that are loaded already: the page's own module, one of transformers, and wrong adapters, which are refused."""
 
+import io
 import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,7 @@ from antecedent_lab.arrays import LabModel
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from model.observe import LayerRecord
-from tests.program import ROOT
+from tests.program import ROOT, SMALL, process_state
 
 USAGE = (ROOT / "docs" / "usage.md").read_text()
 TEXTS = ["Lily met Tom in the park.", "The dog"]
@@ -116,6 +120,24 @@ def test_the_example_of_the_page_runs_and_gives_the_shapes_that_it_says(trained_
     assert names["texts"][0] in shown
     assert effects.shape == at_last.shape == (2, *maps[0].shape[:2]) and np.isnan(at_last).sum() == at_last.size - 2
     assert (tmp_path / "out" / "report.html").is_file() and names["finding"].verdict
+
+
+@pytest.mark.slow
+def test_the_lines_for_weights_and_biases_start_it_before_training_writes(
+    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    calls = []
+    package = ModuleType("wandb")
+    package.init = lambda **settings: calls.append((settings, run.exists()))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    monkeypatch.chdir(ROOT)
+    arguments = [f"out={run}", cache, *SMALL]
+    script = example("wandb").replace('"out=runs/mine"', ", ".join(map(repr, arguments)))
+    with process_state(), redirect_stdout(io.StringIO()):
+        exec(script, {})
+    assert calls == [({"project": "antecedent", "sync_tensorboard": True}, False)]
+    assert list((run / "tb").glob("events.out.tfevents.*"))
 
 
 Adapter = Callable[[type[OwnModel]], type[OwnModel]]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antecedent_lab.api import compare_models, open_model, probe_model
-    from antecedent_lab.own_model import OwnModel
     from data.errors import UserError
     from model.edits import cut_link, exchange_links, remove_head
     from model.observe import HeadEdit
+    from model.own_model import OwnModel
     from training.metrics import load_metrics
 
 __all__ = [

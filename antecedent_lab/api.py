@@ -10,7 +10,6 @@ from typing import Any
 from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
-from antecedent_lab.own_model import OwnModel  # noqa: F401 (a public name)
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history, read_metrics
 from antecedent_lab.sources import Source, source_of
@@ -18,6 +17,7 @@ from data.errors import UserError
 from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit  # noqa: F401 (a public name)
+from model.own_model import OwnModel  # noqa: F401 (a public name)
 from probe.attention import HeadScores
 from probe.claim import card_of, claim_of
 from probe.config import ProbeConfig

@@ -8,13 +8,13 @@ Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B row
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data.errors import UserError
-from data.tokenizer import encode_text
 from model.edits import remove_head
 from model.observe import HeadEdit, SiteEdit, check_edits
 from probe.batches import length_batches, pad_rows, progress_bar
@@ -29,7 +29,6 @@ from training.metrics import Metrics
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
 BATCH_TOKENS = 2048
-Text = str | Sequence[int]  # a text, or its tokens as `encode` returns them
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,11 @@ class LabModel(OpenedModel):
         return f"<{self.name[:80]}: {shape}, reads {self.model.context_length:,} tokens>"
 
     @torch.no_grad()
-    def attention(self, texts: Sequence[Text]) -> list[np.ndarray]:
+    def attention(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the attention weights of all heads, for each text one array [L, H, T, T] of float32.
 
-        A row is the token that attends and sums to 1; T is len(encode(text)), and token 0 is the start token. A text is
-        a str or a list of token ids that `encode` returned. Raises UserError for texts that the model cannot read.
+        A row is the token that attends and sums to 1; T is len(encode(text)), and token 0 is the start token. Raises
+        UserError for texts that the model cannot read.
         """
         rows = self._encode_all(texts)
         maps = [np.empty((self.model.n_layer, self.model.n_head, len(row), len(row)), np.float32) for row in rows]
@@ -90,7 +89,7 @@ class LabModel(OpenedModel):
 
     @torch.no_grad()
     def log_probs(
-        self, texts: Sequence[Text], *answers: str | Sequence[str], edits: Sequence[HeadEdit] = ()
+        self, texts: Sequence[str], *answers: str | Sequence[str], edits: Sequence[HeadEdit] = ()
     ) -> np.ndarray:
         """Return log p of each answer after each text, in nats, [N, answers]: the sum over the tokens of an answer.
 
@@ -105,7 +104,7 @@ class LabModel(OpenedModel):
 
     def effects(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[str],
         answers: str | Sequence[str],
         foils: str | Sequence[str],
         heads: str | Sequence[tuple[int, int]] = "all",
@@ -175,36 +174,26 @@ class LabModel(OpenedModel):
         if isinstance(heads, str) and heads == "all":
             return all_heads(self.model)
         try:
-            chosen = [Head(*map(int, head)) for head in heads]  # type: ignore[arg-type]
+            chosen = [Head(*map(index, head)) for head in heads]  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise UserError('heads: must be "all" or a list of (layer, head), for example [(0, 1)]') from None
         check_edits(self.model, [remove_head(*head) for head in chosen])
         return chosen
 
-    def _encode_all(self, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+    def _encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return the tokens of texts, the start token first; UserError if the model cannot read one."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise UserError("texts: must be a list of texts; put one text into a list")
         if not self.is_causal:
             raise UserError(f"{self.source}: with model.mask=none a word sees the next one; heads are not measured")
-        rows = []
         for number, text in enumerate(texts):
-            rows.append(self.encode(text) if isinstance(text, str) else self._check_ids(text, number))
+            if not isinstance(text, str):
+                raise UserError(f"texts[{number}]: must be a str, not {type(text).__name__}")
+        rows = [self.encode(text) for text in texts]
         self._check_lengths(list(map(len, rows)))
         return rows
 
-    def _check_ids(self, tokens: Sequence[int], number: int) -> tuple[int, ...]:
-        """Return the token ids of a text; UserError if they are none, or are padded on the left."""
-        is_list = isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens)
-        if not is_list or not all(0 <= token < self.model.vocab_size for token in tokens):
-            limit = f"0 to {self.model.vocab_size - 1:,}"
-            raise UserError(f"texts[{number}]: must be a str or a list of token ids (whole numbers {limit})")
-        if tokens[0:1] == tokens[1:2] or tokens[0] != self.bos_id:
-            problem = f"must begin with the start token {self.bos_id} once, without padding before it"
-            raise UserError(f"texts[{number}]: token ids {problem}, as encode() returns them")
-        return tuple(tokens)
-
-    def _batches(self, texts: Sequence[Text], answers: Sequence[str | Sequence[str]]) -> Iterator[_Batch]:
+    def _batches(self, texts: Sequence[str], answers: Sequence[str | Sequence[str]]) -> Iterator[_Batch]:
         """Yield the texts with `answers` after each, in batches of similar length; see `log_probs` for arguments."""
         rows = self._encode_all(texts)
         if not answers:
@@ -250,21 +239,18 @@ class LabModel(OpenedModel):
             if length > limit:
                 raise UserError(f"texts[{number}]: has {length:,} tokens{what}; the model reads {limit:,}")
 
-    def _tokens_after(self, text: Text, row: tuple[int, ...], answer: str) -> tuple[int, ...]:
+    def _tokens_after(self, text: str, row: tuple[int, ...], answer: str) -> tuple[int, ...]:
         """Return the tokens of an answer after a text; UserError if it would change the text's own tokens."""
         if not isinstance(answer, str) or not answer:
             raise UserError(f"answers: {answer!r} is no text")
-        if isinstance(text, str):
-            if text[-1:].isalnum() and answer[0].isalnum() and text[-1].lower() != text[-1].upper():
-                problem = f"would continue the word {text.split()[-1]!r}"
-                raise UserError(f"answers: {answer!r} {problem}; begin the answer with a space")
-            both = self.encode(text + answer)
-            if both[: len(row)] != row:
-                problem = f"changes the tokens of {text[-30:]!r}"
-                raise UserError(f"answers: {answer!r} {problem}; the space belongs to the answer, not to the text")
-            ids = both[len(row) :]
-        else:
-            ids = tuple(encode_text(self.tokenizer, answer).ids)
+        if text[-1:].isalnum() and answer[0].isalnum() and text[-1].lower() != text[-1].upper():
+            problem = f"would continue the word {text.split()[-1]!r}"
+            raise UserError(f"answers: {answer!r} {problem}; begin the answer with a space")
+        both = self.encode(text + answer)
+        if both[: len(row)] != row:
+            problem = f"changes the tokens of {text[-30:]!r}"
+            raise UserError(f"answers: {answer!r} {problem}; the space belongs to the answer, not to the text")
+        ids = both[len(row) :]
         if not ids or self.unknown in ids:
             raise UserError(f"answers: {answer!r} has no tokens in this model's vocabulary")
         return ids

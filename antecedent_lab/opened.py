@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from antecedent_lab.arrays import LabModel, LabRun
-from antecedent_lab.own_model import check_passes
 from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.errors import UserError, damaged_file_error
@@ -22,7 +21,7 @@ from model.external import chosen_tokenizer, open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
 from model.transformers_view import TransformersView
-from probe.contract import check_observed
+from probe.contract import check_observed, check_passes
 from probe.opened_model import OpenedModel
 from training.checkpoint import load_checkpoint
 from training.files import read_json

@@ -15,6 +15,7 @@ from torch import Tensor
 from data.errors import UserError
 from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
+from model.own_model import OwnModel
 from probe.batches import pad_rows
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
@@ -102,3 +103,45 @@ def _relative_error(value: Tensor, reference: Tensor) -> float:
     """Return the largest difference over the largest reference value; 0 if both are all zero."""
     scale = reference.abs().max().clamp(min=torch.finfo(reference.dtype).tiny)
     return ((value - reference).abs().max() / scale).item()
+
+
+def check_passes(model: ObservableModel) -> None:
+    """Raise UserError if an object lacks a pass of `ObservableModel`, or a pass is not what its docstring says."""
+    kind = type(model).__name__
+    for name in (*ObservableModel.__annotations__, *vars(ObservableModel)):
+        if not name.startswith("_") and not hasattr(model, name):
+            raise UserError(f"{kind} has no {name}; write a subclass of OwnModel, or all of ObservableModel")
+
+    # Logits of all tokens, and of some of them, of edited passes and of the module itself
+    length = min(model.context_length, 16)
+    tokens = torch.linspace(0, model.vocab_size - 1, 2 * length, device=model.device).long().view(2, length)
+    logits = model.logits(tokens)
+    if logits.dtype != torch.float32 or logits.shape != (2, length, model.vocab_size):
+        raise UserError(f"{kind}: logits must be float32 [texts, tokens, vocabulary]; found {list(logits.shape)}")
+    places = torch.tensor([[length - 1, 0], [length // 2, 1]], device=model.device)
+    expected = torch.stack([of_text[place] for of_text, place in zip(logits, places, strict=True)])
+    for positions, at in ((places, expected), (places[:, 0], expected[:, 0])):
+        if not torch.allclose(model.logits(tokens, positions), at, rtol=1e-4, atol=1e-4):
+            raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
+    for change in ({"output": torch.zeros_like}, {"weights": _on_first}):
+        edits = [HeadEdit(layer, head, **change) for layer in range(model.n_layer) for head in range(model.n_head)]
+        if torch.equal(model.logits(tokens, edits=edits), logits):
+            raise UserError(f"{kind}: edits of the heads' {min(change)} change nothing, so no effect can be measured")
+    if isinstance(model, OwnModel):
+        reference = model.reference(tokens).float()
+        if not torch.allclose(reference, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+            raise UserError(f"{kind}: the logits of run are not those of the module")
+
+    # The other passes
+    heads = [record.scores.shape[1] for record in model.record(tokens)]
+    if heads != model.n_layer * [model.n_head]:
+        raise UserError(f"{kind}: record has {len(heads)} layers of {heads[:1]} heads, not what n_layer and n_head say")
+    shapes = [tuple(stream.shape[:2]) for stream in model.residual_stream(tokens)]
+    if shapes != (model.n_layer + 1) * [(2, length)]:
+        raise UserError(f"{kind}: residual_stream must have the stream before each layer and after the last")
+
+
+def _on_first(weights: Tensor) -> Tensor:
+    moved = torch.zeros_like(weights)
+    moved[..., 0] = 1
+    return moved

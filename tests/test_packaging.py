@@ -106,7 +106,7 @@ def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages
     process = run_installed(installed, tmp_path, "-c", USE, str(run), str(ROOT / ".cache"))
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()[-2:]
-    assert lines == ["True antecedent_lab.model.observe antecedent_lab.own_model", "[]"]
+    assert lines == ["True antecedent_lab.model.observe antecedent_lab.model.own_model", "[]"]
 
 
 @pytest.mark.slow

@@ -242,7 +242,7 @@ def compare_models(
     if not questions:
         raise UserError(f"no question can be asked: {'; '.join(missing)}")
     changes = []
-    with stages("two models") as show:
+    with stages("two models", print if after.n_parameters > LARGE_MODEL else None) as show:
         for number, question in enumerate(questions):
             show(question.name, number / len(questions))
             changes += difference(before.model, after.model, source.items, question, config)

@@ -108,7 +108,7 @@ def _relative_error(value: Tensor, reference: Tensor) -> float:
 def check_passes(model: ObservableModel) -> None:
     """Raise UserError if an object lacks a pass of `ObservableModel`, or a pass is not what its docstring says."""
     kind = type(model).__name__
-    for name in (*ObservableModel.__annotations__, *vars(ObservableModel)):
+    for name in (*ObservableModel.__annotations__, *vars(ObservableModel), "untrained"):
         if not name.startswith("_") and not hasattr(model, name):
             raise UserError(f"{kind} has no {name}; write a subclass of OwnModel, or all of ObservableModel")
 

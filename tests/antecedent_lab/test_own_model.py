@@ -224,6 +224,17 @@ def test_a_wrong_adapter_is_refused_in_one_line(page: dict[str, Any], wrong: Ada
 def test_an_object_without_the_passes_or_with_another_shape_is_refused(page: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="^model=Linear: Linear has no n_layer; write a subclass of OwnModel"):
         open_model(nn.Linear(2, 2), tokenizer=page["path"])
+
+    class Passes:
+        """All passes of `ObservableModel`, but no untrained model to compare with."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "untrained":
+                raise AttributeError(name)
+            return getattr(page["view"], name)
+
+    with pytest.raises(UserError, match="^model=Passes: Passes has no untrained"):
+        open_model(Passes(), tokenizer=page["path"])
     view = page["View"](page["module"], n_layer=3, n_head=4, context_length=64, vocab_size=VOCABULARY)
     with pytest.raises(UserError, match=r"^model=View: View: record has 2 layers of \[4\] heads"):
         open_model(view, tokenizer=page["path"])

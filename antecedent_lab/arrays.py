@@ -43,7 +43,8 @@ class _Batch:
 
     def log_probs(self, logits: Tensor) -> np.ndarray:
         """Return log p of every answer in nats from the logits [B, S, V], [texts, answers of each]."""
-        of_tokens = logits[self.row[:, None], torch.arange(logits.shape[1]), self.ids.clamp(min=0)]
+        steps = torch.arange(logits.shape[1], device=logits.device)
+        of_tokens = logits[self.row[:, None], steps, self.ids.clamp(min=0)]
         of_tokens = of_tokens - logits.logsumexp(-1)[self.row]  # [A, S]
         total = of_tokens.masked_fill(self.ids == NO_TOKEN, 0).double().sum(-1)
         return total.cpu().numpy().reshape(len(self.texts), -1)

@@ -168,7 +168,7 @@ class LabModel(OpenedModel):
         for edits in [[], *([edit] for edit in whole)]:
             both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
             margins.append(both[:, 0] - both[:, 1])
-        return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), -1))
+        return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), len(batch.texts)))
 
     def _heads(self, heads: str | Sequence[tuple[int, int]]) -> list[Head]:
         """Return heads as given to `effects`; UserError if one is not of the model."""
@@ -184,7 +184,7 @@ class LabModel(OpenedModel):
     def _encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return the tokens of texts, the start token first; UserError if the model cannot read one."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
-            raise UserError("texts: must be a list of texts; put one text into a list")
+            raise UserError("texts: must be a list of str; put one text into a list")
         if not self.is_causal:
             raise UserError(f"{self.source}: with model.mask=none a word sees the next one; heads are not measured")
         for number, text in enumerate(texts):
@@ -192,6 +192,10 @@ class LabModel(OpenedModel):
                 raise UserError(f"texts[{number}]: must be a str, not {type(text).__name__}")
         rows = [self.encode(text) for text in texts]
         self._check_lengths(list(map(len, rows)))
+        for number, row in enumerate(rows):
+            if self.unknown in row:
+                start, end = self.tokenize(texts[number]).spans[row.index(self.unknown) - 1]
+                raise UserError(f"texts[{number}]: {texts[number][start:end]!r} is not in this model's vocabulary")
         return rows
 
     def _batches(self, texts: Sequence[str], answers: Sequence[str | Sequence[str]]) -> Iterator[_Batch]:

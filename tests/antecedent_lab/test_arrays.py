@@ -118,6 +118,13 @@ def test_effects_are_those_of_plain_passes(name: str, opened: LabModel, at: str,
     assert (np.abs(expected).mean(axis=0) > 1e-3).all()
 
 
+@each_model
+@pytest.mark.parametrize("at", ["everywhere", "last"])
+def test_without_heads_or_texts_there_is_no_effect(name: str, opened: LabModel, at: str) -> None:
+    assert np.isnan(opened.effects(TEXTS, " she", " he", [], at)).all()
+    assert opened.effects([], " she", " he", at=at).shape[0] == 0 and opened.attention([]) == []
+
+
 @contextmanager
 def silenced(model: Any, kind: str, layer: int, head: int, place: slice) -> Iterator[None]:
     """Let a head of a transformers model write nothing at some tokens, by a hook on its output projection."""
@@ -164,8 +171,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "half a head": (lambda m: m.effects(TEXTS, " she", " he", [(0, 0.5)]), 'heads: must be "all" or a list of'),
     "a word for heads": (lambda m: m.effects(TEXTS, " she", " he", "last"), 'heads: must be "all" or a list of'),
     "at": (lambda m: m.effects(TEXTS, " she", " he", at="first"), "at='first': must be \"everywhere\" or \"last\""),
-    "one text": (lambda m: m.attention("The cat"), "texts: must be a list of texts"),
-    "a tensor": (lambda m: m.attention(torch.ones(1, 3)), "texts: must be a list of texts"),
+    "one text": (lambda m: m.attention("The cat"), "texts: must be a list of str"),
+    "a tensor": (lambda m: m.attention(torch.ones(1, 3)), "texts: must be a list of str"),
     "500 tokens": (lambda m: m.attention(["It", "cat " * 500]), r"texts\[1\]: has [\d,]+ tokens; the model reads 64"),
     "long with its answer": (
         lambda m: m.log_probs([" ".join(["It"] * 62)], " unbelievable"), r"texts\[0\]: has \d+ tokens with its answer"),
@@ -191,6 +198,8 @@ def test_words_outside_the_vocabulary_and_models_that_see_the_next_word_are_refu
     run = open_model(trained_run, device="cpu")
     with pytest.raises(UserError, match="answers: ' xylophonist' has no tokens in this model's vocabulary"):
         run.log_probs(["The cat"], " xylophonist")
+    with pytest.raises(UserError, match=r"texts\[1\]: 'xylophonist' is not in this model's vocabulary"):
+        run.attention(["The cat", "The xylophonist sat."])
     assert run.log_probs(["The cat"], " sat").shape == (1, 1)
     with pytest.raises(UserError, match="with model.mask=none a word sees the next one"):
         replace(run, shape={"mask": "none"}).attention(["The cat"])

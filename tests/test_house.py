@@ -10,8 +10,8 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 131, "antecedent_lab": 1594, "data": 4320, "model": 1871, "probe": 3898, "report": 3200, "training": 2359,
-    "tests": 10591,
+    ".": 140, "antecedent_lab": 1846, "data": 4360, "model": 1921, "probe": 3898, "report": 3200, "training": 2359,
+    "tests": 10630,
 }  # fmt: skip
 DATA_CLASSES = 117  # in the program
 RESULT_CLASSES = 12

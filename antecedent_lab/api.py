@@ -221,16 +221,17 @@ def compare_models(
     after: OpenedModel,
     *,
     own: str | None = None,
-    config: ProbeConfig | None = None,
     cache_dir: str = ".cache",
+    **settings: Any,
 ) -> ProbeResults:
     """Compare two opened models of one shape and tokenizer, item by item, with paired tests; the result has `changes`.
 
-    The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own.
-    Raises UserError if the models differ in shape or tokens, or cannot read the items.
+    The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own;
+    `settings` are those of the group probe. Raises UserError if the models differ in shape or tokens, or
+    cannot read the items.
     """
     _check_comparable(before, after)
-    config = affordable(config or ProbeConfig(), after)
+    config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
     source = source_of(after, config, cache_dir, None, own)
     items_before = source_of(before, config, cache_dir, None, own).items
     if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in items_before.cells]:

@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from antecedent_lab.eval_settings import EvalSettings
+from data.errors import printable
 from probe.config import ProbeConfig
 from training.command_line import run_cli
 from training.settings import CONFIGS, to_settings
@@ -20,9 +22,16 @@ def main(config: DictConfig) -> int:
     probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
     settings = to_settings(EvalSettings, values)
 
+    # Imports that take a second, or with torch several; --help and a typo need not wait for them.
+    if settings.check:
+        from data.own_file import load_question
+
+        question = load_question(Path(str(settings.own_file)))
+        print(printable("\n".join(question.check_lines(probe.n_bootstrap))))
+        return 0
     # numpy's matrix products here are small: with a thread for each they take up to 20 times as long.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from antecedent_lab.modes import evaluate  # imports torch: seconds that --help and a typo need not wait for
+    from antecedent_lab.modes import evaluate
 
     evaluate(settings, probe)
     return 0

@@ -2,7 +2,9 @@
 
     from antecedent_lab import open_model, probe_model
 
-    result = probe_model("runs/mine")  # or a folder of save_pretrained, or a name on the hub
+    opened = open_model("runs/mine")   # or a folder of save_pretrained, a name on the hub, or a loaded model
+    opened.attention(["The cat sat."]) # arrays of texts; also log_probs, effects of heads, and show
+    result = probe_model(opened)
     print(result)                      # what eval.py prints
     result.save("report")              # writes what eval.py writes
 
@@ -12,22 +14,16 @@ In a checkout this works from its folder, without an installation.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antecedent_lab.api import ProbeResult, compare_models, open_model, probe_model
+    from antecedent_lab.api import compare_models, open_model, probe_model
     from data.errors import UserError
     from model.edits import cut_link, exchange_links, remove_head
     from model.observe import HeadEdit
-    from probe.config import ProbeConfig
-    from probe.opened_model import OpenedModel
-    from probe.results import Head, ProbeResults
+    from model.own_model import OwnModel
     from training.metrics import load_metrics
 
 __all__ = [
-    "Head",
     "HeadEdit",
-    "OpenedModel",
-    "ProbeConfig",
-    "ProbeResult",
-    "ProbeResults",
+    "OwnModel",
     "UserError",
     "compare_models",
     "cut_link",

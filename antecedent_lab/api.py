@@ -1,6 +1,5 @@
 """The probe from Python: `probe_model` returns what eval.py prints and writes, for any model (docs/usage.md)."""
 
-import html
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
 from antecedent_lab.eval_settings import STORIES
-from antecedent_lab.opened import LARGE_MODEL, open_external, open_run
+from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history, read_metrics
 from antecedent_lab.sources import Source, source_of
@@ -17,13 +17,14 @@ from data.errors import UserError
 from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit  # noqa: F401 (a public name)
+from model.own_model import OwnModel  # noqa: F401 (a public name)
 from probe.attention import HeadScores
 from probe.claim import card_of, claim_of
 from probe.config import ProbeConfig
 from probe.difference import difference
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
-from probe.results import Finding, Head, ProbeResults, TestedModel  # noqa: F401 (Head is a public name)
+from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
@@ -33,9 +34,6 @@ from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.settings import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
 
-# Larger activations are allocated again in each layer.
-# GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
-LARGE_MODEL_TOKENS = 2048  # per batch
 MAX_UNTRAINED_LARGE = 2  # models
 
 
@@ -94,9 +92,7 @@ class ProbeResult:
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""
-        allowed = 'sandbox="allow-scripts"'
-        style = 'style="width: 100%; height: 60rem; border: 0"'
-        return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self.page())}"></iframe>'
+        return Html(self.page())._repr_html_()
 
     def save(self, folder: str | Path, texts: Sequence[str] = (), *, live: bool | None = None) -> Path:
         """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.
@@ -120,23 +116,26 @@ class ProbeResult:
 
 
 def open_model(
-    model: str | Path,
+    model: Any,
     *,
     items: str | None = None,
-    tokenizer: str | None = None,
+    tokenizer: Any = None,
     out: str | None = None,
     device: str | Device = Device.auto,
     threads: int | None = None,
     setting: str = "model",
-) -> OpenedModel:
-    """Open a run of train.py or a model of transformers.
+) -> LabModel:
+    """Open a run of train.py, a model of transformers or a model of your own.
 
-    `model` is the directory of a run, a folder written by save_pretrained or a name on the hub. `tokenizer`: see
-    docs/usage.md; if None, that of the model. `items`: "stories" to test a model that is no run on the stories, None
-    for the next pronoun in English text. `out`: the folder of eval.py's results. `setting` is the name of `model` in
-    messages. Raises UserError or OSError with one line.
+    `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, a loaded model of
+    transformers in float32, which is switched to our attention, or an object with the passes of `ObservableModel`, such
+    as an `OwnModel`. `tokenizer`: a file, folder or hub name (docs/usage.md), or a loaded one of transformers or
+    tokenizers; if None, that of the model's folder. `items`: "stories" to test a model that is no run on the stories,
+    None for the next pronoun in English text. `out`: the folder of eval.py's results. `setting` is the name of `model`
+    in messages. A loaded model stays on its device. Raises UserError or OSError with one line.
     """
-    if not str(model):
+    is_loaded = not isinstance(model, str | Path)
+    if not is_loaded and not str(model):
         raise UserError(f"{setting}=: the name is empty")
     devices = [kind.value for kind in Device]
     if device not in [*Device, *devices]:
@@ -146,7 +145,7 @@ def open_model(
     torch_device = choose_device(Device(device), Precision.float32, threads).device
 
     # A run of train.py has everything in its folder.
-    if (Path(model) / "checkpoints").is_dir():
+    if not is_loaded and (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
             problem = "is a run of train.py, which has its own sentences, tokenizer and folder"
             raise UserError(f"{setting}={model}: {problem}")
@@ -156,11 +155,13 @@ def open_model(
     if items not in (None, STORIES):
         raise UserError(f"items={items}: must be {STORIES}")
     stories = compose_settings().data if items == STORIES else None
+    if is_loaded:
+        return open_loaded(model, out, stories, tokenizer)
     return open_external(str(model), out, stories, torch_device, tokenizer, setting)
 
 
 def probe_model(
-    model: str | Path | OpenedModel,
+    model: Any,
     *,
     path: str | None = None,
     own: str | None = None,
@@ -220,16 +221,17 @@ def compare_models(
     after: OpenedModel,
     *,
     own: str | None = None,
-    config: ProbeConfig | None = None,
     cache_dir: str = ".cache",
+    **settings: Any,
 ) -> ProbeResults:
     """Compare two opened models of one shape and tokenizer, item by item, with paired tests; the result has `changes`.
 
-    The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own.
-    Raises UserError if the models differ in shape or tokens, or cannot read the items.
+    The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own;
+    `settings` are those of the group probe. Raises UserError if the models differ in shape or tokens, or
+    cannot read the items.
     """
     _check_comparable(before, after)
-    config = affordable(config or ProbeConfig(), after)
+    config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
     source = source_of(after, config, cache_dir, None, own)
     items_before = source_of(before, config, cache_dir, None, own).items
     if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in items_before.cells]:
@@ -241,7 +243,7 @@ def compare_models(
     if not questions:
         raise UserError(f"no question can be asked: {'; '.join(missing)}")
     changes = []
-    with stages("two models") as show:
+    with stages("two models", print if after.n_parameters > LARGE_MODEL else None) as show:
         for number, question in enumerate(questions):
             show(question.name, number / len(questions))
             changes += difference(before.model, after.model, source.items, question, config)
@@ -269,7 +271,7 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
         return config
     return replace(
         config,
-        tokens_per_batch=min(config.tokens_per_batch, LARGE_MODEL_TOKENS),
+        tokens_per_batch=min(config.tokens_per_batch, BATCH_TOKENS),
         n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
     )
 

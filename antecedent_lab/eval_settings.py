@@ -13,6 +13,7 @@ STORIES = "stories"
 # mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model.
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
+    "check": {"items", "verbose"},  # a file of items, without a model
     "before": {"items", "tokenizer", "out", "verbose"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "open", "verbose"},  # one sentence
     "path": {"tokenizer", "out", "live", "open", "verbose"},  # English text
@@ -30,6 +31,7 @@ class EvalSettings:
     run: str | None = setting("the same as model=, for a run")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
+    check: bool = setting("with items=FILE.jsonl: print its blocks and the smallest possible p; opens no model")
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
@@ -45,7 +47,7 @@ class EvalSettings:
     @property
     def mode(self) -> str:
         """The mode of MODES that the settings select."""
-        return next((name for name in MODES if getattr(self, name, None) is not None), "probe")
+        return next((name for name in MODES if getattr(self, name, None) not in (None, False)), "probe")
 
     @property
     def is_external(self) -> bool:
@@ -75,6 +77,8 @@ class EvalSettings:
                 problem = "cannot be combined with model=, which means the same"
             elif name == "items" and value != STORIES and self.own_file is None:
                 problem = f"not known; give {STORIES} or FILE.jsonl"
+            elif name == "check" and self.own_file is None:
+                problem = "give items=FILE.jsonl, the file to check"
             elif name == "items" and self.own_file and self.mode == "text":
                 problem = "shows no sentence; leave it out"
             elif name in ("out", "tokenizer") or (name == "items" and value == STORIES):

@@ -10,7 +10,7 @@ import torch
 
 from antecedent_lab.opened import open_run
 from antecedent_lab.saved import read_results
-from data.errors import UserError, printable
+from data.errors import UserError, export_extra, printable
 from model.export import check_is_llama, export_transformers
 from model.transformer import Transformer, n_parameters
 from report.tables import claims_markdown
@@ -34,7 +34,7 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         if find_spec("transformers") is None:
-            raise UserError("export: needs transformers; pip install '.[export]'")
+            raise UserError(f"export: needs transformers; pip install {export_extra()}")
 
 
 def command() -> None:

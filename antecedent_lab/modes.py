@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened, subfolder=f"compared/{name}") as folder:
-        results = compare_models(before, opened, own=own_file, config=config, cache_dir=settings.cache_dir)
+        results = compare_models(before, opened, own=own_file, cache_dir=settings.cache_dir, **asdict(config))
         try:
             if folder is not None:
                 table = change_lines(results, all_rows=True)

@@ -2,25 +2,27 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
+from antecedent_lab.arrays import LabModel, LabRun
 from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.errors import UserError, damaged_file_error
-from data.tokenizer import end_id, load_tokenizer
+from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
 from model.config import departures
-from model.external import open_transformers
+from model.external import chosen_tokenizer, open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
-from probe.contract import check_observed
-from probe.opened_model import OpenedModel, OpenedRun
+from model.transformers_view import TransformersView
+from probe.contract import check_observed, check_passes
+from probe.opened_model import OpenedModel
 from training.checkpoint import load_checkpoint
 from training.files import read_json
 from training.run_dir import RESUMES, RUNS
@@ -38,7 +40,7 @@ _MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenize
 # Runs
 
 
-def open_run(run: Path, device: torch.device) -> OpenedRun:
+def open_run(run: Path, device: torch.device) -> LabRun:
     """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
     # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
@@ -57,7 +59,7 @@ def open_run(run: Path, device: torch.device) -> OpenedRun:
             draw_outputs(fresh, _UNTRAINED_SEED + seed)
         return TransformerView(fresh.to(device).eval())
 
-    return OpenedRun(
+    return LabRun(
         folder=run,
         name=_run_name(run),
         source=str(run),
@@ -194,46 +196,99 @@ def open_external(
     device: torch.device,
     tokenizer: str | None = None,
     setting: str = "model",
-) -> OpenedModel:
+) -> LabModel:
     """Load a causal language model of another program and its tokenizer, to be tested on `stories`, or on English text.
 
     `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
     UserError or OSError with one line if the model cannot be loaded or observed; `setting` is the one that names it.
     """
     external = open_transformers(name, device, tokenizer, setting)
-    view = external.view
     facts = asdict(external.facts)
 
     # A model of the hub keeps its name there; a folder is named by its place.
     is_of_hub = facts["commit"] is not None
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
-    default = short.replace("/", "--") + ("" if stories is None else "-stories")
-    folder = _EXTERNAL_RESULTS / default if out is None else Path(out)
+    folder = _results_folder(short, stories, out)
     _check_results_folder(folder, owner)
 
     # The observed attention must be what the model computes.
     try:
-        _check_attention(view)
+        _check_attention(external.view)
     except ValueError as error:
         raise UserError(f"{setting}={name}: {error}") from None
-    versions = ("model_type", "sha256", "commit", "transformers")
-    return OpenedModel(
+    opened = _external(external.view, external.tokenizer, external.bos_id, short, folder, stories, facts)
+    environment = {"model": name, **{fact: facts[fact] for fact in ("model_type", "sha256", "commit", "transformers")}}
+    return replace(opened, source=name, owner=owner, environment=environment)
+
+
+def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> LabModel:
+    """Return a model that is loaded already, where it is: of transformers, or with the passes of `ObservableModel`.
+
+    A model of transformers is switched to our attention, to evaluation and to no gradients. UserError if it cannot be
+    observed, or its passes contradict each other.
+    """
+    kind = type(model).__name__
+    is_source = isinstance(tokenizer, str | Path)
+    if tokenizer is None:
+        raise UserError(f"model={kind}: give its tokenizer too: open_model(model, tokenizer=...)")
+    read = chosen_tokenizer(str(tokenizer)) if is_source else fast_tokenizer(tokenizer, "tokenizer")
+    try:
+        if hasattr(model, "get_output_embeddings"):
+            if {weight.dtype for weight in model.parameters()} != {torch.float32}:
+                raise UserError("its weights are not float32; open model.float()")
+            if model.get_output_embeddings() is None:
+                raise UserError("it has no output layer (a ...ForCausalLM has one)")
+            model = TransformersView(model)
+        else:
+            check_passes(model)
+        _check_attention(model)
+        width = model.residual_stream(torch.tensor([[read[1]]], device=model.device))[0].shape[-1]
+    except UserError as error:
+        raise UserError(f"model={kind}: {error}") from None
+
+    # What results say about it
+    facts = {
+        "source": "python", "model_type": kind, "n_layer": model.n_layer, "n_head": model.n_head, "d_model": width,
+        "context_length": model.context_length, "vocab_size": model.vocab_size,
+    }  # fmt: skip
+    folder = _results_folder(kind, stories, out)
+    return _external(model, *read, kind, folder, stories, facts)
+
+
+def _external(
+    model: Any,
+    tokenizer: Tokenizer,
+    bos_id: int,
+    name: str,
+    folder: Path,
+    stories: DataConfig | None,
+    facts: Mapping[str, Any],
+) -> LabModel:
+    """Return a model of another program as an opened one; `facts` are what results say about it."""
+    module = getattr(model, "model", getattr(model, "module", None))
+    kind = facts["model_type"]
+    return LabModel(
         folder=folder,
-        name=short,
+        name=name,
         source=name,
-        model=view,
-        untrained=lambda seed: view.untrained(_UNTRAINED_SEED + seed),
-        tokenizer=external.tokenizer,
-        bos_id=external.bos_id,
+        model=model,
+        untrained=lambda seed: model.untrained(_UNTRAINED_SEED + seed),
+        tokenizer=tokenizer,
+        bos_id=bos_id,
         data=stories,
         data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories, Path()),
-        shape={"name": short, "items": _ENGLISH if stories is None else "stories", **facts},
-        n_parameters=n_parameters(view.model),
-        departures=() if facts["model_type"] == "llama" else (f"model_type={facts['model_type']}",),
-        environment={"model": name, **{fact: facts[fact] for fact in versions}},
-        owner=owner,
+        shape={"name": name, "items": _ENGLISH if stories is None else "stories", **facts},
+        n_parameters=n_parameters(module) if isinstance(module, nn.Module) else 0,
+        departures=() if kind == "llama" else (f"model_type={kind}",),
+        environment={"model": name},
     )
+
+
+def _results_folder(name: str, stories: DataConfig | None, out: str | None) -> Path:
+    """Return the folder for results about a model of another program."""
+    default = name.replace("/", "--") + ("" if stories is None else "-stories")
+    return _EXTERNAL_RESULTS / default if out is None else Path(out)
 
 
 def _folder_name(folder: Path) -> str:

@@ -28,6 +28,7 @@ def stages(name: str, log: Callable[[str], None] | None = None) -> Iterator[Call
             print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
         elif log is not None and stage != last:
             log(line)
+            sys.stdout.flush()  # a pipe or a file would keep lines back for minutes
         last = stage
 
     # The work is done by the caller.

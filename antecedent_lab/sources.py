@@ -143,20 +143,9 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 
-    # What the file leaves open
-    n_lacking = sum(not text.links[0].answers for text in texts)
-    if 0 < n_lacking < len(texts):
-        warnings.append(f"{n_lacking} of {len(texts)} texts have no answers: the causal tests lack them.")
-    if own.n_left_out:
-        warnings.append(f"{own.n_left_out} blocks are left out: frame and words are not all in dev, or all in test.")
-    if own.n_patterns:
-        warnings.append(
-            f"In {own.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "
-            "a head that knows the position from the sentence pattern alone passes too."
-        )
     question = question_of_file(own.name, own.description, own.link, own.guards_off, own.file)
     data = {"fingerprint": _fingerprint_of(map(repr, texts))}
-    return Source(own.name, [question], dev.named(DEV) + test, data, [], warnings)
+    return Source(own.name, [question], dev.named(DEV) + test, data, [], [*warnings, *own.notes()])
 
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:

@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
+def export_extra() -> str:
+    """Return what pip installs for models of transformers: of the package, or in a checkout of this folder."""
+    return "'antecedent-lab[export]'" if __name__.startswith("antecedent_lab.") else "'.[export]'"
+
+
 @contextmanager
 def damaged_file_error(path: Path, remedy: str) -> Iterator[None]:
     """Turn errors of parsing a damaged or missing file into a UserError that names the file and a remedy."""

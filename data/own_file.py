@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.errors import UserError, one_line
+from data.own_split import ENOUGH, MIN_BLOCKS, Names, divided
 from data.pairs import Link, LinkedText, Span
-from data.stories.lexicon import unit_hash
 from data.typed_json import from_json
 
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
@@ -22,7 +22,6 @@ OWN = "own"  # family, level and site of the items
 _CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
 _HOLDOUTS = {"dev": "iid", "test": "headline", None: ""}  # by part
 _MAX_NAME = 80  # characters
-_MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class _Line:
     answers: list[str] = field(default_factory=list)
     foils: list[str] = field(default_factory=list)
     payoff: Any = None
+    cue: Any = None
     split: str | None = None
 
 
@@ -66,21 +66,50 @@ class OwnQuestion:
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     n_left_out: int  # blocks with words of one part and a frame of the other
-    n_patterns: int  # pairs of texts of one order that differ before the query
+    n_patterns: int  # pairs of texts of one order that differ before the query, their cues aside
     places: dict[str, str]  # "FILE line N" by text, for messages
+
+    def notes(self) -> list[str]:
+        """Return what the file leaves open."""
+        texts = [*self.dev, *self.test]
+        notes = []
+        n_lacking = sum(not text.links[0].answers for text in texts)
+        if 0 < n_lacking < len(texts):
+            notes.append(f"{n_lacking} of {len(texts)} texts have no answers: the causal tests lack them.")
+        if self.n_left_out:
+            of_all = f"{self.n_left_out} of {self.n_left_out + len(texts) // len(_CELLS)} blocks"
+            notes.append(f"{of_all} are left out: frame and words are not all in dev, or all in test.")
+        if self.n_patterns:
+            notes.append(
+                f"In {self.n_patterns} of {len(texts) // 2} pairs the text differs before the query: "
+                "a head that knows the position from the sentence pattern alone passes too."
+            )
+        return notes
+
+    def check_lines(self, n_flips: int) -> list[str]:
+        """Return blocks and clusters of both parts, and the smallest p that is possible with `n_flips` sign flips."""
+        lines = [f"{self.name}: {self.description}"]
+        for part, texts in (("dev", self.dev), ("test", self.test)):
+            lines.append(f"{part:5}{len(texts) // len(_CELLS):5,} blocks: {_counted(_n_clusters(texts))}")
+        smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
+        lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
+        if min(_n_clusters(self.test)) < ENOUGH:
+            lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
+        return [*lines, *(f"note: {note}" for note in self.notes())]
 
 
 class _Row(NamedTuple):
     where: str  # "FILE line N"
     values: _Line
     text: LinkedText
+    cue: Span | None
 
 
 def load_question(path: Path) -> OwnQuestion:
     """Return the question of a file; UserError names the line of the first problem.
 
-    Without the field `split`, frames and words are divided by their hashes, so that no test block shares a frame or a
-    word with dev; blocks that would are left out.
+    Without the field `split`, frames and words are divided so that no test block shares a frame or a word with dev
+    (`data.own_split`); blocks that would are left out.
     """
     lines = _load_lines(path)
     header = _Header()
@@ -90,7 +119,7 @@ def load_question(path: Path) -> OwnQuestion:
 
     # Blocks, each in the part to which it belongs
     blocks = [list(group) for _, group in groupby(rows, key=lambda row: row.values.block)]
-    parts = [_part(block) for block in blocks]
+    parts = _parts(blocks)
     _check_names(blocks)
     texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
     for part, block in zip(parts, blocks, strict=True):
@@ -99,7 +128,8 @@ def load_question(path: Path) -> OwnQuestion:
     test = texts["test"]
     n_left_out = parts.count(None)
     _check_parts(path, dev, test, n_left_out)
-    starts = [text.text[: text.links[0].query[0]] for text in [*dev, *test]]
+    starts = {row.text.text: _start(row) for row in rows}
+    both = [starts[text.text] for text in [*dev, *test]]
     return OwnQuestion(
         file=str(path),
         name=header.question or path.stem,
@@ -109,7 +139,7 @@ def load_question(path: Path) -> OwnQuestion:
         dev=dev,
         test=test,
         n_left_out=n_left_out,
-        n_patterns=sum(first != second for first, second in zip(starts[::2], starts[1::2], strict=True)),
+        n_patterns=sum(first != second for first, second in zip(both[::2], both[1::2], strict=True)),
         places={row.text.text: row.where for row in rows},
     )
 
@@ -161,6 +191,7 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
     text = line.text
     query = _span(where, "query", text, line.query)
     payoff = _span(where, "payoff", text, line.payoff) if line.payoff else None
+    cue = _span(where, "cue", text, line.cue) if line.cue else None
     antecedents = tuple(_span(where, "antecedents", text, value) for value in line.antecedents)
     distractors = tuple(_span(where, "distractors", text, value) for value in line.distractors)
     answers = tuple(line.answers)
@@ -176,6 +207,7 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
         "antecedents and distractors must not be empty": not antecedents or not distractors,
         "answers and foils belong together": bool(answers) != bool(foils),
         "answers need the field payoff, the word of the text that is an answer": answers and payoff is None,
+        "cue must come before the query": cue is not None and cue[1] > query[0],
         "payoff must come after the query": payoff is not None and payoff[0] < query[1],
         f"payoff {outcome!r} is none of the answers": answers and outcome not in answers,
         "the same word is antecedent and distractor": {*antecedents} & {*distractors},
@@ -187,7 +219,7 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
             raise UserError(f"{where}: {problem}")
     link = Link(OWN, OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
     words = " ".join(line.words)
-    return _Row(where, line, LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant))
+    return _Row(where, line, LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant), cue)
 
 
 def _span(where: str, name: str, text: str, value: Any) -> Span:
@@ -211,8 +243,18 @@ def _span(where: str, name: str, text: str, value: Any) -> Span:
 # Blocks
 
 
-def _part(rows: Sequence[_Row]) -> str | None:
-    """Return the part of a block, None if its words and its frame are of both; UserError if it is no block."""
+def _parts(blocks: Sequence[Sequence[_Row]]) -> list[str | None]:
+    """Return the part of each block, None if its words and its frame are of both; UserError if one is no block."""
+    for block in blocks:
+        _check_block(block)
+    given = [block[0].values.split for block in blocks]
+    names = [Names(block[0].text.frame, *block[0].text.pair.split()) for block in blocks]
+    free = iter(divided([name for name, split in zip(names, given, strict=True) if split is None]))
+    return [split or next(free) for split in given]
+
+
+def _check_block(rows: Sequence[_Row]) -> None:
+    """Raise UserError unless the texts are both orders of two words times which of them is meant."""
     first = rows[0]
     for row in rows:
         if any(getattr(row.values, name) != getattr(first.values, name) for name in ("frame", "words", "split")):
@@ -225,8 +267,21 @@ def _part(rows: Sequence[_Row]) -> str | None:
     for first_row, second_row in zip(rows[::2], rows[1::2], strict=True):
         _check_antecedents(second_row.where, first_row.text, second_row.text)
 
-    parts = {"dev" if unit_hash(OWN, part) < 0.5 else "test" for part in (first.text.frame, *first.text.pair.split())}
-    return first.values.split or (parts.pop() if len(parts) == 1 else None)
+
+def _start(row: _Row) -> str:
+    """Return the text before the query, without its cue, which may differ within a pair."""
+    start = row.text.text[: row.text.links[0].query[0]]
+    return start if row.cue is None else f"{start[: row.cue[0]]}_{start[row.cue[1] :]}"
+
+
+def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
+    """Return the numbers of frames, and of words of each side."""
+    words = [text.pair.split() for text in texts]
+    return len({text.frame for text in texts}), len({first for first, _ in words}), len({second for _, second in words})
+
+
+def _counted(clusters: tuple[int, int, int]) -> str:
+    return "{} frames, {} and {} words".format(*clusters)
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:
@@ -259,7 +314,7 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
         earlier = copies.setdefault(tuple(" ".join(row.text.text.split()) for row in rows), where)
         if earlier != where:
             raise UserError(f"{where}: the block is there already, at {earlier}")
-        for where, _, text in rows:
+        for where, _, text, _ in rows:
             # Every mention belongs to one word.
             (link,) = text.links
             word = text.pair.split()[text.meant]
@@ -284,11 +339,13 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
     names: dict[str, list[set[str]]] = {"frame": [], "word": []}
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // len(_CELLS)
-        if n_blocks < _MIN_BLOCKS:
-            advice = "give more frames and words, or the field split"
+        if n_blocks < MIN_BLOCKS:
+            advice = (
+                f"give {ENOUGH} frames and {ENOUGH} words of each side in test, and some in dev, or the field split"
+            )
             if n_left_out:
                 advice = f"{n_left_out} were left out, whose frame is in the other part than a word; {advice}"
-            raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
+            raise UserError(f"{path}: {n_blocks} {part} blocks, at least {MIN_BLOCKS} are needed; {advice}")
         names["frame"].append({text.frame for text in texts})
         names["word"].append({word for text in texts for word in text.pair.split()})
     for kind, (of_dev, of_test) in names.items():

@@ -110,6 +110,17 @@ def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
         pretrained = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises exceptions of many types
         raise UserError(f"{setting}: transformers cannot load the tokenizer: {one_line(error)}") from None
+    return fast_tokenizer(pretrained, setting)
+
+
+def fast_tokenizer(pretrained: Any, setting: str) -> tuple[Tokenizer, int]:
+    """Return the tokenizer of a loaded one, of transformers or `tokenizers`, and the token that begins a text.
+
+    Raise UserError, which begins with the `setting`, if it cannot be used.
+    """
+    if isinstance(pretrained, Tokenizer):
+        plain = _plain(Tokenizer.from_str(pretrained.to_str()))
+        return plain, end_id(plain)
 
     # Only a fast tokenizer says which characters a token stands for.
     backend = getattr(pretrained, "backend_tokenizer", None)

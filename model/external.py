@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from tokenizers import Tokenizer
 
-from data.errors import UserError, one_line
+from data.errors import UserError, export_extra, one_line
 from data.tokenizer import end_id, imported_tokenizer, load_tokenizer
 from model.transformers_view import TransformersView
 
@@ -67,7 +67,7 @@ def open_transformers(
     """
     named = f"{setting}={source}"
     if find_spec("transformers") is None:
-        raise UserError(f"{named}: needs transformers: {sys.executable} -m pip install '.[export]'")
+        raise UserError(f"{named}: needs transformers: {sys.executable} -m pip install {export_extra()}")
 
     # The model, then a tokenizer that fits its vocabulary.
     path, commit = find_model(source, setting)
@@ -75,7 +75,7 @@ def open_transformers(
     if tokenizer_source is None:
         tokenizer, bos_id = imported_tokenizer(path, named)
     else:
-        tokenizer, bos_id = _chosen_tokenizer(tokenizer_source)
+        tokenizer, bos_id = chosen_tokenizer(tokenizer_source)
     if bos_id >= view.vocab_size:
         raise UserError(f"{named}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
 
@@ -115,7 +115,7 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
     return folder, folder.name
 
 
-def _chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
+def chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
     """Return the tokenizer that the user names and the token before every text."""
     if Path(source).suffix != ".json":
         folder, _ = find_model(source, "tokenizer", has_weights=False)

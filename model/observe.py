@@ -127,13 +127,25 @@ class ObservableModel(Protocol):
         """
 
 
-def check_tokens(tokens: Tensor, longest: int) -> None:
-    """Raise UserError unless `tokens` are integers [B, T] with T from 1 to `longest`."""
-    is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
-    if not is_whole or tokens.ndim != 2:
+def check_tokens(tokens: Tensor, longest: int, vocab_size: int, positions: Tensor | None = None) -> None:
+    """Raise UserError unless `tokens` are ids [B, T] with T from 1 to `longest`, and `positions` [B, ...] in them."""
+    if not _are_whole(tokens) or tokens.ndim != 2:
         raise UserError("tokens: must be a tensor of token ids (integers) [texts, tokens]")
     if not 1 <= tokens.shape[1] <= longest:
         raise UserError(f"tokens: the model reads 1 to {longest:,} tokens; found {tokens.shape[1]:,}")
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
+        found = f"found {int(tokens.min())} to {int(tokens.max())}"
+        raise UserError(f"tokens: the model has the tokens 0 to {vocab_size - 1:,}; {found}")
+    if positions is None:
+        return
+    if not _are_whole(positions) or positions.ndim not in (1, 2) or len(positions) != len(tokens):
+        raise UserError(f"positions: must be integers [texts] or [texts, n] for {len(tokens)} texts")
+    if positions.numel() and not 0 <= int(positions.min()) <= int(positions.max()) < tokens.shape[1]:
+        raise UserError(f"positions: must be from 0 to {tokens.shape[1] - 1}, the last token of the longest text")
+
+
+def _are_whole(values: object) -> bool:
+    return isinstance(values, Tensor) and values.dtype in (torch.int64, torch.int32)
 
 
 def check_edits(model: ObservableModel, edits: Sequence[HeadEdit]) -> None:
@@ -211,7 +223,7 @@ class TransformerView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        check_tokens(tokens, self.context_length)
+        check_tokens(tokens, self.context_length, self.vocab_size, positions)
         check_edits(self, edits)
 
         # The layers below the first edit need not run again if their streams are given.
@@ -230,7 +242,7 @@ class TransformerView(ObservableModel):
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         """Return what attention computes, as in training, and the scores by the formula."""
-        check_tokens(tokens, self.context_length)
+        check_tokens(tokens, self.context_length, self.vocab_size)
         records = list[LayerRecord]()
         x = self.model.embed(tokens)  # [B, T, D]
         for block in self.model.layers():
@@ -249,7 +261,7 @@ class TransformerView(ObservableModel):
 
     @torch.no_grad()
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        check_tokens(tokens, self.context_length)
+        check_tokens(tokens, self.context_length, self.vocab_size)
         streams = [self.model.embed(tokens)]
         for block in self.model.layers():
             streams.append(block(streams[-1]))

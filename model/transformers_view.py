@@ -224,6 +224,7 @@ class TransformersView(ObservableModel):
 
     def _logits_at(self, tokens: Tensor, positions: Tensor, current: _Pass) -> Tensor:
         """Return the logits [B, V] at `positions` [B], or [B, n, V] at [B, n]; the output layer computes no others."""
+        check_tokens(tokens, self.model.config.max_position_embeddings, self.vocab_size, positions)
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         places = positions.reshape(len(tokens), -1)  # [B, n]
 
@@ -329,9 +330,8 @@ class TransformersView(ObservableModel):
     @torch.no_grad()
     def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None, **arguments: Tensor) -> Any:
         """Return the output of the model, or of its body, which computes no logits."""
-        check_tokens(tokens, self.model.config.max_position_embeddings)  # a sliding window is no limit here
-        if int(tokens.max()) >= self.vocab_size:
-            raise UserError(f"token {int(tokens.max())}: the model has only {self.vocab_size:,} tokens")
+        longest = self.model.config.max_position_embeddings  # a sliding window is no limit here
+        check_tokens(tokens, longest, self.vocab_size)
         token = _current_pass.set(current)
         try:
             return module(input_ids=tokens, use_cache=False, **arguments)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from probe.questions import LEVELS, QUESTIONS
+from probe.questions import LEVELS, QUESTIONS, in_words_of
 from probe.results import Estimate, Finding, TestedModel
 from probe.statistics import MIN_SEEDS
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
@@ -30,7 +30,8 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
         names = [each.name.replace("_", " ") for each in finding.judged.criteria if each.outcome == outcome]
         if names:
             missing.append(f"Criteria {outcome}: {', '.join(names)}.")
-    return " ".join([f"{_opening(finding)}.", *scores, level, *missing])
+    claim = " ".join([f"{_opening(finding)}.", *scores, level, *missing])
+    return claim if finding.file is None else in_words_of(finding.link, claim)
 
 
 def asked(finding: Finding) -> str:

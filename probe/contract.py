@@ -6,6 +6,7 @@ mask. So the recorded pass is compared with the model's usual pass on every chec
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +15,18 @@ from torch import Tensor
 from data.errors import UserError
 from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
+from model.own_model import OwnModel
 from probe.batches import pad_rows
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
 # differ by about 1e-6 relative.
 LIMITS = {
     "head_output": (1e-4, "the recorded attention is not the attention the model uses"),  # relative
-    "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
     "query_rows": (1e-5, "a single recorded row differs from the same row of the whole map"),
     "row_sum": (1e-5, "attention weights do not sum to one"),
     "future_weight": (0.0, "attention rests on later tokens"),
     "future_logits": (1e-6, "later tokens change earlier logits"),  # relative
+    "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
 }
 _MAX_LOGITS = 2**27  # numbers, half a gigabyte in float32
 
@@ -53,10 +55,13 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     query = query.to(model.device)
     violations = _map_violations(model, tokens, query)
 
-    # An edit that changes nothing makes the model compute its attention explicitly.
+    # The recorded outputs in place of those of a pass change nothing, if it uses them.
     logits = model.logits(tokens)  # [B, T, V]
-    identity = [HeadEdit(layer, 0, weights=lambda weights: weights) for layer in range(model.n_layer)]
-    violations["logits"] = _relative_error(model.logits(tokens, edits=identity), logits)
+    edits = []
+    for layer, record in enumerate(model.record(tokens)):
+        for head, output in enumerate(record.head_output.unbind(1)):
+            edits.append(HeadEdit(layer, head, output=partial(_recorded, recorded=output)))
+    violations["logits"] = _relative_error(model.logits(tokens, edits=edits), logits)
 
     # Other tokens after the query; the logits up to the query must stay.
     later = torch.arange(tokens.shape[1], device=model.device) > query  # [B, T]
@@ -67,6 +72,10 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
         if not violations[name] <= limit:  # nan exceeds every limit
             raise UserError(f"no report for this model: {problem} (error {violations[name]:.1e})")
     return violations
+
+
+def _recorded(values: Tensor, recorded: Tensor) -> Tensor:
+    return recorded.to(values.dtype)
 
 
 def _map_violations(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:
@@ -94,3 +103,45 @@ def _relative_error(value: Tensor, reference: Tensor) -> float:
     """Return the largest difference over the largest reference value; 0 if both are all zero."""
     scale = reference.abs().max().clamp(min=torch.finfo(reference.dtype).tiny)
     return ((value - reference).abs().max() / scale).item()
+
+
+def check_passes(model: ObservableModel) -> None:
+    """Raise UserError if an object lacks a pass of `ObservableModel`, or a pass is not what its docstring says."""
+    kind = type(model).__name__
+    for name in (*ObservableModel.__annotations__, *vars(ObservableModel), "untrained"):
+        if not name.startswith("_") and not hasattr(model, name):
+            raise UserError(f"{kind} has no {name}; write a subclass of OwnModel, or all of ObservableModel")
+
+    # Logits of all tokens, and of some of them, of edited passes and of the module itself
+    length = min(model.context_length, 16)
+    tokens = torch.linspace(0, model.vocab_size - 1, 2 * length, device=model.device).long().view(2, length)
+    logits = model.logits(tokens)
+    if logits.dtype != torch.float32 or logits.shape != (2, length, model.vocab_size):
+        raise UserError(f"{kind}: logits must be float32 [texts, tokens, vocabulary]; found {list(logits.shape)}")
+    places = torch.tensor([[length - 1, 0], [length // 2, 1]], device=model.device)
+    expected = torch.stack([of_text[place] for of_text, place in zip(logits, places, strict=True)])
+    for positions, at in ((places, expected), (places[:, 0], expected[:, 0])):
+        if not torch.allclose(model.logits(tokens, positions), at, rtol=1e-4, atol=1e-4):
+            raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
+    for change in ({"output": torch.zeros_like}, {"weights": _on_first}):
+        edits = [HeadEdit(layer, head, **change) for layer in range(model.n_layer) for head in range(model.n_head)]
+        if torch.equal(model.logits(tokens, edits=edits), logits):
+            raise UserError(f"{kind}: edits of the heads' {min(change)} change nothing, so no effect can be measured")
+    if isinstance(model, OwnModel):
+        reference = model.reference(tokens).float()
+        if not torch.allclose(reference, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+            raise UserError(f"{kind}: the logits of run are not those of the module")
+
+    # The other passes
+    heads = [record.scores.shape[1] for record in model.record(tokens)]
+    if heads != model.n_layer * [model.n_head]:
+        raise UserError(f"{kind}: record has {len(heads)} layers of {heads[:1]} heads, not what n_layer and n_head say")
+    shapes = [tuple(stream.shape[:2]) for stream in model.residual_stream(tokens)]
+    if shapes != (model.n_layer + 1) * [(2, length)]:
+        raise UserError(f"{kind}: residual_stream must have the stream before each layer and after the last")
+
+
+def _on_first(weights: Tensor) -> Tensor:
+    moved = torch.zeros_like(weights)
+    moved[..., 0] = 1
+    return moved

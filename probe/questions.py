@@ -237,3 +237,9 @@ def question_of_file(name: str, description: str, link: str, guards_off: Sequenc
         exclusions=tuple(name for name in question.exclusions if name not in guards_off),
         file=file,
     )
+
+
+def in_words_of(link: str, text: str) -> str:
+    """Return a text about a question of the user's own with the word at which `link` begins in place of the pronoun."""
+    query = link.partition(" to ")[0].removeprefix("a ").removeprefix("an ").removeprefix("the ")
+    return text.replace("pronoun contrast", "contrast").replace("the pronoun", f"the {query}")

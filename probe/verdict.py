@@ -5,7 +5,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from probe.questions import MAX_OTHER_TYPE, MAX_P, Bar, Question
+from probe.questions import MAX_OTHER_TYPE, MAX_P, Bar, Question, in_words_of
 from probe.results import Criterion, Estimate, Finding, Head, Tested
 from probe.statistics import MIN_SEEDS
 
@@ -41,6 +41,8 @@ def judged(
         if criterion.outcome == "not met" and smallest_p >= MAX_P and "p_pair_accuracy" in criterion.measured:
             smallest = f"with {n_clusters} different frames or words no p can be below {show(smallest_p)}"
             criterion = replace(criterion, reason=f"{criterion.reason}; {smallest}")
+        if question.file is not None:
+            criterion = replace(criterion, reason=in_words_of(question.link, criterion.reason))
         criteria.append(criterion)
 
     # The verdict, and the level up to which everything is met

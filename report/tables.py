@@ -13,6 +13,7 @@ from textwrap import wrap
 import numpy as np
 
 from data.errors import printable
+from data.own_split import ENOUGH
 from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
@@ -185,7 +186,8 @@ def _lacking(finding: Finding) -> list[str]:
         return []
     lines = []
     if finding.smallest_p >= MAX_P:
-        lines.append(f"  too few different test frames or words: no p can be below {MAX_P:g}")
+        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in finding.clusters.items() if name != "pairs")
+        lines.append(f"  no p can be below {finding.smallest_p:.2g}: test has {counts}; {ENOUGH} of each are needed")
     if math.isnan(finding.judged.value("swap")):
         is_constant = "answer" in finding.judged.values
         no_answers = "the texts have no answers that can be compared"

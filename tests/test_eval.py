@@ -144,12 +144,14 @@ def test_sentences_are_kept_newest_first_and_once(run: Path, cache: str) -> None
         ("open", {"open": True, "runs": "a"}),
         ("live", {"live": True, "before": "a"}),
         ("before", {"before": "a", "runs": "b"}),
+        ("check", {"check": True}),
+        ("before", {"check": True, "items": "a.jsonl", "before": "b"}),
         ("threads", {"threads": 0}),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused_by_name(name: str, settings: dict[str, Any]) -> None:
     names = ("model", "run", "runs", "items", "before", "path", "text", "tokenizer", "out", "live", "threads")
-    values = dict.fromkeys(names) | dict.fromkeys(("open", "verbose"), False)
+    values = dict.fromkeys(names) | dict.fromkeys(("check", "open", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | {"device": Device.cpu, "cache_dir": "c"} | settings)
 

@@ -81,3 +81,22 @@ finally:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "Traceback" not in result.stderr
     assert result.returncode == (0 if arguments == ["--help"] else 2)
+
+
+def test_a_file_of_items_is_checked_without_torch_and_so_in_a_moment() -> None:
+    code = """
+import runpy, sys
+sys.argv = ["eval.py", "items=docs/questions/er_sie.jsonl", "check=true"]
+try:
+    runpy.run_path("eval.py", run_name="__main__")
+finally:
+    assert not {"torch", "scipy", "datasets"} & set(sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[1:] == [
+        "dev     64 blocks: 8 frames, 8 and 8 words",
+        "test    64 blocks: 8 frames, 8 and 8 words",
+        "smallest p that is possible: 0.0039; a verdict needs less than 0.01",
+    ]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,9 @@ def test_the_image_copies_only_files_that_exist_and_runs_as_another_user_than_ro
 
 USE = """
 import sys
-from antecedent_lab import HeadEdit, ProbeConfig, open_model, probe_model
+from antecedent_lab import HeadEdit, OwnModel, open_model, probe_model
 result = probe_model(open_model(sys.argv[1]), n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir=sys.argv[2])
-print(result.save("report").is_file(), HeadEdit.__module__, ProbeConfig.__module__)
+print(result.save("report").is_file(), HeadEdit.__module__, OwnModel.__module__)
 short = ("data", "model", "probe", "report", "training")
 print(sorted(name for name in sys.modules if name.partition(".")[0] in short))
 """
@@ -53,10 +54,40 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     ignored = shutil.ignore_patterns("runs", ".*", "probes", "build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, source, ignore=ignored)  # the build writes to its source folder
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w"]
+    subprocess.run([*build, folder, source], check=True)
     [wheel] = folder.glob("*.whl")
+
+    # The source archive, and the wheel that it gives
+    code = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=source, check=True, capture_output=True)
+    [archive] = folder.glob("*.tar.gz")
+    subprocess.run([*build, folder / "again", archive], check=True)
     subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True)
     return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
+    wheels = [next(folder.glob("*.whl")) for folder in (installed.parent, installed.parent / "again")]
+    first, second = (zipfile.ZipFile(wheel) for wheel in wheels)
+    names = set(first.namelist())
+    assert names == set(second.namelist()) and any(name.endswith("train.txt.gz") for name in names)
+    assert [name for name in names if not name.endswith("RECORD") and first.read(name) != second.read(name)] == []
+
+
+def test_a_tag_builds_both_archives_tests_them_and_publishes_without_a_password() -> None:
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    steps = [
+        "python -m build",
+        "test_packaging.py",
+        "antecedent-lab train",
+        "upload-artifact",
+        "gh-action-pypi-publish",
+    ]
+    assert [workflow.index(step) for step in steps] == sorted(workflow.index(step) for step in steps)
+    assert "id-token: write" in workflow and "secrets." not in workflow
+    assert re.search(r'^version = "[^"]+"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
 
 def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,7 +106,7 @@ def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages
     process = run_installed(installed, tmp_path, "-c", USE, str(run), str(ROOT / ".cache"))
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()[-2:]
-    assert lines == ["True antecedent_lab.model.observe antecedent_lab.probe.config", "[]"]
+    assert lines == ["True antecedent_lab.model.observe antecedent_lab.model.own_model", "[]"]
 
 
 @pytest.mark.slow
@@ -87,5 +118,7 @@ def test_the_wheel_has_commands_configs_and_types(installed: Path, tmp_path: Pat
     for program in ("train", "eval"):
         process = run_installed(installed, tmp_path, "-m", "antecedent_lab", program, "--help")
         assert process.returncode == 0 and "tokens_per_batch" in process.stdout, process.stderr
+    code = "from antecedent_lab.data.errors import export_extra; print(export_extra())"
+    assert run_installed(installed, tmp_path, "-c", code).stdout == "'antecedent-lab[export]'\n"
     wrong = run_installed(installed, tmp_path, "-m", "antecedent_lab", "trian")
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: trian: no such command")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from antecedent_lab import ProbeResult, compare_models, open_model, probe_model
+from antecedent_lab import compare_models, open_model, probe_model
+from antecedent_lab.api import ProbeResult
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from data.typed_json import to_json
@@ -75,6 +76,11 @@ def test_the_same_model_twice_has_no_change(folder: Path) -> None:
     opened = open_model(folder, device="cpu")
     results = compare_models(opened, opened)
     assert results.changes and all(change.p == 1 for change in results.changes)
+    assert compare_models(opened, opened, n_bootstrap=150).settings.n_bootstrap == 150
+    with pytest.raises(ValueError, match="^probe.n_bootstrap=1: .*$"):
+        compare_models(opened, opened, n_bootstrap=1)
+    with pytest.raises(ValueError, match="n_boot"):
+        compare_models(opened, opened, n_boot=1)
     other = open_model(folder, device="cpu")
     object.__setattr__(other, "bos_id", 3)
     with pytest.raises(ValueError, match="other tokens"):

@@ -2,7 +2,7 @@
 
 import io
 import time
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -23,6 +23,22 @@ def test_a_stage_is_a_line_in_a_log_and_overwritten_on_a_terminal(stderr: io.Str
     on_terminal = isinstance(stderr, Terminal)
     assert [line.split(",")[0] for line in lines] == ([] if on_terminal else ["heads: reading", "heads: testing"])
     assert stderr.getvalue().count("\r") == (4 if on_terminal else 0)  # the last clears the line
+
+
+class Buffered(io.StringIO):
+    """A file whose reader sees only what was flushed."""
+
+    seen = ""
+
+    def flush(self) -> None:
+        self.seen = self.getvalue()
+
+
+def test_a_line_of_a_log_can_be_read_while_the_work_goes_on() -> None:
+    stdout = Buffered()
+    with redirect_stderr(io.StringIO()), redirect_stdout(stdout), stages("heads", print) as show:
+        show("reading", 0.0)
+        assert stdout.seen == "heads: reading\n"
 
 
 def test_the_time_left_is_known_after_a_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,3 +191,81 @@ def test_a_block_may_have_two_patterns_under_one_name_and_a_pair_with_two_is_cou
     assert own.n_patterns == 0 and {text.frame for text in own.dev} == {*FRAMES_OF["dev"]}
     rows[0]["text"] = f"Well. {rows[0]['text']}"
     assert load_question(write(tmp_path / "a.jsonl", *rows)).n_patterns == 1
+
+
+def with_cue(row: dict[str, Any], verb: str = "came") -> dict[str, Any]:
+    """Return a row whose text begins with a sentence that names the other word, its cue."""
+    cue = row["distractors"][0]
+    text = f"{cue} {verb}. {row['text']}"
+    spans = {}
+    for name in ("antecedents", "distractors"):
+        start = text.index(row[name][0], len(f"{cue} {verb}."))
+        spans[name] = [[start, start + len(row[name][0])]]
+    return row | spans | {"text": text, "cue": [0, len(cue)]}
+
+
+def test_a_cue_may_differ_before_the_query_and_another_difference_is_still_counted(tmp_path: Path) -> None:
+    rows = [with_cue(row) for row in rows_of(split=True)]
+    own = load_question(write(tmp_path / "a.jsonl", *rows))
+    assert own.n_patterns == 0 and own.notes() == []
+    without = [{name: value for name, value in row.items() if name != "cue"} for row in rows]
+    assert load_question(write(tmp_path / "a.jsonl", *without)).n_patterns == len(rows) // 2
+    other = [with_cue(rows_of(split=True)[0], "came in"), *rows[1:]]
+    planted = load_question(write(tmp_path / "a.jsonl", *other))
+    assert planted.n_patterns == 1 and "knows the position from the sentence pattern" in planted.notes()[0]
+    with pytest.raises(UserError, match="line 1: cue must come before the query"):
+        load_question(write(tmp_path / "a.jsonl", rows[0] | {"cue": "slept"}, *rows[1:]))
+
+
+def crossed(frames: int, pairs: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    rows = []
+    for number in range(frames):
+        frame = f"{'x' * (number + 1)} {{}} met {{}}. {{}} slept."
+        for first, second in pairs:
+            rows += block(len(rows), frame, (f"Ann{first}", f"Tom{second}"))
+    return rows
+
+
+PAIRED = [(i, i) for i in range(12)] + [(i, (i + 1) % 12) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [PAIRED, [*product(range(12), range(12))]],
+    ids=["16 pairs", "all women with all men"],
+)
+def test_a_crossed_design_keeps_45_percent_of_its_blocks_and_can_reach_a_small_p(
+    tmp_path: Path, pairs: list[tuple[int, int]]
+) -> None:
+    n_blocks = 12 * len(pairs)
+    own = load_question(write(tmp_path / "a.jsonl", *crossed(12, pairs)))
+    kept = (len(own.dev) + len(own.test)) / 4
+    assert kept >= 0.45 * n_blocks and kept + own.n_left_out == n_blocks
+    dev, test = [{text.frame for text in part} for part in (own.dev, own.test)]
+    assert not dev & test and len(test) >= 8 and len(own.dev) >= 4 * 12
+    words = [[{text.pair.split()[side] for text in part} for side in (0, 1)] for part in (own.dev, own.test)]
+    assert not words[0][0] & words[1][0] and not words[0][1] & words[1][1] and min(map(len, words[1])) >= 8
+    # The order of the lines does not matter.
+    blocks = crossed(12, pairs)
+    turned = [row for start in range(len(blocks) - 4, -1, -4) for row in blocks[start : start + 4]]
+    again = load_question(write(tmp_path / "b.jsonl", *turned))
+    assert {text.text for text in again.dev} == {text.text for text in own.dev}
+
+
+def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
+    own = load_question(write(tmp_path / "a.jsonl", ABOUT, *crossed(12, PAIRED)))
+    lines = own.check_lines(2000)
+    assert lines[0] == "names: she or he"
+    assert lines[1:3] == [
+        f"dev  {len(own.dev) // 4:5} blocks: 4 frames, 4 and 4 words",
+        f"test {len(own.test) // 4:5} blocks: 8 frames, 8 and 8 words",
+    ]
+    assert lines[3].startswith("smallest p that is possible: 0.0039;")
+    assert lines[4:] == [
+        f"note: {own.n_left_out} of 192 blocks are left out: frame and words are not all in dev, or all in test."
+    ]
+    few = load_question(write(tmp_path / "b.jsonl", *rows_of(split=True))).check_lines(2000)
+    assert "smallest p that is possible: 0.2500;" in few[3] and few[4].startswith(
+        "note: give test 8 frames and 8 words"
+    )
+    assert "smallest p that is possible: 0.0099;" in own.check_lines(100)[3]

@@ -53,6 +53,13 @@ def no_mask(record: LayerRecord, is_row: bool) -> LayerRecord:
     return record._replace(scores=scores, head_output=output)
 
 
+def shifted_values(record: LayerRecord, is_row: bool) -> LayerRecord:
+    """Return a record that agrees with itself, but not with what the model computes."""
+    values = record.values.roll(1, 2)
+    output = record.head_output if is_row else record.scores.softmax(-1) @ values
+    return record._replace(values=values, head_output=output)
+
+
 class ScaledLogits(TransformerView):
     """The usual pass and the edited pass differ."""
 
@@ -73,6 +80,7 @@ class SeesTheFuture(TransformerView):
         (Changed(wrong_row), "same row of the whole map"),
         (Changed(no_weights), "error nan"),
         (Changed(no_mask), "rests on later tokens"),
+        (Changed(shifted_values), "does not end in the model's logits"),
         (ScaledLogits(story_model()), "does not end in the model's logits"),
         (SeesTheFuture(story_model()), "later tokens change earlier logits"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, question_of_file
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, in_words_of, question_of_file
 from probe.results import Estimate, Finding, Head, Tested
 from probe.verdict import exclusions_of, judged, level_over_seeds
 from tests.blank import blank
@@ -166,3 +166,17 @@ def test_the_last_level_needs_its_own_bars_and_other_seeds(
     head = judge(COMPLETE[outcome] | change, question)
     finding = blank(Finding, outcome=outcome, unit="head", head=head)
     assert level_over_seeds(finding, question, *seeds) == level
+
+
+def test_reasons_and_claims_of_an_own_question_have_its_own_words() -> None:
+    own = question_of_file("agree", "which noun", "a verb to its subject", [], "a.jsonl")
+    weak = judge({"p_pair_accuracy": Estimate(0.5), "p_contrast": Estimate(0.5)}, own, answer_is_constant=True)
+    reasons = " ".join(weak.reasons)
+    assert "following the verb may be chance" in reasons and "answer does not follow the verb" in reasons
+    assert "0.5 (contrast)" in reasons and "the pronoun" not in reasons
+    assert "following the pronoun" in " ".join(
+        judge({"p_pair_accuracy": Estimate(0.5), "p_contrast": Estimate(0.5)}).reasons
+    )
+    assert in_words_of("an adjective to a noun", "follows the pronoun") == "follows the adjective"
+    level = "the head follows the pronoun on held-out items"
+    assert in_words_of(own.link, level) == "the head follows the verb on held-out items"

@@ -5,12 +5,16 @@ import re
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from antecedent_lab import open_model
+from data.errors import UserError
 from data.typed_json import to_json
+from probe.sentences import word_attention
 from report.page import PageContent, page
 from tests.report import sample
 from tests.report.conftest import Markup, Show, shown_weights
@@ -138,3 +142,20 @@ def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
         for key in ("ArrowDown", "ArrowRight", "Enter"):
             view.page.keyboard.press(key)
         assert view.page.locator("#heads-grid [data-name=L1H2]").get_attribute("aria-pressed") == "true"
+
+
+def test_one_sentence_is_shown_in_a_frame_of_a_notebook_without_network(show: Show, trained_run: Path) -> None:
+    opened = open_model(trained_run, device="cpu")
+    text = "Lily met Tom. She"
+    view_of_it = opened.show(text)
+    assert len(repr(view_of_it)) < 200 and len(view_of_it) < 200_000
+    with show(f"<!doctype html><meta charset=utf-8>{view_of_it._repr_html_()}") as view:
+        frame = view.page.frame_locator("iframe")
+        [weights] = word_attention(opened.model, [opened.tokenize(text)])  # [L, H, W, W]
+        words = frame.locator("#words small").all_inner_texts()
+        assert [float(word.strip() or 0) for word in words] == shown_weights(weights[0, 0, -1])
+        assert frame.locator("#heads-grid button").count() == weights.shape[0] * weights.shape[1]
+        assert frame.locator("#cards *", has_text=text).count() > 0 and frame.locator("#live").count() == 0
+        view.check()
+    with pytest.raises(UserError, match="has [0-9]+ tokens; the model reads"):
+        opened.show(text * 200)

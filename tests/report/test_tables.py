@@ -53,7 +53,10 @@ def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
     constant = replace(no_swap, values=no_swap.values | {"answer": Estimate(0.0)})
     complete = summary_lines(results(replace(NUMBER, file="own.jsonl")))
     for changes, line in (
-        ({"smallest_p": 0.25}, "  too few different test frames or words: no p can be below 0.01"),
+        (
+            {"smallest_p": 0.25, "clusters": {"frames": 4, "first_words": 5, "second_words": 6, "pairs": 30}},
+            "  no p can be below 0.25: test has 4 frames, 5 first words, 6 second words; 8 of each are needed",
+        ),
         ({"head": constant}, "  no swap: the answer does not follow the antecedent"),
         ({"head": no_swap}, "  no swap: the texts have no answers that can be compared"),
     ):

@@ -1,0 +1,101 @@
+"""A causal model of your own, whatever module it is: only its forward pass is written again, with `attend` in it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from data.errors import UserError
+from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits, check_edits, check_tokens
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads
+
+
+class OwnModel(ObservableModel):
+    """The `ObservableModel` of a module in float32: write a subclass with `run`, and give it to `open_model`.
+
+    Measures that need the weights by head (value_contrast, ov_auc) are left out.
+    """
+
+    def __init__(self, module: nn.Module, *, n_layer: int, n_head: int, context_length: int, vocab_size: int) -> None:
+        self.module = module.eval()
+        self.n_layer = n_layer
+        self.n_head = n_head
+        self.context_length = context_length  # tokens
+        self.vocab_size = vocab_size
+
+    def run(self, tokens: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        """Return the logits [B, T, V] of `tokens` [B, T], and the residual stream [B, T, D] after the last layer.
+
+        Each layer calls `attend(layer, stream, scores, values)` in place of mask, softmax and weighted sum, with the
+        stream [B, T, D] before the layer, the scores [B, H, T, T] and the values [B, H, T, K]. It returns the outputs
+        of the heads, one after the other, [B, T, H * K].
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs the method run")
+
+    def untrained(self, seed: int) -> ObservableModel:
+        """Return the same model with new random weights; only `probe_model` needs it."""
+        raise UserError(f"{type(self).__name__}: the probe compares with untrained models; write untrained(seed)")
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        """Return the module's own logits [B, T, V], with which those of `run` are compared when it is opened."""
+        logits: Tensor = self.module(tokens)
+        return logits
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    def logits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        edits: Sequence[HeadEdit] = (),
+        streams: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        check_tokens(tokens, self.context_length, self.vocab_size, positions)
+        check_edits(self, edits)
+        logits, _, _ = self._pass(tokens, edits)
+        if positions is None:
+            return logits
+        rows = torch.arange(len(tokens), device=tokens.device)
+        return logits[rows if positions.ndim == 1 else rows[:, None], positions]
+
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        check_tokens(tokens, self.context_length, self.vocab_size)
+        _, records, _ = self._pass(tokens)
+        if query_positions is None:
+            return records
+        rows = query_positions[:, None, :, None]
+        return [record._replace(scores=record.scores.take_along_dim(rows, dim=2)) for record in records]
+
+    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        check_tokens(tokens, self.context_length, self.vocab_size)
+        return self._pass(tokens)[2]
+
+    def head_weights(self, layer: int) -> HeadWeights:
+        return HeadWeights(None, None, None, None)
+
+    def unembedding(self) -> Tensor:
+        return torch.full((self.vocab_size, 1), torch.nan, device=self.device)  # not known
+
+    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
+        return None
+
+    @torch.no_grad()
+    def _pass(self, tokens: Tensor, edits: Sequence[HeadEdit] = ()) -> tuple[Tensor, list[LayerRecord], list[Tensor]]:
+        """Return logits, what each layer's attention computed, and the L + 1 residual streams of one pass."""
+        records = list[LayerRecord]()
+        future = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
+
+        def attend(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
+            scores = scores.float().masked_fill(future, float("-inf"))
+            weights = scores.softmax(-1)
+            apply_edits(weights, layer, [edits], "weights")
+            output = weights @ values.float()  # [B, H, T, K]
+            apply_edits(output, layer, [edits], "output")
+            records.append(LayerRecord(scores, values, output, stream))
+            return output.to(values.dtype).transpose(1, 2).flatten(2)
+
+        logits, last = self.run(tokens, attend)
+        return logits.float(), records, [*(record.inputs for record in records), last]

@@ -1,0 +1,243 @@
+"""Models that are loaded already: the page's own module, one of transformers, and wrong adapters, which are refused."""
+
+import io
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from antecedent_lab import OwnModel, UserError, open_model, probe_model, remove_head
+from antecedent_lab.arrays import LabModel
+from data.text import SHIPPED_TEXT, read_documents
+from data.tokenizer import END, bpe_tokenizer
+from model.observe import LayerRecord
+from tests.program import ROOT, SMALL, process_state
+
+USAGE = (ROOT / "docs" / "usage.md").read_text()
+TEXTS = ["Lily met Tom in the park.", "The dog"]
+VOCABULARY = 500
+
+
+def example(name: str) -> str:
+    """Return a code block of the page."""
+    match = re.search(rf"<!-- {name} -->\n```python\n(.*?)```", USAGE, re.DOTALL)
+    assert match
+    return match[1]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The names that the page's example of an own module defines; it was run in a folder with a tokenizer.json."""
+    path = tmp_path_factory.mktemp("own") / "tokenizer.json"
+    bpe_tokenizer(read_documents([SHIPPED_TEXT])[:200], VOCABULARY).save(str(path))
+    names: dict[str, Any] = {"path": path}
+    torch.manual_seed(0)
+    exec(example("own model").replace("tokenizer.json", str(path)), names)
+    return names
+
+
+def test_the_own_module_of_the_page_is_measured_as_its_own_forward_pass(page: dict[str, Any]) -> None:
+    opened, module = page["opened"], page["module"]
+    values = opened.log_probs(TEXTS, " she", " he")
+    for text, of_text in zip(TEXTS, values, strict=True):
+        with torch.no_grad():
+            after = module(torch.tensor([opened.encode(text)]))[0, -1].log_softmax(-1)
+        words = [opened.encode(text + word)[-1] for word in (" she", " he")]
+        np.testing.assert_allclose(of_text, after[words], atol=1e-5)
+
+    # A head without its columns of the output projection is a removed one.
+    effects = opened.effects(TEXTS, " she", " he")
+    kept = module.out[1].weight.detach().clone()
+    module.out[1].weight.data[:, 16:24] = 0
+    changed = opened.log_probs(TEXTS, " she", " he")
+    module.out[1].weight.data = kept
+    lost = (values[:, 0] - values[:, 1]) - (changed[:, 0] - changed[:, 1])
+    np.testing.assert_allclose(effects[:, 1, 2], lost, atol=1e-5)
+    assert np.abs(effects).min() > 0
+    assert opened.effects(TEXTS, " she", " he", at="last").shape == (2, 2, 4)
+    assert opened.attention(TEXTS)[0].shape[:2] == (2, 4) and "View" in repr(opened)
+
+
+@pytest.mark.slow
+def test_an_own_module_is_probed_like_any_other(page: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "part.txt"
+    path.write_text("\n\n".join(read_documents([SHIPPED_TEXT])[:800]))
+    result = probe_model(page["opened"], path=str(path), n_bootstrap=100, n_untrained=2, n_controls=10)
+    assert "the model does not know" in str(result) and result.save(tmp_path / "out").is_file()
+
+
+def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = bpe_tokenizer(read_documents([SHIPPED_TEXT])[:200], VOCABULARY)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END)
+    sizes = {"hidden_size": 32, "intermediate_size": 31, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    settings = transformers.LlamaConfig(**sizes, vocab_size=VOCABULARY, max_position_embeddings=64)
+    model = transformers.LlamaForCausalLM(settings)
+    model.save_pretrained(tmp_path)
+    fast.save_pretrained(tmp_path)
+    expected = open_model(tmp_path, device="cpu").effects(TEXTS, " she", " he")
+    for given in (fast, tokenizer, tmp_path, str(tmp_path)):
+        effects = open_model(model, tokenizer=given).effects(TEXTS, " she", " he")
+        np.testing.assert_allclose(effects, expected, atol=1e-6)
+    with pytest.raises(UserError, match="^model=LlamaForCausalLM: give its tokenizer too"):
+        open_model(model)
+    with pytest.raises(UserError, match="^model=LlamaForCausalLM: its weights are not float32"):
+        open_model(model.to(torch.bfloat16), tokenizer=fast)
+    with pytest.raises(UserError, match="^model=LlamaModel: it has no output layer"):
+        open_model(transformers.LlamaModel(settings), tokenizer=fast)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_runs_and_gives_the_shapes_that_it_says(trained_run: Path, tmp_path: Path) -> None:
+    small = f"n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir='{tmp_path}/cache'"
+    changes = {
+        "runs/mine": str(trained_run),
+        "out/": f"{tmp_path}/out/",
+        "probe_model(opened)": f"probe_model(opened, {small})",
+    }
+    script = example("python")
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    # A line that only names a value keeps it, in order.
+    lines = [
+        f"values.append({line.split('  #')[0]})" if line.startswith("opened.") else line for line in script.splitlines()
+    ]
+    names: dict[str, Any] = {"values": []}
+    exec("\n".join(lines), names)
+    maps, log_probs, effects, at_last, edited, shown = names["values"]
+    n_tokens = len(names["opened"].encode(names["texts"][1]))
+    assert maps[1].shape[2:] == (n_tokens, n_tokens) and log_probs.shape == (2, 2) and edited.shape == (2, 1)
+    assert names["texts"][0] in shown
+    assert effects.shape == at_last.shape == (2, *maps[0].shape[:2]) and np.isnan(at_last).sum() == at_last.size - 2
+    assert (tmp_path / "out" / "report.html").is_file() and names["finding"].verdict
+
+
+@pytest.mark.slow
+def test_the_lines_for_weights_and_biases_start_it_before_training_writes(
+    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    calls = []
+    package = ModuleType("wandb")
+    package.init = lambda **settings: calls.append((settings, run.exists()))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    monkeypatch.chdir(ROOT)
+    arguments = [f"out={run}", cache, *SMALL]
+    script = example("wandb").replace('"out=runs/mine"', ", ".join(map(repr, arguments)))
+    with process_state(), redirect_stdout(io.StringIO()):
+        exec(script, {})
+    assert calls == [({"project": "antecedent", "sync_tensorboard": True}, False)]
+    assert list((run / "tb").glob("events.out.tfevents.*"))
+
+
+Adapter = Callable[[type[OwnModel]], type[OwnModel]]
+
+
+def other_scale(view: Any) -> Any:
+    class Wrong(view):
+        def run(self, tokens: Tensor, attend: Any) -> tuple[Tensor, Tensor]:
+            return super().run(tokens, lambda layer, stream, scores, values: attend(layer, stream, 2 * scores, values))
+
+    return Wrong
+
+
+def no_mask(view: Any) -> Any:
+    class Wrong(view):
+        def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+            records = super().record(tokens, query_positions)
+            return [record._replace(scores=record.scores.clamp(min=-9)) for record in records]
+
+    return Wrong
+
+
+def shifted_values(view: Any) -> Any:
+    class Wrong(view):
+        def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+            shifted = []
+            for record in super().record(tokens):
+                values = record.values.roll(1, 2)
+                shifted.append(record._replace(values=values, head_output=record.scores.softmax(-1) @ values))
+            if query_positions is not None:
+                rows = query_positions[:, None, :, None]
+                shifted = [record._replace(scores=record.scores.take_along_dim(rows, dim=2)) for record in shifted]
+            return shifted
+
+    return Wrong
+
+
+def no_edits(view: Any) -> Any:
+    class Wrong(view):
+        def logits(
+            self, tokens: Tensor, positions: Any = None, edits: Sequence[Any] = (), streams: Any = None
+        ) -> Tensor:
+            return super().logits(tokens, positions)
+
+    return Wrong
+
+
+def first_rows(view: Any) -> Any:
+    class Wrong(view):
+        def logits(
+            self, tokens: Tensor, positions: Any = None, edits: Sequence[Any] = (), streams: Any = None
+        ) -> Tensor:
+            return super().logits(tokens, None if positions is None else 0 * positions, edits)
+
+    return Wrong
+
+
+def one_stream(view: Any) -> Any:
+    class Wrong(view):
+        def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+            return super().residual_stream(tokens)[:1]
+
+    return Wrong
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (other_scale, "the logits of run are not those of the module"),
+        (no_mask, "no report for this model: the recorded attention is not"),
+        (shifted_values, "no report for this model: the recorded pass does not end in the model's logits"),
+        (no_edits, "edits of the heads' output change nothing"),
+        (first_rows, "the logits at positions are not those rows"),
+        (one_stream, "residual_stream must have the stream before each layer"),
+    ],
+)
+def test_a_wrong_adapter_is_refused_in_one_line(page: dict[str, Any], wrong: Adapter, problem: str) -> None:
+    view = wrong(page["View"])(page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=VOCABULARY)
+    with pytest.raises(UserError, match=f"^model=Wrong: (Wrong: )?{problem}") as error:
+        open_model(view, tokenizer=page["path"])
+    assert "\n" not in str(error.value)
+
+
+def test_an_object_without_the_passes_or_with_another_shape_is_refused(page: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="^model=Linear: Linear has no n_layer; write a subclass of OwnModel"):
+        open_model(nn.Linear(2, 2), tokenizer=page["path"])
+
+    class Passes:
+        """All passes of `ObservableModel`, but no untrained model to compare with."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "untrained":
+                raise AttributeError(name)
+            return getattr(page["view"], name)
+
+    with pytest.raises(UserError, match="^model=Passes: Passes has no untrained"):
+        open_model(Passes(), tokenizer=page["path"])
+    view = page["View"](page["module"], n_layer=3, n_head=4, context_length=64, vocab_size=VOCABULARY)
+    with pytest.raises(UserError, match=r"^model=View: View: record has 2 layers of \[4\] heads"):
+        open_model(view, tokenizer=page["path"])
+    opened: LabModel = page["opened"]
+    with pytest.raises(UserError, match="edits: no head L2H0"):
+        opened.log_probs(TEXTS, " she", edits=[remove_head(2, 0)])

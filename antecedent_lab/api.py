@@ -227,8 +227,7 @@ def compare_models(
     """Compare two opened models of one shape and tokenizer, item by item, with paired tests; the result has `changes`.
 
     The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own;
-    `settings` are those of the group probe. Raises UserError if the models differ in shape or tokens, or
-    cannot read the items.
+    `settings` are those of the group probe. Raises UserError for models of other shapes or tokens, or unread items.
     """
     _check_comparable(before, after)
     config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)

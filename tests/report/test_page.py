@@ -152,10 +152,10 @@ def test_one_sentence_is_shown_in_a_frame_of_a_notebook_without_network(show: Sh
     with show(f"<!doctype html><meta charset=utf-8>{view_of_it._repr_html_()}") as view:
         frame = view.page.frame_locator("iframe")
         [weights] = word_attention(opened.model, [opened.tokenize(text)])  # [L, H, W, W]
-        words = frame.locator("#words small").all_inner_texts()
-        assert [float(word.strip() or 0) for word in words] == shown_weights(weights[0, 0, -1])
-        assert frame.locator("#heads-grid button").count() == weights.shape[0] * weights.shape[1]
-        assert frame.locator("#cards *", has_text=text).count() > 0 and frame.locator("#live").count() == 0
+        titles = frame.locator("#live-lines .link title").all_text_contents()
+        found = [float(re.search(r": (\d\.\d\d)", title)[1]) for title in titles]
+        assert found == shown_weights(weights[0, 0, -1], weights.shape[-1] - 1)
+        assert frame.locator("#live-lines .pick").count() == weights.shape[0] * weights.shape[1]
         view.check()
     with pytest.raises(UserError, match="has [0-9]+ tokens; the model reads"):
         opened.show(text * 200)

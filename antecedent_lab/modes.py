@@ -38,7 +38,7 @@ from report.page import page
 from report.tables import MOST_HEADS, change_lines, sentence_lines
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
-from training.files import write_files
+from training.files import is_locked, write_files
 from training.logging import gap_lines
 from training.metrics import ValidationRecord
 from training.run_dir import find_run
@@ -88,6 +88,8 @@ def _open(settings: EvalSettings) -> OpenedModel:
         setting = "model" if settings.run is None else "run"
         opened = open_model(find_run(getattr(settings, setting), setting), **machine)
         line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
+        if is_locked(opened.folder):
+            line += " (it is still in training)"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)
     return opened

@@ -67,6 +67,8 @@ class Variant:
             if test.is_significant and test.interval:
                 mean, low, high = (f"{value:+{column.form}}" for value in (test.mean, *test.interval))
                 shown.append(f"{column.label} {mean} [{low}, {high}]")
+        if not any(test.p is not None for test in self.differences.values()):
+            return f"{self.name}: not tested, too few seeds."
         return f"{self.name}: significant difference in {', '.join(shown) or 'nothing'}."
 
 

@@ -42,7 +42,7 @@ def seeds_markdown(results: SeedsResult) -> str:
     rows = []
     for of_question in results.questions:
         for curve, times in of_question.timing.items():
-            values = [_mean(times["end"], ".2f"), _mean(times["t50"], ".0f")]
+            values = [_mean(times["end"], ".2f", "never"), _mean(times["t50"], ".0f", "never")]
             rows.append([of_question.question, curve.replace("_", " "), *values])
     note = "t50: the step at which a curve has risen half way from chance to its end."
     lines += _table(["question", "curve", "end", "t50 (step)"], rows, note)
@@ -79,10 +79,10 @@ def _table(header: list[str], rows: list[list[str]], note: str = "") -> list[str
     return ["", *([note, ""] if note else []), *markdown_table(header, rows)] if rows else []
 
 
-def _mean(values: Summary, form: str) -> str:
-    """Return the mean with its interval, if it has one; "never" for a curve that has not risen in any run."""
+def _mean(values: Summary, form: str, missing: str = "–") -> str:
+    """Return the mean with its interval, if it has one; `missing` if no run has a value."""
     if values.mean is None:
-        return "never"
+        return missing
     interval = f" [{values.interval[0]:{form}}, {values.interval[1]:{form}}]" if values.interval else ""
     return f"{values.mean:{form}}{interval}"
 

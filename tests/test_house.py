@@ -10,8 +10,8 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 143, "antecedent_lab": 1886, "data": 4623, "model": 1933, "probe": 4199, "report": 3628, "training": 2462,
-    "tests": 11391,
+    ".": 143, "antecedent_lab": 1887, "data": 4623, "model": 1933, "probe": 4201, "report": 3628, "training": 2475,
+    "tests": 11399,
 }  # fmt: skip
 DATA_CLASSES = 116  # in the program
 RESULT_CLASSES = 12

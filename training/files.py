@@ -108,6 +108,19 @@ def lock(folder: Path) -> FolderLock:
     return folder_lock
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process is writing to `folder`; False where this one may not write."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        lock(folder).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 # Sets of files
 
 

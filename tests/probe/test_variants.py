@@ -85,3 +85,8 @@ def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores() -> None:
 def test_a_variant_without_a_seed_of_the_standard_is_refused() -> None:
     with pytest.raises(UserError, match="tie_query_key=true"):
         by_variant({"0": (1, {}), "1": (7, TIED)})
+
+
+def test_a_variant_with_two_seeds_is_said_to_be_untested() -> None:
+    two = compared(variant_runs(WORSE[:2], TIED, first=5))
+    assert two.sentence.endswith("not tested, too few seeds.")

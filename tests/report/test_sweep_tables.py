@@ -26,6 +26,7 @@ def test_a_curve_that_does_not_rise_is_shown_as_never_and_a_set_with_all_heads()
     text = seeds_markdown(over_seeds([seed_run(1, end=0.58)], ["resumed"]))
     assert "| number | accuracy | never | never |" in " ".join(text.split()) and "note: resumed" in text
     edge = finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
+    assert "never" not in seeds_markdown(over_seeds([sweep_run(1, [edge])]))
     assert "L0H1+L1H2 E3" in seeds_markdown(over_seeds([sweep_run(1, [edge])]))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.files import lock, read_json, write_json
+from training.files import is_locked, lock, read_json, write_json
 from training.run_dir import create_run, find_run, find_runs
 
 
@@ -37,7 +37,9 @@ def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) 
     for start in (lambda: lock(tmp_path), lambda: create_run(str(tmp_path))):
         with pytest.raises(BlockingIOError, match="another process"):
             start()
+    assert is_locked(tmp_path)
     run_lock.close()
+    assert not is_locked(tmp_path)
     create_run(str(tmp_path))[1].close()
 
 

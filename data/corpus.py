@@ -11,7 +11,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -277,48 +277,56 @@ def _token_classes(
 # Text
 
 
+@dataclass
+class _Progress:
+    """How far a text is tokenized; counts by split are of what is written."""
+
+    n_characters: int  # of the whole text
+    validation_start: int  # in characters
+    notes: list[str]
+    pieces: int = 0
+    is_exact: bool = True
+    characters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    unknown: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+
+
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
     """Tokenize a text into `folder`, which may hold what an interrupted process has written."""
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     kept = folder / _PROGRESS
     if kept.exists():
-        progress = json.loads(kept.read_text())
+        progress = _Progress(**json.loads(kept.read_text()))
     else:
         # Measure the text first: the validation part may start inside the training text.
         n_characters, start = _measure(texts, config.validation_fraction)
         all_texts = (piece.text for _, piece in _split_pieces(texts, start))
         tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), start))
         tokenizer.save(str(folder / "tokenizer.json"))
-        progress = {
-            "n_characters": n_characters,
-            "validation_start": start,
-            "notes": notes,
-            "pieces": 0,
-            "is_exact": True,
-        }
-        progress |= {name: dict.fromkeys(SPLITS, 0) for name in ("characters", "bytes", "tokens", "unknown")}
+        progress = _Progress(n_characters, start, notes)
 
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    pieces = islice(_split_pieces(texts, progress["validation_start"]), progress["pieces"], None)
+    pieces = islice(_split_pieces(texts, progress.validation_start), progress.pieces, None)
     _tokenize(pieces, tokenizer, folder, progress)
     kept.unlink(missing_ok=True)  # a short text has none
 
     # A split needs an input and a target; the user must know of text that was lost.
-    n_tokens, n_unknown, notes = progress["tokens"], progress["unknown"], progress["notes"]
+    n_tokens = progress.tokens
+    n_unknown = progress.unknown
+    notes = progress.notes
     for split in SPLITS:
         if n_tokens[split] < 2:
             setting = f"data.validation_fraction={config.validation_fraction}"
             raise UserError(f"{setting}: no text is left for {split}")
-    if any(n_unknown.values()) or not progress["is_exact"]:
+    if any(n_unknown.values()) or not progress.is_exact:
         shares = [f"{n_unknown[split] / n_tokens[split]:.2%} of {split}" for split in SPLITS]
         lost = f"the tokenizer loses text (unknown tokens: {', '.join(shares)})"
         notes = [*notes, f"{lost}, so bits/byte is too low"]
-    _write_meta(folder, tokenizer, progress["bytes"], notes)
+    _write_meta(folder, tokenizer, progress.bytes, notes)
 
 
-def _tokenize(
-    pieces: Iterator[tuple[str, Piece]], tokenizer: Tokenizer, folder: Path, progress: dict[str, Any]
-) -> None:
+def _tokenize(pieces: Iterator[tuple[str, Piece]], tokenizer: Tokenizer, folder: Path, progress: _Progress) -> None:
     """Append the tokens of `pieces` to the file of their split, and store `progress` after each _SHARD characters."""
     end = end_id(tokenizer)
     unknown = unknown_id(tokenizer)
@@ -328,10 +336,10 @@ def _tokenize(
         streams = {}
         for split in SPLITS:
             streams[split] = stack.enter_context((folder / f"{split}.bin").open("ab"))
-            streams[split].truncate(progress["tokens"][split] * dtype.itemsize)
-        done = sum(progress["characters"].values())
+            streams[split].truncate(progress.tokens[split] * dtype.itemsize)
+        done = sum(progress.characters.values())
         bar = tqdm(
-            desc="tokenizing", total=progress["n_characters"], initial=done, unit="char", unit_scale=True,
+            desc="tokenizing", total=progress.n_characters, initial=done, unit="char", unit_scale=True,
             leave=False, disable=None,  # shown on a terminal only
         )  # fmt: skip
         stack.enter_context(bar)
@@ -339,23 +347,23 @@ def _tokenize(
         while batch := list(islice(pieces, _BATCH_PIECES)):
             encodings = encode(tokenizer, [piece.text for _, piece in batch])
             # The first piece of each batch is a sample of whether text survives.
-            progress["is_exact"] &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
+            progress.is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
             for (split, piece), ids in zip(batch, encodings, strict=True):
-                has_end = piece.starts_document or not progress["tokens"][split]
+                has_end = piece.starts_document or not progress.tokens[split]
                 tokens = np.array([end, *ids] if has_end else ids, dtype)
                 tokens.tofile(streams[split])
-                progress["characters"][split] += len(piece.text)
-                progress["bytes"][split] += len(piece.text.encode())
-                progress["tokens"][split] += len(tokens)
-                progress["unknown"][split] += 0 if unknown is None else ids.count(unknown)
+                progress.characters[split] += len(piece.text)
+                progress.bytes[split] += len(piece.text.encode())
+                progress.tokens[split] += len(tokens)
+                progress.unknown[split] += 0 if unknown is None else ids.count(unknown)
                 bar.update(len(piece.text))
-            progress["pieces"] += len(batch)
-            done = sum(progress["characters"].values())
+            progress.pieces += len(batch)
+            done = sum(progress.characters.values())
             if done - stored >= _SHARD:
                 for stream in streams.values():
                     stream.flush()
                 temporary = folder / f"{_PROGRESS}.new"
-                temporary.write_text(json.dumps(progress))
+                temporary.write_text(json.dumps(asdict(progress)))
                 temporary.replace(folder / _PROGRESS)
                 stored = done
 

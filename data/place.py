@@ -107,7 +107,7 @@ def fit_place_rule(passages: Sequence[Passage]) -> PlaceRule:
 
 
 def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[str], int], seed: int) -> list[Passage]:
-    """Return passages with two people, with their log odds of the rule and names drawn anew, so that none dominates.
+    """Return passages with two people, with their log odds of the rule and redrawn names, so that none dominates.
 
     The names are the most frequent of each gender that have the same number of tokens (`n_tokens`), up to N_NAMES. A
     person who is no name ("the king") keeps the noun.

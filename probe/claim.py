@@ -105,7 +105,7 @@ def _of_attention(finding: Finding, model: TestedModel) -> list[str]:
 
 
 def _of_place(finding: Finding, model: TestedModel) -> list[str]:
-    """Return what the edges tell beyond the place rule, with the rules beside the model."""
+    """Return what the edges predict beyond the place rule, with the accuracy of rules."""
     values = finding.judged.values
     share = values["choice_share"]
     best = max(finding.rules, key=lambda name: finding.rules[name])

@@ -1,7 +1,7 @@
-"""Whose name does a head copy? Whether its edges tell the person whom the author means beyond place and form.
+"""Whose name does a head copy? Whether its edges predict whom the author means beyond place and form.
 
 A head that copies the gender of the last name decides "she" or "he" as well as one that finds the antecedent. So the
-head's edges must tell whom the author means among passages in which the place rule (`data.place`) says the same:
+head's edges must predict whom the author means among passages in which the place rule (`data.place`) says the same:
 
     D   decision of the model towards the person named last, in nats: the mean of a passage and its twin
     E   the part of D that the head's edges carry: (D - D with its weights on the two people exchanged) / 2
@@ -33,7 +33,7 @@ _ROWS_AT_ONCE = 200
 
 
 def study_whose(model: ObservableModel, items: Items, copied: Finding, config: ProbeConfig) -> Finding:
-    """Return whether the heads of the finding `copied`, which are shown to copy, also tell whose gender to copy.
+    """Return whether the heads of the finding `copied`, which are shown to copy, also predict whose gender to copy.
 
     They were chosen without the author's pronouns, so that all passages of both halves are tested.
     """
@@ -65,7 +65,7 @@ def _is_nearest(items: Items) -> np.ndarray:
 
 
 def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[str, Estimate]:
-    """Return what the edges of heads tell of the person whom the author means, on passages with two people."""
+    """Return what the edges of heads predict of the author's choice, on passages with two people."""
     items = sites.items
     is_nearest = _is_nearest(items)
     to_nearest = np.where(is_nearest, 1.0, -1.0)  # from "towards the author's person" to "towards the nearest"

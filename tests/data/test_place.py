@@ -1,4 +1,4 @@
-"""The place rule: fitted log odds, and passages with names drawn anew."""
+"""The place rule: fitted log odds, and passages with redrawn names."""
 
 from dataclasses import replace
 from functools import cache

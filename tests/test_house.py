@@ -10,10 +10,10 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 143, "antecedent_lab": 1887, "data": 4631, "model": 1933, "probe": 4201, "report": 3628, "training": 2475,
-    "tests": 11399,
+    ".": 143, "antecedent_lab": 1887, "data": 4631, "model": 1933, "probe": 4201, "report": 3628, "training": 2483,
+    "tests": 11395,
 }  # fmt: skip
-DATA_CLASSES = 117  # in the program
+DATA_CLASSES = 118  # in the program
 RESULT_CLASSES = 12
 EVAL_SETTINGS = 16  # outside the group probe
 PUBLIC_NAMES = 10

@@ -4,13 +4,12 @@ Plain classes: the base class of torch.optim imports torch's compiler, which tak
 """
 
 from collections import defaultdict
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from training.settings import Optimizer as OptimizerName
-from training.settings import OptimSettings
+from training.settings import Optimizer, OptimSettings
 
 # Of the Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -18,20 +17,27 @@ _N_ITERATIONS = 5
 _EPSILON = 1e-7
 
 
-class Optimizer:
-    """What Muon and AdamW share: groups of weights with a learning rate, and a state of each weight."""
+@dataclass
+class WeightGroup:
+    """Weights with one learning rate."""
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        """Each group has `params`, the peak rate `lr` and `weight_decay`."""
-        self.param_groups = groups
+    weights: list[Tensor]
+    peak_rate: float
+    weight_decay: float
+    rate: float = 0.0  # of the next step
+
+
+class WeightOptimizer:
+    """What Muon and AdamW share: groups of weights, and a state of each weight."""
+
+    def __init__(self, groups: list[WeightGroup]) -> None:
+        self.groups = groups
         self.state: dict[Tensor, dict[str, Tensor]] = {}
-        for group in groups:
-            group["initial_lr"] = group["lr"]
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
-        for group in self.param_groups:
-            for weight in group["params"]:
+        for group in self.groups:
+            for weight in group.weights:
                 weight.grad = None
 
     def step(self, is_finite: Tensor) -> None:
@@ -39,15 +45,15 @@ class Optimizer:
         raise NotImplementedError
 
 
-class AdamW(Optimizer):
+class AdamW(WeightOptimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2)."""
 
-    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float = 1e-8) -> None:
+    def __init__(self, groups: list[WeightGroup], betas: tuple[float, float], eps: float = 1e-8) -> None:
         super().__init__(groups)
         self.betas = betas
         self.eps = eps
         for group in groups:
-            for weight in group["params"]:
+            for weight in group.weights:
                 zeros = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[weight] = zeros | {"step": torch.zeros((), device=weight.device)}
 
@@ -55,10 +61,11 @@ class AdamW(Optimizer):
     def step(self, is_finite: Tensor) -> None:
         """Update every weight."""
         beta_1, beta_2 = self.betas
-        for group in self.param_groups:
-            rate = group["lr"] * is_finite
-            for weight in group["params"]:
+        for group in self.groups:
+            rate = group.rate * is_finite
+            for weight in group.weights:
                 state = self.state[weight]
+                assert weight.grad is not None
                 gradient = torch.where(is_finite > 0, weight.grad, 0)
                 state["step"] += is_finite
                 state["exp_avg"].lerp_(gradient, (1 - beta_1) * is_finite)
@@ -67,23 +74,23 @@ class AdamW(Optimizer):
                 # Both averages start at 0: dividing by the sum of their weights removes that bias.
                 n_steps = state["step"].clamp(min=1)
                 deviation = (state["exp_avg_sq"] / (1 - beta_2**n_steps)).sqrt_().add_(self.eps)
-                weight.mul_(1 - rate * group["weight_decay"])
+                weight.mul_(1 - rate * group.weight_decay)
                 weight.sub_((state["exp_avg"] / deviation).mul_(rate / (1 - beta_1**n_steps)))
 
 
-class Muon(Optimizer):
+class Muon(WeightOptimizer):
     """Nesterov momentum whose update of each matrix is made orthogonal (Jordan et al. 2024).
 
     Matrices of one shape, or of its transpose, are orthogonalised together: a default CPU step is 15 % faster.
     """
 
-    def __init__(self, group: dict[str, Any], momentum: float, matrix_type: torch.dtype = torch.float32) -> None:
+    def __init__(self, group: WeightGroup, momentum: float, matrix_type: torch.dtype = torch.float32) -> None:
         """`matrix_type` is the number format of the iteration on a CPU; on a GPU it is bfloat16."""
         super().__init__([group])
         self.momentum = momentum
         self.matrix_type = matrix_type
         by_shape: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
-        for weight in group["params"]:
+        for weight in group.weights:
             by_shape[tuple(sorted(weight.shape))].append(weight)
 
         # One buffer [N, A, B], A <= B, for all matrices of a shape; the state of a weight is its part of it.
@@ -97,8 +104,8 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, is_finite: Tensor) -> None:
         """Update every matrix."""
-        (group,) = self.param_groups
-        rate = group["lr"] * is_finite
+        (group,) = self.groups
+        rate = group.rate * is_finite
         for weights, buffer in self._batches:
             gradient = torch.stack(
                 [_wide(weight.grad, weight) for weight in weights if weight.grad is not None]
@@ -109,7 +116,7 @@ class Muon(Optimizer):
             updates = _orthogonalise(nesterov.to(torch.bfloat16 if nesterov.is_cuda else self.matrix_type)).float()
             for weight, update in zip(weights, updates, strict=True):
                 scale = max(1, weight.shape[0] / weight.shape[1]) ** 0.5
-                weight.mul_(1 - rate * group["weight_decay"])
+                weight.mul_(1 - rate * group.weight_decay)
                 weight.sub_(_wide(update, weight) * (rate * scale))
 
 
@@ -133,13 +140,15 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
 
 def make_optimizers(
     model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype = torch.float32
-) -> list[Optimizer]:
+) -> list[WeightOptimizer]:
     """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay.
 
     On a CPU Muon computes in `matrix_type`, which halves its time where the processor multiplies bfloat16.
     """
     # Sort the weights by kind.
-    matrices, embeddings, gains = [], [], []
+    matrices: list[Tensor] = []
+    embeddings: list[Tensor] = []
+    gains: list[Tensor] = []
     for name, weight in model.named_parameters():
         if weight.ndim < 2:
             gains.append(weight)
@@ -149,12 +158,11 @@ def make_optimizers(
             embeddings.append(weight)
 
     # Each kind has its own learning rate and weight decay.
-    rate, decay = settings.embedding_learning_rate, settings.embedding_weight_decay
-    matrix_group = {"params": matrices, "lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-    groups: list[dict[str, Any]] = [{"params": embeddings, "lr": rate, "weight_decay": decay}]
-    groups.append({"params": gains, "lr": rate, "weight_decay": 0.0})
+    rate = settings.embedding_learning_rate
+    matrix_group = WeightGroup(matrices, settings.learning_rate, settings.weight_decay)
+    groups = [WeightGroup(embeddings, rate, settings.embedding_weight_decay), WeightGroup(gains, rate, 0.0)]
     betas = (settings.beta_1, settings.beta_2)
-    if settings.name is OptimizerName.adamw:
+    if settings.name is Optimizer.adamw:
         return [AdamW([*groups, matrix_group], betas)]
     return [Muon(matrix_group, settings.momentum, matrix_type), AdamW(groups, betas)]
 
@@ -170,8 +178,8 @@ def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_pow
     return max(0.0, (max_steps - step) / max(1, max_steps - warmup_steps)) ** decay_power
 
 
-def set_learning_rates(optimizers: list[Optimizer], factor: float) -> None:
+def set_learning_rates(optimizers: list[WeightOptimizer], factor: float) -> None:
     """Set the learning rate of every parameter group to `factor` times its peak."""
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = factor * group["initial_lr"]
+        for group in optimizer.groups:
+            group.rate = factor * group.peak_rate

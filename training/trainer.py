@@ -15,7 +15,7 @@ from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
 from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
-from training.optim import Optimizer, learning_rate_factor, make_optimizers, set_learning_rates
+from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
 
 # The trainer
@@ -32,7 +32,7 @@ class Trainer:
     # The same before compilation; with several processes it averages the gradients.
     ddp_model: nn.Module
     loader: BatchLoader
-    optimizers: list[Optimizer]
+    optimizers: list[WeightOptimizer]
     device: ComputeDevice
     distributed: Distributed
     # [] float32 on the device: steps whose gradient was not finite, and those since the last finite one.

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.optim import AdamW, Muon, learning_rate_factor
+from training.optim import AdamW, Muon, WeightGroup, learning_rate_factor
 
 FINITE = torch.tensor(1.0)
 
@@ -25,7 +25,7 @@ def gradients(parameters: list[nn.Parameter], seed: int) -> None:
 def test_muon_makes_the_same_updates_as_torch_muon() -> None:
     weights = matrices(0)
     reference_weights = copy.deepcopy(weights)
-    optimizer = Muon({"params": weights, "lr": 0.01, "weight_decay": 0.1}, momentum=0.9)
+    optimizer = Muon(WeightGroup(weights, 0.01, 0.1, rate=0.01), momentum=0.9)
     reference = torch.optim.Muon(reference_weights, lr=0.01, weight_decay=0.1, momentum=0.9)
     for step in range(5):
         gradients(weights, step + 1)
@@ -39,7 +39,7 @@ def test_muon_makes_the_same_updates_as_torch_muon() -> None:
 def test_adamw_makes_the_same_updates_as_torch_adamw() -> None:
     weights = matrices(0)
     reference_weights = copy.deepcopy(weights)
-    optimizer = AdamW([{"params": weights, "lr": 0.01, "weight_decay": 0.1}], betas=(0.9, 0.97))
+    optimizer = AdamW([WeightGroup(weights, 0.01, 0.1, rate=0.01)], betas=(0.9, 0.97))
     reference = torch.optim.AdamW(reference_weights, lr=0.01, weight_decay=0.1, betas=(0.9, 0.97))
     for step in range(5):
         gradients(weights, step + 1)
@@ -52,13 +52,9 @@ def test_adamw_makes_the_same_updates_as_torch_adamw() -> None:
 
 @pytest.mark.parametrize("n_steps_before", [0, 2])
 def test_a_step_that_is_not_finite_changes_nothing(n_steps_before: int) -> None:
-    group = {"lr": 0.01, "weight_decay": 0.1}
-    for make in (
-        lambda weights: Muon({"params": weights, **group}, 0.9),
-        lambda weights: AdamW([{"params": weights, **group}], (0.9, 0.97)),
-    ):
+    for make in (lambda group: Muon(group, 0.9), lambda group: AdamW([group], (0.9, 0.97))):
         weights = matrices(0)
-        optimizer = make(weights)
+        optimizer = make(WeightGroup(weights, 0.01, 0.1, rate=0.01))
         for step in range(n_steps_before):
             gradients(weights, step + 1)
             optimizer.step(FINITE)

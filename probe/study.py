@@ -35,7 +35,7 @@ from probe.whose import study_whose
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
 MAX_PASSAGES_LARGE = (40, 150)  # for a model of more than MANY_HEADS heads, which is slow
 MANY_HEADS = 128
-MAX_WHOSE = (2000, 300)  # passages with two people and new names, for a model with few and with many heads
+MAX_WHOSE = (2000, 150)  # passages with two people and new names, for a model with few and with many heads
 
 
 @dataclass(frozen=True)

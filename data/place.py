@@ -1,4 +1,4 @@
-"""The place rule: which of two people the author means, told by place and form alone, without the meaning of any word.
+"""The place rule predicts which of two people the author means from place and form, not from the meaning of words.
 
 It is the baseline for a head that links a pronoun to its antecedent: a logistic regression of "the person named last is
 meant" on features of both mentions and of the words before the pronoun, and on all products of two of them. Words of
@@ -123,12 +123,12 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     rng = np.random.default_rng(seed)
     found = []
     for passage, place in zip(passages, rule.log_odds(passages).tolist(), strict=True):
-        drawn = [pool[int(rng.integers(min(N_NAMES, len(pool))))] for pool in pools]
+        drawn = [pool[int(rng.integers(min(N_NAMES, len(pool))))] if pool else "" for pool in pools]
         surfaces = [{passage.text[slice(*span)] for span in group} for group in passage.mentions]
         replacements = dict[str, str]()
         entities = list(passage.entities)
         for side, names in enumerate(surfaces):
-            is_name = names <= _NAMES[side]
+            is_name = bool(drawn[side]) and names <= _NAMES[side]  # a text may have names of one gender only
             replacements |= {name: drawn[side] if is_name else name for name in names}
             if is_name:
                 entities[side] = drawn[side].lower()

@@ -131,9 +131,8 @@ def covariates_of(items: Items) -> np.ndarray:
 def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return the coefficient of the standardised `edges` [N] in a logistic regression of each of the labels [B, N].
 
-    The others are a constant and the `covariates` [N, K].
-
-    Fitted by Newton's method; a ridge of 1e-6 keeps separable labels finite.
+    The others are a constant and the `covariates` [N, K]. Fitted by Newton's method; a ridge of 1e-6 keeps separable
+    labels finite.
     """
     standardised = (edges - edges.mean()) / (edges.std() or 1.0)
     inputs = np.column_stack([np.ones(len(edges)), covariates, standardised])  # [N, K + 2]
@@ -153,7 +152,7 @@ def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndar
 def _share_of_choice(
     decisions: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, items: Items, config: ProbeConfig
 ) -> Estimate:
-    """Return which share of the difference of D between meant and not meant is lost; decisions [2, N]: D, D edited."""
+    """Return the share of the choice gap that is lost, by a bootstrap of documents; `decisions` [2, N]: D, D edited."""
     documents = items.clusterings()[0]
     counts = np.vstack([np.ones(len(documents)), resampled(documents, config)])  # [B + 1, N]
     gaps = [choice_gap(decision, is_nearest, strata, counts) for decision in decisions]

@@ -152,7 +152,7 @@ def pictures() -> dict[str, tuple[int, str]]:
 
 
 def renewed(row: re.Match[str]) -> str:
-    """Return a row of a table anew: a sentence in the report's first head, an address, or a question over seeds."""
+    """Return the new row of a table: a sentence in the report's first head, an address, or a question over seeds."""
     # A question over seeds
     start = row[1]
     if start in QUESTIONS:
@@ -190,7 +190,7 @@ def main() -> None:
         rows = r"^\| (`(?:#text=|&).*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
         path.write_text(re.sub(rows, renewed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
-    # Pages, without links to what is not beside them
+    # Pages, without links to files outside docs/
     for page in PAGES:
         if page == "index":  # the beginning of README, seen from docs/
             text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## ")[0].replace("docs/", "")

@@ -89,7 +89,7 @@ def _p_of(edges: np.ndarray, labels: np.ndarray, covariates: np.ndarray, n: int,
 def _kinds(
     edges: np.ndarray, labels: np.ndarray, covariates: np.ndarray, rules: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, str, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield name, what is expected, edges, labels and covariates of one draw of each control."""
+    """Yield name, expected outcome, edges, labels and covariates of one draw of each control."""
     place = covariates[:, 0]
     rng = np.random.default_rng(len(edges))
     while True:

@@ -10,8 +10,8 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 143, "antecedent_lab": 1887, "data": 4631, "model": 1933, "probe": 4201, "report": 3628, "training": 2483,
-    "tests": 11395,
+    ".": 143, "antecedent_lab": 1887, "data": 4631, "model": 1933, "probe": 4200, "report": 3628, "training": 2484,
+    "tests": 11402,
 }  # fmt: skip
 DATA_CLASSES = 118  # in the program
 RESULT_CLASSES = 12

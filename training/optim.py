@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from training.settings import Optimizer, OptimSettings
 
-# Of the Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon)
+# Coefficients and steps of the Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _N_ITERATIONS = 5
 _EPSILON = 1e-7
@@ -24,7 +24,7 @@ class WeightGroup:
     weights: list[Tensor]
     peak_rate: float
     weight_decay: float
-    rate: float = 0.0  # of the next step
+    rate: float = 0.0  # learning rate at the next step
 
 
 class WeightOptimizer:
@@ -107,10 +107,11 @@ class Muon(WeightOptimizer):
         (group,) = self.groups
         rate = group.rate * is_finite
         for weights, buffer in self._batches:
-            gradient = torch.stack(
-                [_wide(weight.grad, weight) for weight in weights if weight.grad is not None]
-            )  # [N, A, B]
-            gradient = torch.where(is_finite > 0, gradient, 0)
+            gradients = []
+            for weight in weights:
+                assert weight.grad is not None
+                gradients.append(_wide(weight.grad, weight))
+            gradient = torch.where(is_finite > 0, torch.stack(gradients), 0)  # [N, A, B]
             buffer.lerp_(gradient, (1 - self.momentum) * is_finite)
             nesterov = gradient.lerp_(buffer, self.momentum)
             updates = _orthogonalise(nesterov.to(torch.bfloat16 if nesterov.is_cuda else self.matrix_type)).float()

@@ -160,8 +160,8 @@ def train_step(trainer: Trainer) -> StepStats:
     start = time.perf_counter()
     stats = _compute_gradient(trainer)
 
-    # The norm is the same on every rank, and not finite if a loss is not. Reading this flag here would empty the queue
-    # of a GPU in every step.
+    # The norm is the same on every rank, and not finite if a loss is not. Reading this flag here would make every
+    # step wait for the GPU.
     is_finite = stats.gradient_norm.isfinite().float()
 
     # Update the weights.

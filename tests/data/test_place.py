@@ -48,6 +48,13 @@ def test_the_rule_knows_neither_the_names_nor_the_author() -> None:
     assert drawn.place == rule.log_odds([passage])[0] == pytest.approx(rule.log_odds([drawn])[0])
 
 
+def test_a_text_with_names_of_one_gender_keeps_the_people_of_the_other() -> None:
+    found = find_passages("d", "Lily met the king in the park. She was glad.", "gender")
+    [passage] = [each for each in found if each.has_two]
+    [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
+    assert drawn.text == passage.text and np.isfinite(drawn.place)
+
+
 def test_names_are_drawn_anew_and_everything_else_stays() -> None:
     passages = list(people())
     drawn = redrawn(passages, fitted(True), lambda name: len(name) % 2, seed=1)

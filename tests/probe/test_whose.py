@@ -83,7 +83,7 @@ def two_people() -> Items:
 
 
 def test_a_head_whose_weights_are_split_evenly_chooses_nobody() -> None:
-    """Of a model whose only influence is one head, nothing of the decision is left but the stratum's mean."""
+    """In a model with one head, all that is left of the decision is the stratum's mean."""
     sites = Sites(copying_model([3.0]), two_people(), 1024)
     head = Head(0, 0)
     own = sites.log_odds(head)

@@ -255,11 +255,9 @@ def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int
     nouns = {}
     for note in notes:
         # A head is read at the pronoun, and at the word that decides its meaning.
-        for span in (note.span, note.clue):
-            if span:
-                row = 1 + text.word_spans.index(span)
-                earlier = dict.fromkeys(text.words[:row])
-                nouns[row] = [word for word in earlier if word in REFERENTS or word in note.candidates]
+        for span in note.read_at:
+            row = 1 + text.word_spans.index(span)
+            nouns[row] = [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS]
     return nouns
 
 

@@ -175,9 +175,8 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
     comments = unknown_note(opened, tokenized)
     for note in notes:
         comments.append(note.note)
-        for span in (note.clue, note.span):
-            if span:
-                query[1 + tokenized.word_spans.index(span)] = None
+        for span in reversed(note.read_at):
+            query[1 + tokenized.word_spans.index(span)] = None
     roles = [list(query), [], []]
     content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", roles, True)
     return replace(content, notes=comments)

@@ -71,7 +71,7 @@ def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> 
 
 
 @pytest.mark.parametrize(
-    "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.skew=0.7", "max_steps=3"]
+    "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.seed=7", "max_steps=3"]
 )
 def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothing(
     run: Path, cache: str, override: str

@@ -103,8 +103,7 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     shares = plot_shares(config)
     if holdout != "iid":
         shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
-    skew = config.skew if split == "train" else 0.5
-    return Language(split, holdout, skew, shares)
+    return Language(split, holdout, shares)
 
 
 @lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
@@ -137,8 +136,7 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
         if plot.has_pronoun:
             for _ in range(round(n_stories * share / _CELLS)):
                 frame = rng.choice(language.frames_of(plot))
-                block = sample_block(rng, language, plot, frame, minimal_pairs=False)
-                blocks.append(_resample(rng, block, language.skew))
+                blocks.append(sample_block(rng, language, plot, frame, minimal_pairs=False))
             continue
         # Stories with a pronoun are separated by frame and pair; the others by their text alone.
         n_blocks = len(blocks) + round(n_stories * share)
@@ -149,15 +147,6 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
 
     rng.shuffle(blocks)
     return list(chain.from_iterable(blocks))
-
-
-def _resample(rng: Random, block: list[LinkedText], skew: float) -> list[LinkedText]:
-    """Return four cells of a block, drawn so that the first mention is the antecedent with probability `skew`."""
-    if skew == 0.5:
-        return block
-    first = block[::3]  # cells in which order and meant are equal
-    second = block[1:3]
-    return [rng.choice(first if rng.random() < skew else second) for _ in block]
 
 
 def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:

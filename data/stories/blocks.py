@@ -48,7 +48,6 @@ def _sample_cell(
     bindings = {
         "PLOT": plot.name,
         "FRAME": frame[order],
-        "FIRST": "AB"[order] if plot.two_orders else "A",
         "A": pair[slots[0]].word,
         "B": pair[slots[1]].word,
         "MEANT": "A" if slots[0] == meant else "B",

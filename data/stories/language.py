@@ -8,7 +8,7 @@ probable as a training story.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from typing import Any
 
 from data.stories import frames, lexicon
@@ -103,11 +103,10 @@ _Rule = Callable[["Language", Bindings], Options]
 class Language:
     """The grammar of one population: the training mix, or one hold-out of a split."""
 
-    def __init__(self, split: str, holdout: str, skew: float, shares: Mapping[str, float]) -> None:
-        """`skew`: the probability that the first mention is the antecedent; plots without a share are impossible."""
+    def __init__(self, split: str, holdout: str, shares: Mapping[str, float]) -> None:
+        """Plots without a share are impossible."""
         self.split = split
         self.holdout = holdout
-        self.skew = skew
         self.shares = shares
         self._rules: dict[str, Options | _Rule] = {}  # by slot
         self._made: dict[tuple, Any] = {}
@@ -183,14 +182,11 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
 def _pronouns(form: Callable[[str], str]) -> _Rule:
     """Return the rule of a pronoun in one form; it draws the antecedent and binds MEANT."""
 
-    @_depends_on("FIRST", "MEANT", "A", "B")
-    def options(language: Language, first: str | None, meant: str | None, a: str, b: str) -> Options:
-        # The probability of each mention to be the antecedent, in order of mention.
-        skew = language.skew
-        prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
-        slots = [(meant, 1.0)] if meant else prior
+    @_depends_on("MEANT", "A", "B")
+    def options(language: Language, meant: str | None, a: str, b: str) -> Options:
+        slots = meant or "AB"  # each is the antecedent with the same probability
         words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
-        return [Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots]
+        return [Option(1 / len(slots), (words[slot],), (("MEANT", slot),)) for slot in slots]
 
     return options
 
@@ -235,18 +231,12 @@ def _plot(language: Language) -> Options:
 
 @_depends_on("PLOT", "FRAME")
 def _frame(language: Language, plot_name: str, frame_text: str | None) -> Options:
-    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
+    """Draw a frame, and one of its two orders if they differ."""
     if frame_text is not None:
         return _uniform(frame_text)
     plot = PLOTS[plot_name]
     texts = language.frames_of(plot)
-    if not plot.two_orders:
-        return _uniform(*(text for text, _ in texts))
-    options = []
-    for frame in texts:
-        for text, first in zip(frame, "AB", strict=True):
-            options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
-    return options
+    return _uniform(*(chain(*texts) if plot.two_orders else (text for text, _ in texts)))
 
 
 @_depends_on()

@@ -15,7 +15,7 @@ _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_ante
 _EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.15) | {"share_no_pronoun": 1 - 0.15 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
     source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=7, n_test_pairs=3,
-    skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
+    **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families
     CONFIG, n_validation_stories=200, n_test_frames=4, n_test_pairs=1, **_EQUAL_SHARES

@@ -5,14 +5,12 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from data.config import StoriesConfig
 from data.corpus import corpus_fingerprint
 from data.stories import GENERATOR_VERSION, generate_split
 from tests.data.small_corpora import SPLITS
+from training.settings import compose_settings
 
-STORIES = Path(__file__).parents[2] / "configs" / "data" / "stories.yaml"
 SIZES = {"n_train_stories": 600, "n_validation_stories": 60, "n_test_frames": 1, "n_test_pairs": 1}
 # After an intended change of the text: raise GENERATOR_VERSION, and set the digest to what stories_digest returns.
 VERSION = 6
@@ -33,6 +31,7 @@ def stories_digest(config: StoriesConfig) -> str:
 
 
 def test_the_stories_change_only_with_the_generator_version_and_keep_their_fingerprint() -> None:
-    config = StoriesConfig(**OmegaConf.load(STORIES))
+    config = compose_settings().data
+    assert isinstance(config, StoriesConfig)
     assert (GENERATOR_VERSION, stories_digest(replace(config, **SIZES))) == (VERSION, DIGEST)
     assert corpus_fingerprint(config, Path()) == FINGERPRINT

@@ -203,17 +203,6 @@ def test_sentences_are_english(stories: dict) -> None:
             assert not (noun in plurals and article != "some" or noun in singulars and article == "some"), text
 
 
-def test_skew_is_the_share_of_first_mentions_in_training_and_never_in_test() -> None:
-    skewed = replace(CONFIG, skew=0.9, n_train_stories=3000, n_test_frames=1, n_test_pairs=1)
-    is_first: dict[str, list[bool]] = {}
-    for split in ("train", "test"):
-        rows = [row for row in generate_split(skewed, split) if row.family != "no_pronoun"]
-        is_first[split] = [row.order == row.meant for row in rows]
-    n = len(is_first["train"])
-    assert abs(sum(is_first["train"]) / n - 0.9) < 4 * (0.09 / n) ** 0.5
-    assert 2 * sum(is_first["test"]) == len(is_first["test"]) > 0
-
-
 def test_no_probe_prefix_begins_a_training_story(stories: dict) -> None:
     for split in ("dev", "test"):
         texts = [row.text for row in stories[split]]
@@ -225,7 +214,7 @@ def test_no_probe_prefix_begins_a_training_story(stories: dict) -> None:
     assert [leakage([start + end], [story])["leaked"] for end in ("", " x", "x")] == [1, 1, 0]  # a longer word: no leak
 
 
-@pytest.mark.parametrize(("setting", "value"), [("share_agreement", 0.5), ("skew", 1.0), ("n_train_stories", 3)])
+@pytest.mark.parametrize(("setting", "value"), [("share_agreement", 0.5), ("n_train_stories", 3)])
 def test_impossible_settings_are_refused_by_name(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=setting.partition("_agreement")[0]):
         replace(CONFIG, **{setting: value})

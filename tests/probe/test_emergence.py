@@ -91,7 +91,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     shares = dict.fromkeys((field.name for field in fields(StoriesConfig) if field.name.startswith("share_")), 0.0)
     shares |= {"share_agreement": 0.5, "share_no_pronoun": 0.5}
     sizes = {"n_train_stories": 4000, "n_validation_stories": 40, "n_test_frames": 2, "n_test_pairs": 1}
-    stories = StoriesConfig(source="stories", seed=1, skew=0.5, **sizes, **shares)
+    stories = StoriesConfig(source="stories", seed=1, **sizes, **shares)
     return load_corpus(stories, tmp_path_factory.mktemp("cache"))
 
 

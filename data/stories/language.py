@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import chain, groupby, product
-from typing import Any
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
@@ -109,7 +108,6 @@ class Language:
         self.holdout = holdout
         self.shares = shares
         self._rules: dict[str, Options | _Rule] = {}  # by slot
-        self._made: dict[tuple, Any] = {}
 
     def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
         return _frames(plot.name, self.split if self.holdout in ("frames", "headline") else "")
@@ -128,19 +126,13 @@ class Language:
             rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
         return rule if isinstance(rule, list) else rule(self, bindings)
 
-    def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Return `make(self, *arguments)`, which is called once for the same arguments."""
-        key = (make, *arguments)
-        if key not in self._made:
-            self._made[key] = make(self, *arguments)
-        return self._made[key]
-
 
 def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
     """Return the rule of a slot whose options are made once for the same values of these bindings."""
 
     def rule_of(make: Callable[..., Options]) -> _Rule:
-        return lambda language, bindings: language.once(make, *map(bindings.get, names))
+        make_once = cache(make)
+        return lambda language, bindings: make_once(language, *map(bindings.get, names))
 
     return rule_of
 
@@ -148,23 +140,25 @@ def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
 def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Options:
     """Return the options of a mention; the word is drawn at its first use and bound."""
     if name in bindings:
-        return language.once(_inflected, bindings[name], form)
+        return _inflected(bindings[name], form)
     partner = bindings.get(_PARTNERS[name], "")
-    return language.once(_first_mention, bindings["PLOT"], name, partner, form)
+    return _first_mention(language, bindings["PLOT"], name, partner, form)
 
 
+@cache
 def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
     """Draw the word of a mention, given that of its partner, and inflect it."""
     options = []
-    words = language.once(_words_by_partner, plot_name, name)[partner]
+    words = _words_by_partner(language, plot_name, name)[partner]
     total = words.total()
     for word, n in words.items():
-        for inflected in language.once(_inflected, word, form):
+        for inflected in _inflected(word, form):
             probability = n / total * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
     return options
 
 
+@cache
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
     """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
     plot = PLOTS[plot_name]
@@ -191,7 +185,8 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
     return options
 
 
-def _inflected(language: Language, word: str, form: str) -> Options:
+@cache
+def _inflected(word: str, form: str) -> Options:
     """Return the options of a slot such as {A.was} whose mention is known."""
     referent = REFERENTS[word]
     child = "girl" if referent.pronoun == "She" else "boy"

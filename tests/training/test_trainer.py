@@ -56,11 +56,12 @@ def poison_gradient(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("poison", [poison_loss, poison_gradient])
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
+@pytest.mark.parametrize("n_steps_before", [0, 2])
 def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
-    poison: Callable[[Trainer], None], optim: str
+    poison: Callable[[Trainer], None], optim: str, n_steps_before: int
 ) -> None:
     trainer = small_trainer(f"optim={optim}")
-    for _ in range(2):
+    for _ in range(n_steps_before):
         train_step(trainer)
     old_state = copy.deepcopy(trainer.state())
     poison(trainer)
@@ -68,7 +69,7 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
     new_state = trainer.state()
     for part in ("model", "optimizer"):
         torch.testing.assert_close(new_state[part], old_state[part], rtol=0, atol=0)
-    assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (3, 1, 1)
+    assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (n_steps_before + 1, 1, 1)
 
 
 def test_a_step_reads_no_value_of_the_device() -> None:

@@ -30,14 +30,12 @@ class RowsKind(Enum):
 
 
 # Settings of earlier versions at values without effect: runs have them in config.json, and fingerprints count them.
-REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0, "skew": 0.5} | dict.fromkeys(
-    (
-        "share_state", "share_attribute_before", "share_attribute_after", "share_ownership_before",
-        "share_ownership_after", "share_ownership_object", "share_several_pronouns", "share_ambiguous",
-        "share_pronoun_first", "share_plural", "share_told_gender",
-    ),
-    0.0,
-)  # fmt: skip
+REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0, "skew": 0.5}
+for _family in (
+    "state attribute_before attribute_after ownership_before ownership_after ownership_object several_pronouns "
+    "ambiguous pronoun_first plural told_gender"
+).split():
+    REMOVED_SETTINGS[f"share_{_family}"] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

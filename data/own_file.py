@@ -90,7 +90,8 @@ class OwnQuestion:
         """Return blocks and clusters of both parts, and the smallest p that is possible with `n_flips` sign flips."""
         lines = [f"{self.name}: {self.description}"]
         for part, texts in (("dev", self.dev), ("test", self.test)):
-            lines.append(f"{part:5}{len(texts) // len(_CELLS):5,} blocks: {_counted(_n_clusters(texts))}")
+            clusters = "{} frames, {} and {} words".format(*_n_clusters(texts))
+            lines.append(f"{part:5}{len(texts) // len(_CELLS):5,} blocks: {clusters}")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if min(_n_clusters(self.test)) < ENOUGH:
@@ -278,10 +279,6 @@ def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
     """Return the numbers of frames, and of words of each side."""
     words = [text.pair.split() for text in texts]
     return len({text.frame for text in texts}), len({first for first, _ in words}), len({second for _, second in words})
-
-
-def _counted(clusters: tuple[int, int, int]) -> str:
-    return "{} frames, {} and {} words".format(*clusters)
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:

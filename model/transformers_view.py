@@ -27,6 +27,7 @@ from model.observe import (
     SitePass,
     SiteRecord,
     apply_edits,
+    at_positions,
     check_edits,
     check_tokens,
     of_words,
@@ -259,11 +260,8 @@ class TransformersView(ObservableModel):
 
     def answering_at(self, positions: Tensor | None) -> AbstractContextManager[Any]:
         """Let the output layer compute the logits at `positions` [B] or [B, n] only; None: at all."""
-        if positions is None:
-            return nullcontext()
-        rows = torch.arange(len(positions), device=positions.device)
-        places = (rows if positions.ndim == 1 else rows[:, None], positions)
-        return self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0][places],))
+        layer = self.model.get_output_embeddings()
+        return layer.register_forward_pre_hook(lambda _, inputs: (at_positions(inputs[0], positions),))
 
     def answering(self, words: Tensor) -> AbstractContextManager[None]:
         """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text."""
@@ -337,14 +335,13 @@ class TransformersSitePass(SitePass):
     """The site's logits from keys and values of one unedited pass, for models that mix positions in attention only."""
 
     def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
-        rows = torch.arange(len(site), device=site.device)
         self._view = view
         self._site = site
-        self._tokens = tokens[rows, site]  # [B]
+        self._tokens = at_positions(tokens, site)  # [B]
         unedited = _Pass(site=site)
         with view.keeping_streams() as streams, view.answering_at(site):
             self._clean = view._run(view.model, tokens, unedited).logits.float()  # [B, V]
-        self._streams = [stream[rows, site] for stream in streams]  # L + 1 times [B, D]
+        self._streams = [at_positions(stream, site) for stream in streams]  # L + 1 times [B, D]
         self._sites = unedited.sites
 
     def agrees(self) -> bool:

@@ -82,7 +82,7 @@ def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothi
     assert hashes(run) == old
 
 
-@pytest.mark.parametrize("config", [None, "{", "[]"])
+@pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
 def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str, config: str | None) -> None:
     if config is None:
         shutil.rmtree(run / "checkpoints")

@@ -8,7 +8,7 @@ import torch
 
 from tests.training.small import small_trainer
 from training.device import Distributed, choose_device
-from training.loop import MAX_SKIPPED_STEPS, is_probe_step, log_step
+from training.loop import is_probe_step
 from training.settings import Device, Precision
 from training.trainer import Trainer, train_step
 
@@ -127,15 +127,6 @@ def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused() -> None:
 
 
 # The loop
-
-
-def test_a_run_ends_after_ten_skipped_steps_in_a_row_and_names_the_learning_rate() -> None:
-    trainer = small_trainer()
-    poison_loss(trainer)
-    for _ in range(MAX_SKIPPED_STEPS - 1):
-        log_step(trainer, None, train_step(trainer))
-    with pytest.raises(FloatingPointError, match="optim.learning_rate"):
-        log_step(trainer, None, train_step(trainer))
 
 
 def test_the_probe_runs_at_the_start_at_the_end_and_at_log_spaced_steps_between() -> None:

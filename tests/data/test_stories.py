@@ -180,9 +180,8 @@ def test_stories_without_pronouns_teach_held_out_words_and_no_story_chooses_one_
             assert re.search(rf"a {child} named {name}\b|{name},? (was )?(a|the) (\w+ )?{child}", joined)
 
 
-def test_the_seed_alone_changes_the_stories() -> None:
-    texts = [generate_split(config, "train") for config in (SMALL, SMALL, replace(SMALL, seed=4))]
-    assert texts[0] == texts[1] != texts[2]
+def test_another_seed_gives_other_stories() -> None:  # the same one: tests/data/test_generator_version.py
+    assert generate_split(SMALL, "train") != generate_split(replace(SMALL, seed=4), "train")
 
 
 def test_sentences_are_english(stories: dict) -> None:

@@ -11,7 +11,7 @@ from data.errors import UserError
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 
-SCHEMA_VERSION = 13  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 14  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 
 

@@ -39,9 +39,8 @@ changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences"
 _CUE_TITLE = "Tired or soft: up to “it” both sentences are identical; the adjective decides"
 _PARTS_NOTE = (
-    "Each column is a part of the tested texts: iid has the words of training; pairs: new pairs of nouns; nouns: nouns "
-    "no pronoun referred to in training; frames: new sentence frames; headline, which the verdict is about: such nouns "
-    "in new frames; distance: sentences in between. Rules do not know the model."
+    "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
+    "nouns no pronoun referred to in training, in new sentence frames. Rules do not know the model."
 )
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure

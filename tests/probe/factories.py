@@ -46,12 +46,10 @@ def story_tokenizer() -> Tokenizer:
 
 @cache
 def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
-    """Return the pairs of a split; "test" with all hold-outs, "study" as a study needs them."""
+    """Return the pairs of a split; "study" has those that a study needs."""
     if split == "study":
         return with_dev(story_pairs("dev", config), story_pairs("test", config))
-    names = ("test", "test_others") if split == "test" else (split,)
-    stories = [story for name in names for story in generate_split(config, name)]
-    return link_pairs(stories, story_tokenizer(), end_id(story_tokenizer()), names_of)
+    return link_pairs(generate_split(config, split), story_tokenizer(), end_id(story_tokenizer()), names_of)
 
 
 def chosen(items: Items, *questions: str) -> Items:

@@ -15,7 +15,7 @@ from model.transformer import Transformer
 from probe import attention_study
 from probe.attention import HeadScores, best_head, measure_heads
 from probe.contract import LIMITS
-from probe.questions import DEV, HEADLINE, QUESTIONS, STORY_QUESTIONS, UNDECIDED, Question
+from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question
 from probe.results import Finding, Head
 from probe.study import Study, askable, study
 from tests.probe.factories import (
@@ -29,8 +29,6 @@ from tests.probe.factories import (
     untrained_view,
 )
 from tests.probe.test_contract import ScaledLogits
-
-PARTS = {"iid", "pairs", "nouns", "frames", "headline", "distance"}
 
 
 def studied(model: Transformer, items: Items, config: Any = SETTINGS) -> Study:
@@ -56,7 +54,7 @@ def finding_of(found: Study, question: str) -> Finding:
 def test_the_planted_head_is_found_and_is_right_in_every_part() -> None:
     for question in ("number", "gender"):
         finding = finding_of(of_planted(), question)
-        assert (finding.place, set(finding.parts)) == (Head(1, 2), PARTS)
+        assert (finding.place, set(finding.parts)) == (Head(1, 2), {SAME_WORDS, HEADLINE})
         for part in finding.parts.values():
             assert part.values["accuracy"].value == part.values["block_accuracy"].value == 1
 

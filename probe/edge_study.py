@@ -154,28 +154,6 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 
-def confirm(
-    model: ObservableModel, items: Items, question: Question, heads: Sequence[Head], config: ProbeConfig
-) -> Finding:
-    """Test heads that were chosen on another text on all passages with two entities; one test, so p is not corrected.
-
-    UserError with the counts if there are too few.
-    """
-    with_two = Items([pair for pair in items.pairs if pair.has_two])
-    sites = Half(model, with_two, config.tokens_per_batch)
-    n = len(sites.items)
-    counts = sites.items.n_clusters()
-    if n < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
-        numbers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-        needed = f"needed: {MIN_PASSAGES}, and {MIN_CLUSTERS} of each"
-        raise UserError(f"{question.name}: {n} passages with {question.words[2]}, {numbers} ({needed})")
-    values, smallest_p = _edge_values(sites, heads, config)
-    values["author"] = _part_of([sites.two], config).values["author"]
-    unit = "head" if len(heads) == 1 else "set"
-    of_heads = Tested(list(heads), values)
-    return Finding(**question.words_of_findings, unit=unit, head=of_heads, n=n, clusters=counts, smallest_p=smallest_p)
-
-
 # What the model answers
 
 
@@ -232,8 +210,8 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
 # Heads, alone and together
 
 
-def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tuple[dict[str, Estimate], float]:
-    """Return what the edges of heads carry, with t and p of one test, and the smallest p that is possible."""
+def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> dict[str, Estimate]:
+    """Return what the edges of heads carry, with t and p of one test."""
     # All passages
     effects = tested.edge_effects([heads])
     test = effects.test(config)
@@ -249,14 +227,13 @@ def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tu
     size = np.abs(margins.decision)
     values = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
     moved, total = margins.swaps(signed_by_model=True)
-    values |= {
+    return values | {
         "swap": estimate_ratio(moved[:, 0], total, items, config),
         "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
         "edge_effect": effects.means(config)[0],
         "t": Estimate(float(test.t[0])),
         "p": Estimate(float(test.p[0])),
     }
-    return values, test.smallest_p
 
 
 def _tested(
@@ -269,7 +246,7 @@ def _tested(
     corrected_p: float | None = None,
 ) -> Tested:
     """Return what some heads do together on the tested half, judged; `answers` are values of the whole model."""
-    values, _ = _edge_values(tested, heads, config)
+    values = _edge_values(tested, heads, config)
     # The p of a set is doubled: it is tested after the head.
     p = min(1.0, 2 * values["p"].value) if corrected_p is None else corrected_p
     t_lead = values["t"].value - max(untrained_t)

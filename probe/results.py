@@ -256,7 +256,6 @@ class ProbeResults:
     warnings: list[str]
     missing: list[str] = field(default_factory=list)  # why a question was not asked
     findings: list[Finding] = field(default_factory=list)
-    confirmed: list[Finding] = field(default_factory=list)  # heads that were chosen on another text
     changes: list[Change] = field(default_factory=list)
     behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)  # see `probe.contract`

@@ -90,7 +90,7 @@ def head_names(heads: Iterable[Head]) -> str:
 
 def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
-    lines = _confirmed_lines(results.confirmed)
+    lines: list[str] = []
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
     of_place = [finding for finding in results.findings if finding.outcome == "whose"]
@@ -166,17 +166,6 @@ def _place_row(finding: Finding) -> list[str]:
 def _cell(finding: Finding, name: str) -> str:
     """Return a measure of the heads that the verdict is about, with its interval."""
     return number(finding.judged.values.get(name), MEASURES[name].form)
-
-
-def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
-    """Return the table of heads that were chosen on the run's own validation text; none without any."""
-    names = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
-    header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
-    rows = []
-    for finding in confirmed:
-        cells = [finding.description, head_names(finding.judged.heads), f"{finding.n:,}"]
-        rows.append([*cells, *(_cell(finding, name) for name in names)])
-    return [*aligned([header, *rows]), ""] if rows else []
 
 
 def _lacking(finding: Finding) -> list[str]:

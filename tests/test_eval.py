@@ -306,11 +306,11 @@ def test_a_run_on_english_prints_one_finding_and_one_passage(english: tuple[Path
     assert "the gender of the people it attends to" in claim or "does not know" in claim
 
 
-def test_another_text_confirms_the_head_that_the_run_has_chosen(english: tuple[Path, str], cache: str) -> None:
+def test_another_text_is_asked_anew_in_a_folder_of_its_own(english: tuple[Path, str], cache: str) -> None:
     run, _ = english
     output(evaluate(run, cache, f"path={run.parent / 'text.jsonl'}"))
-    (confirmed,) = results_of(run, "outside/text/probe.json")["confirmed"]
-    assert confirmed["head"]["heads"] == results_of(run)["findings"][0]["head"]["heads"]
+    [finding] = results_of(run, "outside/text/probe.json")["findings"]
+    assert finding["question"] == results_of(run)["findings"][0]["question"]
 
 
 @pytest.mark.parametrize("text", ["Привет, мир. " * 50, "Lily met Tom. She ran home."])

@@ -7,13 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from data.errors import UserError
-from data.pairs import Items
 from data.passages import Passage
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe import edge_study
-from probe.edge_study import Half, candidates_of, confirm
+from probe.edge_study import Half, candidates_of
 from probe.questions import DEV, PASSAGE_QUESTIONS, TESTED
 from probe.results import Finding, Head
 from probe.study import study
@@ -163,17 +161,3 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     assert "those with one person: only 0 documents in one half (needed: 9)" in str(studied(model, few_documents))
     clumped = [replace(passage, doc="a") for passage in two]
     assert "those with a woman and a man: only" in str(studied(model, [*one, *clumped]))
-
-
-# Heads that were chosen on another text
-
-
-def test_heads_that_were_chosen_elsewhere_are_tested_once_on_all_passages_with_two_people() -> None:
-    items = passage_items()
-    found = confirm(copying_model([0.0, 3.0]), items, QUESTION, [Head(0, 1)], SETTINGS)
-    assert (found.n, found.unit) == (sum(pair.has_two for pair in items.pairs), "head")
-    assert found.head.value("p") < 0.01 and found.head.value("swap") == pytest.approx(1, abs=1e-3)
-    idle = confirm(copying_model([0.0, 3.0]), items, QUESTION, [Head(0, 0)], SETTINGS)
-    assert idle.head.value("p") == 1
-    with pytest.raises(UserError, match="passages with a woman and a man"):
-        confirm(copying_model([3.0]), Items(items.pairs[:9]), QUESTION, [Head(0, 0)], SETTINGS)

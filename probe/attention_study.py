@@ -17,6 +17,7 @@ from data.pairs import Cell, Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.batches import Progress
+from probe.behaviour import answer_values
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.edits import PASS_ERROR, curve_of, grown, measure_margins, screened
@@ -123,6 +124,8 @@ def _study(question: Question, context: _Context) -> Finding:
         values = _scored(tested.with_set(heads), SET, score_rules(rules, tested.items), config)
         values |= {name: Estimate(min(1.0, 2 * values[name].value)) for name in p_values}
         of_set = _tested(heads, values, 2 * smallest_p, question, context)
+    for name, part in by_part.items():
+        part.values.update(answer_values(context.model, context.trained.of(question.name, name).items, config))
     grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
     return Finding(
         **question.words_of_findings,

@@ -68,6 +68,8 @@ MEASURES = {
     "restored": Measure("output restored", "share of the answer restored by this head alone; 1: it suffices"),
     "control_heads": Measure("swap of other heads", "mean attention swap of other heads of the layer"),
     "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
+    "answer_accuracy": Measure("accuracy of the answers", "the model prefers the right answers", is_share=True),
+    "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
     "ov_auc": Measure("OV AUC", "a mention raises its answers through the head's matrices; .5: chance", is_share=True),
     "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
     "interchanged": Measure("output of the twin, one entity", "share of the margin moved"),
@@ -137,7 +139,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Scores of the chosen head on one part of the tested items, with those of rules."""
+    """Scores of the chosen head on one part of the tested items, with those of rules and of the model's answers."""
 
     n: int
     clusters: dict[str, int]
@@ -194,20 +196,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """The model's answers at the payoffs of a question in one part (`probe.behaviour`)."""
-
-    question: str
-    part: str
-    n: int
-    accuracy: Estimate
-    resolved_share: float | None
-    loss: float
-    bayes_loss: float | None
-    blind_loss: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A number in two models on the same items, and the paired test of its difference (`probe.difference`)."""
 
@@ -257,7 +245,6 @@ class ProbeResults:
     missing: list[str] = field(default_factory=list)  # why a question was not asked
     findings: list[Finding] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)  # see `probe.contract`
     grids: dict[str, Grid] = field(default_factory=dict)  # for every head: entropy, asymmetry
 

@@ -76,28 +76,17 @@ class SeedsResult:
     seeds: list[int]
     runs: list[str]
     questions: list[QuestionOverSeeds]
-    behaviour: dict[str, dict[str, Summary]]  # n, resolved_share, accuracy, by "QUESTION PART"
     warnings: list[str]
-    schema_version: int = 4
+    schema_version: int = 5
 
 
 def over_seeds(runs: Sequence[SweepRun], warnings: Sequence[str] = ()) -> SeedsResult:
     """Return what holds over runs with the same settings and different seeds."""
-    probes = [run.probe for run in runs if run.probe]
     findings = []
-    answers = []
-    for probe in probes:
-        findings.append({finding.question: finding for finding in probe.findings})
-        answers.append({f"{group.question} {group.part}": group for group in probe.behaviour})
-    behaviour = {}
-    for name, groups in _in_all_runs(answers).items():
-        behaviour[name] = {
-            "n": mean_over_runs([group.n for group in groups]),
-            "resolved_share": mean_over_runs([group.resolved_share for group in groups]),
-            "accuracy": mean_over_runs([group.accuracy.value for group in groups], is_share=True),
-        }
+    for run in runs:
+        findings.append({finding.question: finding for finding in run.probe.findings} if run.probe else {})
     questions = [_question(of_runs, runs) for of_runs in _in_all_runs(findings).values()]
-    return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, behaviour, list(warnings))
+    return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, list(warnings))
 
 
 def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) -> Summary:

@@ -24,11 +24,10 @@ from model.observe import ObservableModel
 from probe.attention import HeadScores
 from probe.attention_study import study_attention
 from probe.batches import Progress
-from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question
-from probe.results import Answers, Finding, Grid
+from probe.results import Finding, Grid
 from probe.verdict import SUPPORTED
 from probe.whose import study_whose
 
@@ -44,7 +43,6 @@ class Study:
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
     scores: HeadScores | None = None  # every head at every pair, by attention
@@ -73,8 +71,7 @@ def study(
     if by_attention:
         models = map(untrained, seeds)
         findings, scores, contract, grids = study_attention(model, models, items, by_attention, config, progress)
-        tested = Items([pair for pair in items.pairs if pair.part != DEV])
-        result = Study(findings, missing, behaviour_study(model, tested, config), contract, grids, scores)
+        result = Study(findings, missing, contract, grids, scores)
     for question in chosen:
         if question.outcome == "edge":
             models = map(untrained, seeds)

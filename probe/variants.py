@@ -13,7 +13,7 @@ import numpy as np
 
 from data.errors import UserError
 from probe.questions import HEADLINE, SAME_WORDS
-from probe.results import MEASURES, Measure
+from probe.results import MEASURES, NOT_KNOWN, Measure
 from probe.seeds import Summary, SweepRun, mean_over_runs, value_of
 from probe.statistics import t_interval
 from probe.verdict import SUPPORTED
@@ -24,7 +24,7 @@ _OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follo
 COLUMNS = {
     "gap": Measure("gap to the entropy lower bound", "loss minus the bound, nats/token", ".4f"),
     "loss": Measure("validation loss", "nats/token", ".4f"),
-    "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
+    "resolved_share": MEASURES["resolved_share"],
     "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
     **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"], *_OF_HEAD["whose"])},
     "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
@@ -104,10 +104,11 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
 
     # From the model's answers, its head, and all heads.
     if run.probe:
-        answers = {group.part: group.resolved_share for group in run.probe.behaviour if group.question == question}
-        values |= {"resolved_share": answers.get(SAME_WORDS), "resolved_share_headline": answers.get(HEADLINE)}
         if finding := run.finding(question):
             values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
+            for name, part in (("resolved_share", SAME_WORDS), ("resolved_share_headline", HEADLINE)):
+                if part in finding.parts:
+                    values[name] = finding.parts[part].values.get("resolved_share", NOT_KNOWN).value
         values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
     known = {}
     for name in COLUMNS:

@@ -10,9 +10,6 @@ from probe.seeds import SHOWN, QuestionOverSeeds, SeedsResult, Summary
 from probe.statistics import MIN_SEEDS
 from probe.variants import COLUMNS, STANDARD, Comparison, Variant, variant_name
 
-_ANSWERS_NOTE = """\
-The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if
-the model is misled."""
 _STAR = (
     "*: differs from the standard: the 95 % interval of the paired difference excludes 0, and the permutation p is at",
     "   most .05 or, with fewer than six seeds, the smallest possible p (five seeds: .0625); not corrected for columns",
@@ -47,14 +44,6 @@ def seeds_markdown(results: SeedsResult) -> str:
     note = "t50: the step at which a curve has risen half way from chance to its end."
     lines += _table(["question", "curve", "end", "t50 (step)"], rows, note)
 
-    # What the models answer
-    rows = []
-    for name, answers in results.behaviour.items():
-        share = answers["resolved_share"]
-        if share.n:
-            shares = [_mean(share, ".3f"), f"{share.minimum:.3f}"]
-            rows.append([name, f"{answers['n'].minimum:.0f}", *shares, _mean(answers["accuracy"], ".3f")])
-    lines += _table(["answers", "n", "resolved share", "minimum", "accuracy"], rows, _ANSWERS_NOTE)
     return "\n".join([*lines, *_notes(results), ""])
 
 

@@ -223,7 +223,6 @@ def detail_lines(results: ProbeResults) -> list[str]:
         lines += ["", "", f"{finding.question}, head {heads}: {finding.verdict} ({finding.level})"]
         lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
         lines += _table_lines(finding_tables(finding))
-    lines += _table_lines(model_tables(results))
     return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
 
 
@@ -306,17 +305,6 @@ def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, f
         cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
         rows.append([f"rule: {name}", *cells, "accuracy of a rule that does not know the model"])
     return rows
-
-
-def model_tables(results: ProbeResults) -> list[Table]:
-    """Return the model's answers, for all questions; none if they were not measured."""
-    rows = []
-    for answers in results.behaviour:
-        shares = [number(answers.resolved_share), number(answers.accuracy)]
-        rows.append([answers.question, answers.part, f"{answers.n:,}", *shares])
-    header = ["question", "part", "texts", "resolved share", "accuracy [95 %]"]
-    note = "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
-    return [Table("The model's answers", header, rows, note)] if rows else []
 
 
 def claims_markdown(results: ProbeResults) -> str:

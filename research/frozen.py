@@ -169,8 +169,10 @@ def compared(old: Any, new: Any) -> tuple[list[_Compared], list[str]]:
     for group in old["behaviour"]:
         if group["site"] in ("pronoun", "cue"):
             groups.append({**group, "accuracy_interval": group["interval"]})
-    answers = _keyed(new["behaviour"], "question", "part")
-    places = _moved(_names("n accuracy resolved_share loss"), "*.", "*.")
+    answers: dict[str, Any] = {}
+    for name, finding in findings.items():
+        answers |= {f"{name} {part}": found["values"] for part, found in finding["parts"].items()}
+    places = _moved(_names("accuracy=answer_accuracy resolved_share"), "*.", "*.")
     values += _both(_keyed(groups, "level", "holdout"), answers, places)
     return values, sorted(entries.keys() - findings.keys())
 

@@ -1,10 +1,11 @@
 """Runs of a sweep without training: their metrics and the results of their probe."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from probe.config import ProbeConfig
-from probe.results import Answers, Estimate, Finding, Head, ProbeResults, Tested
+from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from probe.seeds import SweepRun
 from probe.variants import Comparison, compare_runs
 from tests.blank import blank
@@ -27,14 +28,9 @@ def finding(*heads: Head, question: str = "number", outcome: str = "attention", 
     return found
 
 
-def answers(question: str, part: str, share: float | None) -> Answers:
-    group: Answers = blank(Answers, question=question, part=part, n=80, accuracy=Estimate(0.5), resolved_share=share)
-    return group
-
-
-def sweep_run(seed: int, findings: Sequence[Finding], groups: Sequence[Answers] = (), **values: Any) -> SweepRun:
+def sweep_run(seed: int, findings: Sequence[Finding], **values: Any) -> SweepRun:
     """Return a run; the fields of its metrics and changes are empty unless they are given."""
-    probe = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings), behaviour=list(groups))
+    probe = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings))
     return SweepRun(**{"name": f"run {seed}", "seed": seed, "metrics": Metrics([], [], []), "probe": probe} | values)
 
 
@@ -49,8 +45,7 @@ def seed_run(seed: int, rise: int = 200, end: float = 0.95, share: float = 1.0) 
         values = {"bar": 0.6, "resolved_share": share if step >= rise + 100 else 0.0, "answer_loss": 6.0 - step / 200}
         point = HeadPoint(*place, {"accuracy": accuracy, "contrast": contrast}, values)
         points.append(ProbePoint(step, {"number": point}))
-    groups = [answers("number", "iid", seed / 10), answers("gender", "iid", None)]
-    return sweep_run(seed, [finding(place, accuracy=end)], groups, metrics=Metrics([], [], points))
+    return sweep_run(seed, [finding(place, accuracy=end)], metrics=Metrics([], [], points))
 
 
 def five_runs() -> list[SweepRun]:
@@ -62,14 +57,17 @@ def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = 
     """Return runs of seeds 1, 2, ...; the last gap and the gradient norms up to step 20 of each count."""
     runs = []
     train = [TrainRecord(step, 1.0, norm) for step, norm in ((5, 10.0), (20, 15.0), (25, 99.0))]
-    groups = [answers("gender", "iid", 0.1), answers("number", "iid", 0.9), answers("number", "headline", 0.7)]
+    parts = {}
+    for name, share in (("iid", 0.9), ("headline", 0.7)):
+        parts[name] = blank(Part, values={"resolved_share": Estimate(share)})
+    of_question = replace(finding(), parts=parts)
     grids = {"entropy": [[0.4, 0.6]], "asymmetry": [[0.7, 0.5]]}
     for i, gap in enumerate(gaps):
         validation = []
         for last in (9.9, gap):
             validation.append(ValidationRecord(step=0, loss=1.0, bits_per_byte=None, whole=False, gap=last))
         values = {"name": str(first + i), "changes": changes or {}, "metrics": Metrics(train, validation, [])}
-        run = sweep_run(i + 1, [finding()], groups, **values, **({"probe": None} if changes == UNMASKED else {}))
+        run = sweep_run(i + 1, [of_question], **values, **({"probe": None} if changes == UNMASKED else {}))
         if run.probe:
             run.probe.grids.update(grids)
         runs.append(run)

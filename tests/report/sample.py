@@ -18,7 +18,7 @@ from model.transformer import Transformer, n_parameters
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedRun
 from probe.questions import HEADLINE, QUESTIONS
-from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
+from probe.results import Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
 from probe.sentences import TokenizedText, tokenize_text
 from report.content import page_content
 from report.live import Live
@@ -96,8 +96,7 @@ def finding(name: str, **changes: Any) -> Finding:
 
 def results(*findings: Finding, **changes: Any) -> ProbeResults:
     """Return results with these findings."""
-    answers = blank(Answers, question="number", part="iid", n=560, accuracy=Estimate(0.9), resolved_share=0.5)
-    facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings), "behaviour": [answers]}
+    facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings)}
     return blank(ProbeResults, **facts | changes)
 
 
@@ -172,7 +171,7 @@ def content() -> PageContent:
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
     yours = [shown for shown in content().sentences if shown.group == "yours"]
-    nothing: dict[str, Any] = {"findings": [], "training": None, "tables": []}
+    nothing: dict[str, Any] = {"findings": [], "training": None}
     return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 

@@ -51,32 +51,18 @@ class Variant:
 
     name: str  # its changed settings
     seeds: list[int]
-    unpaired_seeds: list[int]  # that only the variant or only the standard has
     runs: list[str]
     verdicts: list[str]  # on the question of the comparison, of the runs that were tested
     n_supported: int
     values: dict[str, Summary]  # by name in COLUMNS, without those that no run has
     differences: dict[str, Difference]  # from the standard, for which there are none
 
-    @property
-    def sentence(self) -> str:
-        """What differs significantly from the standard, in one sentence."""
-        shown = []
-        for name, test in self.differences.items():
-            column = COLUMNS[name]
-            if test.is_significant and test.interval:
-                mean, low, high = (f"{value:+{column.form}}" for value in (test.mean, *test.interval))
-                shown.append(f"{column.label} {mean} [{low}, {high}]")
-        if not any(test.p is not None for test in self.differences.values()):
-            return f"{self.name}: not tested, too few seeds."
-        return f"{self.name}: significant difference in {', '.join(shown) or 'nothing'}."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The content of compare.json."""
 
-    schema_version: int = 3
+    schema_version: int = 4
     question: str  # whose head is compared; "" if the runs have none in common
     standard: dict[str, Any]  # the standard's value of every setting that a run changes
     variants: list[Variant]  # the standard first
@@ -168,7 +154,6 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
             Variant(
                 name=name,
                 seeds=seeds,
-                unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
                 runs=[run.name for run in of_variant],
                 verdicts=verdicts,
                 n_supported=verdicts.count(SUPPORTED),

@@ -77,7 +77,7 @@ def _mean(values: Summary, form: str, missing: str = "–") -> str:
 
 
 def comparison_markdown(results: Comparison) -> str:
-    """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
+    """Return a table with a row for each variant, and what the columns mean."""
     names = list(results.variants[0].values)
     header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
     rows = []
@@ -86,7 +86,6 @@ def comparison_markdown(results: Comparison) -> str:
         means = [_with_star(variant, name) for name in names]
         rows.append([variant.name, str(len(variant.seeds)), *means, supported])
     lines = [*markdown_table(header, rows), "", f"- {STANDARD}: {variant_name(results.standard)}"]
-    lines += [f"- {variant.sentence}" for variant in results.variants[1:]]
     lines += ["", *(f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names)]
     if results.question:
         lines.append(f"supported: number of runs whose head for the question {results.question} is supported")

@@ -35,7 +35,6 @@ def test_the_table_of_variants_has_a_row_for_each_and_a_star_for_each_significan
     standard, tied = [line for line in text.splitlines() if line.startswith(("| standard", "| tie"))]
     assert standard.count("*") == 0 and tied.count("*") == 1
     assert standard.count("|") == tied.count("|") == len(results.variants[0].values) + 4
-    assert all(variant.sentence in text for variant in results.variants[1:])
 
 
 def test_the_csv_has_every_value() -> None:

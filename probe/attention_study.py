@@ -28,7 +28,6 @@ from probe.statistics import estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, exclusions_of, judged, unit_of
 from probe.weights import entropies, head_types, ov_auc, score_asymmetry
 
-MAX_CONTROL_HEADS = 20
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
 MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
 N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
@@ -161,9 +160,9 @@ def _tested(
     # An excluded head excludes the set.
     exclusions = []
     for head in heads:
-        contrasts = {"contrast": tested.scores().contrast, "value_contrast": tested.rows.value_log_ratio}
-        of_head = {name: Estimate(float(contrast[:, *head].mean())) for name, contrast in contrasts.items()}
-        reasons = exclusions_of(question, context.types_of(head), of_head)
+        contrast = float(tested.scores().contrast[:, *head].mean())
+        weighted = float(tested.rows.value_log_ratio[:, *head].mean())
+        reasons = exclusions_of(question, context.types_of(head), contrast, weighted)
         exclusions += [f"{head}: {reason}" if len(heads) > 1 else reason for reason in reasons]
     return judged(
         Tested(list(heads), values),
@@ -204,7 +203,6 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     """Return the scores of one head on a part of the items, with those of the rules."""
     of_rules = score_rules(rules, tested.items)
     values = _scored(tested, head, of_rules, config)
-    values["value_contrast"] = Estimate(float(tested.rows.value_log_ratio[:, *head].mean()))
     accuracies = sample_of(tested.items, tested.scores().accuracy)
     values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
     accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
@@ -258,25 +256,14 @@ def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str
     pairs = items.comparable()
     if not pairs.pairs:
         return {}
-    model = context.model
     config = context.config
-    margins = measure_margins(model, pairs, [heads], _EDITS, config.tokens_per_batch)
+    margins = measure_margins(context.model, pairs, [heads], _EDITS, config.tokens_per_batch)
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
     # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
     for name in (*_EDITS, "specificity"):
         values[name] = estimate_ratio(margins.lost(name)[:, 0], margins.total, pairs, config)
-
-    # The same swap of other heads of the layer
-    layer, head = heads[0]
-    other_heads = np.delete(np.arange(model.n_head), head)
-    drawn = np.sort(np.random.default_rng(config.seed).permutation(other_heads)[:MAX_CONTROL_HEADS])
-    if len(drawn) and len(heads) == 1:
-        controls = [[Head(layer, control)] for control in drawn.tolist()]
-        of_controls = measure_margins(model, pairs, controls, ["swap"], config.tokens_per_batch).lost("swap")
-        swaps = of_controls.mean(axis=0) / margins.total.mean()
-        values["control_heads"] = mean_and_range(swaps.tolist())
     return values
 
 

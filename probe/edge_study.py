@@ -116,7 +116,7 @@ def study_edges(
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
     head = candidates[best]
-    answers = _answers_of(tested, head, config)
+    answers = _answers_of(tested, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
     curve = curve_of(grown(swaps_of(choosing), candidates), swaps_of(tested), tested.two.items, config)
     heads = [head for head, *_ in curve]
@@ -157,15 +157,10 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
 # What the model answers
 
 
-def _answers_of(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Estimate]:
-    """Return whether the margin follows the entities, and what one head does in passages with one entity."""
-    items = tested.one.items
-    margins = tested.one.margins([[head]], ["interchange"])
-    values = {
-        "follows": sample_of(items, np.heaviside(margins.decision, 0.5)).mean(config),
-        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, margins.decision, items, config),
-    }
-    return values | _part_of([tested.two], config).values
+def _answers_of(tested: Half, config: ProbeConfig) -> dict[str, Estimate]:
+    """Return whether the margin follows the entities, and whom the model picks of two."""
+    follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
+    return {"follows": sample_of(tested.one.items, follows).mean(config)} | _part_of([tested.two], config).values
 
 
 def _parts(model: ObservableModel, earlier: Items, halves: Sequence[Sites], config: ProbeConfig) -> dict[str, Part]:

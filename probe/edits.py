@@ -4,9 +4,9 @@
 
 Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
 `cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
-2023); `interchange` replaces its output there by that of the counterpart (Geiger et al. 2021). Edits at all positions:
-`zero` removes its output, `restored` gives it the text's own output in the counterpart. Later layers may compensate for
-a head (self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
+2023). Edits at all positions: `zero` removes its output, `restored` gives it the text's own output in the counterpart.
+Later layers may compensate for a head (self-repair, McGrath et al. 2023), so effects of removing something are lower
+bounds.
 
 Axes: N pairs, 2 texts, B texts of a batch (the counterpart is the next row), T tokens, C sets of heads, E edit lists,
 L layers, H heads per layer.
@@ -104,8 +104,6 @@ class _Batch:
         return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        if name == "interchange":
-            return [SiteEdit(*head, output=counterpart) for head in heads]
         change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
         if name != "swap":
             change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])

@@ -78,22 +78,19 @@ def level_over_seeds(finding: Finding, question: Question, n_supported: int, n_s
     return "E4" if finding.level == "E3" and is_met and is_replicated else finding.level
 
 
-def exclusions_of(question: Question, head_type: Mapping[str, float], values: Mapping[str, Estimate]) -> list[str]:
+def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: float, weighted: float) -> list[str]:
     """Return why nothing may be claimed of a head: it is of another known type, or its values contradict its attention.
 
-    `head_type` are its mean weights on random tokens; `values` have its contrasts.
+    `head_type` are its mean weights on random tokens; `weighted` is the contrast of weights times lengths of values.
     """
     reasons = []
     for name, words in _TYPE_NAMES.items():
         weight = head_type.get(name, 0.0)
         if name in question.exclusions and weight > MAX_OTHER_TYPE:
             reasons.append(f"no claim: it is a {words} head (weight {show(weight)}; at most {MAX_OTHER_TYPE})")
-    if "value_contrast" in question.exclusions and {"contrast", "value_contrast"} <= values.keys():
-        contrast = values["contrast"].value
-        weighted = values["value_contrast"].value
-        if contrast * weighted < 0:
-            contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
-            reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
+    if "value_contrast" in question.exclusions and contrast * weighted < 0:
+        contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
+        reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
     return reasons
 
 

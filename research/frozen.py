@@ -28,14 +28,14 @@ def _names(text: str) -> dict[str, str]:
 
 # In places, * stands for every key or index, and all that is below a place goes along.
 _SCORES = _names("""accuracy block_accuracy pair_accuracy pronoun_contrast=contrast chance_level=bar
-    value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
+    p_pair_accuracy p_pronoun_contrast=p_contrast
     p_corrected=p best_baseline.difference=lead lead selectivity unlinked_share""")
 _EDITS = _names("""attention_swap=swap edge_ablation=cut_meant distractor_edge_ablation=cut_other
     edge_specificity=specificity zero_ablation=zero denoising_patch=restored
     answer_difference=answer""")
 _EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other content_cut=beyond_control share=swap
     flips""")
-_ANSWERS = _names("""follows_twin=follows interchanged author_accuracy=author
+_ANSWERS = _names("""follows_twin=follows author_accuracy=author
     author_where_nearest_is_wrong=author_where_nearest_wrong""")
 _TESTED = _names("verdict evidence_level=level criteria.*.outcome")
 _TOLERANCE = (3e-6, 3e-5)  # relative: the files have six digits; absolute, in nats: float32

@@ -1,4 +1,4 @@
-"""The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
+"""The probe that runs during training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -208,17 +208,3 @@ def _phrase(name: str, point: HeadPoint) -> str:
     measure = next(iter(point.grids))
     bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
     return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
-
-
-def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:
-    """Return t50, the first step at which a curve has made half of its change from `start` to its last value.
-
-    The curve has `values` at ascending `steps`, linear between them; `start` is the value before the change, such as
-    chance (None: the first value). None if the curve is empty or does not change.
-    """
-    start = values[0] if start is None and len(values) else start
-    if start is None or not len(values) or values[-1] == start:
-        return None
-    progress = (np.array(values, dtype=float) - start) / (values[-1] - start)
-    i = int(np.argmax(progress >= 0.5))  # the last value has made the whole change
-    return float(steps[0] if i == 0 else np.interp(0.5, progress[i - 1 : i + 1], steps[i - 1 : i + 1]))

@@ -33,17 +33,8 @@ def seeds_markdown(results: SeedsResult) -> str:
             if of_question.outcome == outcome:
                 means = [_mean(of_question.values[name], ".3f") for name in measures]
                 rows.append([*_verdicts(of_question), *means, _heads(of_question)])
-        lines += _table(header, rows)
-
-    # When they emerge
-    rows = []
-    for of_question in results.questions:
-        for curve, times in of_question.timing.items():
-            values = [_mean(times["end"], ".2f", "never"), _mean(times["t50"], ".0f", "never")]
-            rows.append([of_question.question, curve.replace("_", " "), *values])
-    note = "t50: the step at which a curve has risen half way from chance to its end."
-    lines += _table(["question", "curve", "end", "t50 (step)"], rows, note)
-
+        if rows:
+            lines += ["", *markdown_table(header, rows)]
     return "\n".join([*lines, *_notes(results), ""])
 
 
@@ -63,15 +54,10 @@ def _heads(row: QuestionOverSeeds) -> str:
     return ", ".join(f"{'+'.join(map(str, heads))} {level}" for heads, level in runs)
 
 
-def _table(header: list[str], rows: list[list[str]], note: str = "") -> list[str]:
-    """Return an empty line, a note and a table; nothing without rows."""
-    return ["", *([note, ""] if note else []), *markdown_table(header, rows)] if rows else []
-
-
-def _mean(values: Summary, form: str, missing: str = "–") -> str:
-    """Return the mean with its interval, if it has one; `missing` if no run has a value."""
+def _mean(values: Summary, form: str) -> str:
+    """Return the mean with its interval, if it has one; a dash if no run has a value."""
     if values.mean is None:
-        return missing
+        return "–"
     interval = f" [{values.interval[0]:{form}}, {values.interval[1]:{form}}]" if values.interval else ""
     return f"{values.mean:{form}}{interval}"
 

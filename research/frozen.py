@@ -81,11 +81,6 @@ def _of_seeds() -> dict[str, str]:
     places |= {"heads.*.heads": "heads.*"}
     for old, new in _names("accuracy block_accuracy pronoun_contrast=contrast").items():
         places |= {f"heads.*.{old}": f"values.{new}.by_run.*", f"scores.{old}": f"values.{new}"}
-    curves = {"answer loss": "answer_loss", "accuracy": "accuracy", "pronoun contrast": "contrast"}
-    for old, new in (curves | {"resolved share": "resolved_share"}).items():
-        for name in ("t50", "end"):
-            places |= {f"timing.{old}.{name}": f"timing.{new}.{name}"}
-            places |= {f"timing.{old}.by_seed.*.{name}": f"timing.{new}.{name}.by_run.*"}
     return places
 
 

@@ -9,12 +9,11 @@ from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from probe.seeds import SweepRun
 from probe.variants import Comparison, compare_runs
 from tests.blank import blank
-from training.metrics import HeadPoint, Metrics, ProbePoint, TrainRecord, ValidationRecord
+from training.metrics import Metrics, TrainRecord, ValidationRecord
 
 TIED, UNMASKED = {"model.tie_query_key": True}, {"model.mask": "none"}
 BASE = [0.030, 0.034, 0.028, 0.031, 0.036]
 WORSE = [gap + 0.010 for gap in BASE]
-STEPS = [0, 100, 200, 300, 400, 500, 600, 700, 800, 1000]
 
 
 def finding(*heads: Head, question: str = "number", outcome: str = "attention", **values: Any) -> Finding:
@@ -34,23 +33,13 @@ def sweep_run(seed: int, findings: Sequence[Finding], **values: Any) -> SweepRun
     return SweepRun(**{"name": f"run {seed}", "seed": seed, "metrics": Metrics([], [], []), "probe": probe} | values)
 
 
-def seed_run(seed: int, rise: int = 200, end: float = 0.95, share: float = 1.0) -> SweepRun:
-    """Return a run with another head in each seed, whose curves rise at step `rise`, the resolved share 100 later."""
-    place = Head(seed % 2, seed % 3)
-    points = []
-    for step in STEPS:
-        accuracy = [[0.5] * 3 for _ in range(2)]
-        accuracy[place.layer][place.head] = end if step >= rise else 0.5
-        contrast = [[8 * (value - 0.5) for value in row] for row in accuracy]
-        values = {"bar": 0.6, "resolved_share": share if step >= rise + 100 else 0.0, "answer_loss": 6.0 - step / 200}
-        point = HeadPoint(*place, {"accuracy": accuracy, "contrast": contrast}, values)
-        points.append(ProbePoint(step, {"number": point}))
-    return sweep_run(seed, [finding(place, accuracy=end)], metrics=Metrics([], [], points))
+def seed_run(seed: int, accuracy: float = 0.95) -> SweepRun:
+    """Return a run with another head in each seed."""
+    return sweep_run(seed, [finding(Head(seed % 2, seed % 3), accuracy=accuracy)])
 
 
 def five_runs() -> list[SweepRun]:
-    """Return runs that rise at different steps."""
-    return [seed_run(seed, rise) for seed, rise in ((1, 200), (2, 300), (3, 200), (4, 400), (5, 300))]
+    return [seed_run(seed) for seed in range(1, 6)]
 
 
 def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:

@@ -20,7 +20,7 @@ from probe.batches import Progress
 from probe.behaviour import answer_values
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.edits import PASS_ERROR, curve_of, grown, measure_margins, screened
+from probe.edits import PASS_ERROR, alone, curve_of, grown, measure_margins, screened
 from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Estimate, Finding, Grid, Head, Part, Shown, Tested
 from probe.rules import Rule, fit_rules, score_rules, selectivity
@@ -71,12 +71,12 @@ def study_attention(
     progress("the heads at all texts", 0.0)
     trained = measure_heads(model, items, config.tokens_per_batch)
     names = {question.name for question in questions}
-    needed = Items([pair for pair in items.pairs if pair.question in names and pair.part in (DEV, HEADLINE)])
+    needed = items.where(lambda pair: pair.question in names and pair.part in (DEV, HEADLINE))
     of_untrained = []
     for number, untrained_model in enumerate(untrained, 1):
         progress("untrained models", number / (1 + config.n_untrained))
         of_untrained.append(measure_heads(untrained_model, needed, config.tokens_per_batch))
-    tested_cells = Items([pair for pair in items.pairs if pair.part != DEV]).cells
+    tested_cells = items.where(lambda pair: pair.part != DEV).cells
     contract = check_contract(model, tested_cells) | _check_undecided(trained)
 
     # One question after the other
@@ -285,8 +285,8 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tupl
     # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
     candidates = heads
     if len(heads) > MAX_CANDIDATES:
-        alone, _ = swaps(dev_pairs, [[head] for head in heads])
-        order = np.argsort(-alone.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
+        moved, _ = swaps(dev_pairs, alone(heads))
+        order = np.argsort(-moved.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
         candidates = [heads[i] for i in order]
     steps = grown(lambda sets: swaps(dev_pairs, sets), candidates, least_gain=MIN_GAIN)
     if not steps:

@@ -18,7 +18,7 @@ from probe.statistics import sample_of
 
 def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> dict[str, Estimate]:
     """Return the accuracy of the answers, and the resolved share if it is known; empty without payoffs."""
-    pairs = Items([pair for pair in items.pairs if None not in (pair.cells[0].payoff, pair.cells[1].payoff)])
+    pairs = items.where(lambda pair: None not in (pair.cells[0].payoff, pair.cells[1].payoff))
     if not pairs.pairs:
         return {}
     # A tie counts half; both texts of a pair are in the same clusters.

@@ -16,7 +16,7 @@ from data.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
-from probe.edits import MIN_SHARE, Sites, Swapped, curve_of, grown, screened
+from probe.edits import MIN_SHARE, Sites, Swapped, alone, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
 from probe.rules import FIXED_RULES
@@ -34,8 +34,8 @@ class Half:
     """The passages of one part, with the unedited pass of a model over them."""
 
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
-        self.one = Sites(model, Items([pair for pair in items.pairs if not pair.has_two]), tokens_per_batch)
-        self.two = Sites(model, Items([pair for pair in items.pairs if pair.has_two]), tokens_per_batch)
+        self.one = Sites(model, items.where(lambda pair: not pair.has_two), tokens_per_batch)
+        self.two = Sites(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
         self.items = self.one.items + self.two.items
 
     def edge_effects(self, sets: Sequence[Sequence[Head]]) -> Sample:
@@ -99,7 +99,7 @@ def study_edges(
     progress("choosing a head", 0.0)
     choosing = Half(model, items.of(question.name, DEV), config.tokens_per_batch)
     candidates = candidates_of(model, choosing)
-    singles = [[head] for head in candidates]
+    singles = alone(candidates)
     best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
 
     # The tested half: every candidate's edges cut, also in untrained models.

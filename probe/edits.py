@@ -296,6 +296,11 @@ def all_heads(model: ObservableModel) -> list[Head]:
     return list(starmap(Head, np.ndindex(model.n_layer, model.n_head)))
 
 
+def alone(heads: Sequence[Head]) -> list[list[Head]]:
+    """Return sets of one head each."""
+    return [[head] for head in heads]
+
+
 def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
     """Return all heads by layer, or of more than `above`, whose edits take too long, the `most` of largest score."""
     heads = list(starmap(Head, np.ndindex(*scores.shape)))

@@ -16,7 +16,7 @@ from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import mean_losses, measure_payoffs
 from probe.edge_study import Half, swaps_of
-from probe.edits import all_heads
+from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
 from probe.sentences import EXAMPLE_BLOCK, Example, TokenizedText, tokenize_text, word_attention
@@ -183,7 +183,7 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """
     passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = swaps_of(passages)([[head] for head in heads])
+    moved, total = swaps_of(passages)(alone(heads))
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 

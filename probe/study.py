@@ -107,9 +107,8 @@ def with_dev(dev: Items, test: Items) -> Items:
 
     At undecided sites, which check the instrument, only those with the words of dev.
     """
-    of_dev = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in UNDECIDED]
-    tested = [pair for pair in test.pairs if pair.part == SAME_WORDS or pair.question not in UNDECIDED]
-    return Items(of_dev).named(DEV) + Items(tested)
+    of_dev = dev.where(lambda pair: pair.part == SAME_WORDS and pair.question not in UNDECIDED)
+    return of_dev.named(DEV) + test.where(lambda pair: pair.part == SAME_WORDS or pair.question not in UNDECIDED)
 
 
 def passages_of(

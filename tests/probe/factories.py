@@ -53,7 +53,7 @@ def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
 
 
 def chosen(items: Items, *questions: str) -> Items:
-    return Items([pair for pair in items.pairs if pair.question in questions])
+    return items.where(lambda pair: pair.question in questions)
 
 
 def planted(kind: str, **options: Any) -> Transformer:

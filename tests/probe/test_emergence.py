@@ -75,7 +75,7 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
     point = measure_edges(copying_model([1.0, 3.0]), items, 4096)
     assert (point.layer, point.head) == (0, 1)
     assert point.grids["swap"] == [pytest.approx([0.25, 0.75], abs=1e-3)]
-    two = Items([pair for pair in items.pairs if pair.has_two])
+    two = items.where(lambda pair: pair.has_two)
     margins = measure_margins(copying_model([1.0, 3.0]), two, [[Head(0, 1)]], ["swap"], 4096)
     moved, total = margins.swaps(signed_by_model=True)
     assert point.values["swap"] == pytest.approx(moved.mean() / total.mean(), abs=1e-4)

@@ -306,10 +306,7 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     middle = int(np.argsort(contrasts, kind="stable")[(len(contrasts) - 1) // 2])
     shown = []
     for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
-        for text, cell in zip(pair.texts, pair.cells, strict=True):
-            meant = list(map(list, cell.meant))
-            distractors = list(map(list, cell.not_meant))
-            shown.append(Shown(kind="median", text=text, query=cell.query, word="", meant=meant, other=distractors))
+        shown += [Shown.of("median", text, cell) for text, cell in zip(pair.texts, pair.cells, strict=True)]
     return shown
 
 

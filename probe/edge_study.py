@@ -19,7 +19,7 @@ from probe.config import ProbeConfig
 from probe.edits import MIN_SHARE, Sites, Swapped, alone, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
-from probe.rules import FIXED_RULES
+from probe.rules import preferred
 from probe.statistics import Sample, estimate_ratio, mean_and_range, sample_of
 from probe.verdict import judged, unit_of
 
@@ -175,7 +175,7 @@ def _part_of(groups: Sequence[Sites], config: ProbeConfig) -> Part:
     """Return how often the model picks whom the author means, and where the last one named is not meant."""
     items = sum((sites.items for sites in groups), Items([]))
     is_right = np.heaviside(np.concatenate([sites.clean for sites in groups]).mean(axis=1), 0.5)
-    nearest = _prefers("nearest", items)
+    nearest = preferred("nearest", items)
     wrong = np.flatnonzero(nearest < 0)
     values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
     if len(wrong):
@@ -184,14 +184,9 @@ def _part_of(groups: Sequence[Sites], config: ProbeConfig) -> Part:
     return Part(n=len(items), clusters={"nearest_is_wrong": len(wrong)}, values=values, rules=rules)
 
 
-def _prefers(rule: str, items: Items) -> np.ndarray:
-    """Return what a rule prefers in each passage, [N]: 1 the entity that is meant, -1 the other one."""
-    return np.array([FIXED_RULES[rule](pair.cells[0]) for pair in items.pairs])
-
-
 def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
-    accuracies = {name: float((_prefers(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
+    accuracies = {name: float((preferred(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
     untested = [document for document in documents if document[0] not in tested_documents]
     ngram = ngram_rule(untested, question.source[0])
@@ -205,32 +200,6 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
 # Heads, alone and together
 
 
-def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> dict[str, Estimate]:
-    """Return what the edges of heads carry, with t and p of one test."""
-    # All passages
-    effects = tested.edge_effects([heads])
-    test = effects.test(config)
-
-    # Passages with two entities; the edge to a content word is compared where there is one.
-    items = tested.two.items
-    margins = tested.two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
-    lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
-    has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
-    lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
-
-    # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
-    size = np.abs(margins.decision)
-    values = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
-    moved, total = margins.swaps(signed_by_model=True)
-    return values | {
-        "swap": estimate_ratio(moved[:, 0], total, items, config),
-        "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
-        "edge_effect": effects.means(config)[0],
-        "t": Estimate(float(test.t[0])),
-        "p": Estimate(float(test.p[0])),
-    }
-
-
 def _tested(
     tested: Half,
     heads: Sequence[Head],
@@ -241,11 +210,33 @@ def _tested(
     corrected_p: float | None = None,
 ) -> Tested:
     """Return what some heads do together on the tested half, judged; `answers` are values of the whole model."""
-    values = _edge_values(tested, heads, config)
-    # The p of a set is doubled: it is tested after the head.
-    p = min(1.0, 2 * values["p"].value) if corrected_p is None else corrected_p
-    t_lead = values["t"].value - max(untrained_t)
-    values = answers | values | {"p": Estimate(p), "t_lead": Estimate(t_lead)}
+    # All passages; the p of a set is doubled: it is tested after the head.
+    effects = tested.edge_effects([heads])
+    test = effects.test(config)
+    t = float(test.t[0])
+    p = min(1.0, 2 * float(test.p[0])) if corrected_p is None else corrected_p
+
+    # Passages with two entities; the edge to a content word is compared where there is one.
+    items = tested.two.items
+    margins = tested.two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
+    lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
+    has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
+    lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
+
+    # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
+    size = np.abs(margins.decision)
+    shares = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
+    moved, total = margins.swaps(signed_by_model=True)
+    values = {
+        **answers,
+        **shares,
+        "swap": estimate_ratio(moved[:, 0], total, items, config),
+        "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
+        "edge_effect": effects.means(config)[0],
+        "t": Estimate(t),
+        "p": Estimate(p),
+        "t_lead": Estimate(t - max(untrained_t)),
+    }
     return judged(Tested(list(heads), values), question)
 
 
@@ -282,17 +273,13 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
         pair = sites.items.pairs[i]
-        cell = pair.cells[0]
         text = pair.texts[0]
         of_forms = probabilities[i, :, :: 1 - 2 * pair.meant].tolist()  # in the order of pair.forms
         names = [_surface(text, pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
-        shown = Shown(
-            kind="typical",
-            text=text.rstrip(" "),  # the pronoun's token has the space
-            query=cell.query,
-            word="",
-            meant=list(map(list, cell.meant)),
-            other=list(map(list, cell.other)),
+        shown = Shown.of(
+            "typical",
+            text.rstrip(" "),  # the pronoun's token has the space
+            pair.cells[0],
             weights=dict(zip(names, weights[i].tolist(), strict=True)),
             next=list(zip(pair.forms, of_forms[0], strict=True)),
             exchanged=list(zip(pair.forms, of_forms[1], strict=True)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from data.errors import UserError
+from data.pairs import Cell
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 
@@ -132,6 +133,13 @@ class Shown:
     weights: dict[str, float] = field(default_factory=dict)  # by mention
     next: list[tuple[str, float]] = field(default_factory=list)
     exchanged: list[tuple[str, float]] = field(default_factory=list)  # weights exchanged
+
+    @classmethod
+    def of(cls, kind: str, text: str, cell: Cell, **shown: Any) -> "Shown":
+        """Return a text with the query and the mentions of its cell."""
+        meant = list(map(list, cell.meant))
+        other = list(map(list, cell.not_meant))
+        return cls(kind=kind, text=text, query=cell.query, word="", meant=meant, other=other, **shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

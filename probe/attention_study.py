@@ -50,9 +50,6 @@ class _Context:
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
 
-    def types_of(self, head: Head) -> dict[str, float]:
-        return {name: float(grid[head]) for name, grid in self.head_types.items()}
-
 
 def study_attention(
     model: ObservableModel,
@@ -132,7 +129,6 @@ def _study(question: Question, context: _Context) -> Finding:
         head=of_head,
         set=of_set,
         curve=curve,
-        all_heads_swap=of_all if curve else None,
         n=len(tested.items.cells),
         clusters=tested.items.n_clusters(),
         smallest_p=smallest_p,
@@ -140,7 +136,6 @@ def _study(question: Question, context: _Context) -> Finding:
         rules=by_part[HEADLINE].rules,
         grids=grids | {"p": p_values["p"].tolist()},
         parts=by_part,
-        head_type=context.types_of(head),
         examples=_median_block(tested, head),
     )
 
@@ -160,9 +155,10 @@ def _tested(
     # An excluded head excludes the set.
     exclusions = []
     for head in heads:
+        types = {name: float(grid[head]) for name, grid in context.head_types.items()}
         contrast = float(tested.scores().contrast[:, *head].mean())
         weighted = float(tested.rows.value_log_ratio[:, *head].mean())
-        reasons = exclusions_of(question, context.types_of(head), contrast, weighted)
+        reasons = exclusions_of(question, types, contrast, weighted)
         exclusions += [f"{head}: {reason}" if len(heads) > 1 else reason for reason in reasons]
     return judged(
         Tested(list(heads), values),
@@ -206,8 +202,7 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     accuracies = sample_of(tested.items, tested.scores().accuracy)
     values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
     accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
-    n_texts = len(tested.items.cells)
-    return Part(n=n_texts, clusters=tested.items.n_clusters(), values=values, rules=accuracy_of_rules)
+    return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
 
 
 def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:

@@ -181,7 +181,7 @@ def _part_of(groups: Sequence[Sites], config: ProbeConfig) -> Part:
     if len(wrong):
         values["author_where_nearest_wrong"] = sample_of(items.take(wrong), is_right[wrong]).mean(config)
     rules = {"nearest": float((nearest > 0).mean())}
-    return Part(n=len(items), clusters={"nearest_is_wrong": len(wrong)}, values=values, rules=rules)
+    return Part(n=len(items), values=values, rules=rules)
 
 
 def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:

@@ -147,7 +147,6 @@ class Part:
     """Scores of the chosen head on one part of the tested items, with those of rules and of the model's answers."""
 
     n: int
-    clusters: dict[str, int]
     values: dict[str, Estimate]
     rules: dict[str, float]  # accuracy by rule
 
@@ -164,7 +163,6 @@ class Finding:
     head: Tested
     set: Tested | None = None  # two heads or more that were added one by one
     curve: list[tuple[Head, float, Estimate]] = field(default_factory=list)  # added, swap on dev, tested
-    all_heads_swap: float | None = None  # on dev, together; in a large model of 16 candidates
     n: int  # tested texts, or passages
     clusters: dict[str, int]  # how many different ones
     left_out: dict[str, int] = field(default_factory=dict)
@@ -173,7 +171,6 @@ class Finding:
     rules: dict[str, float] = field(default_factory=dict)  # accuracy of simple rules
     grids: dict[str, Grid] = field(default_factory=dict)  # every head; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
-    head_type: dict[str, float] = field(default_factory=dict)  # on random tokens, by type
     examples: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own

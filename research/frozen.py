@@ -53,13 +53,13 @@ def _of_links(unit: str) -> dict[str, str]:
         **_moved(_EDITS, "causal.", "head.values."),
         **_moved(_TESTED | _names("reasons"), "", f"{unit}."),
         **_moved(_names("layer=0.0 head=0.1 dev=1 test=2"), "head_set.curve.*.", "curve.*."),
-        **_moved(_names("n_items=n clusters baselines.*.accuracy=rules.*"), "test.*.", "parts.*."),
+        **_moved(_names("n_items=n baselines.*.accuracy=rules.*"), "test.*.", "parts.*."),
         **_moved(_names("accuracy block_accuracy"), "test.headline.untrained.", "untrained."),
-        **_names("""test.headline.smallest_p=smallest_p unit head_type
+        **_names("""test.headline.smallest_p=smallest_p unit
             selectivity=head.values.selectivity unlinked_share=head.values.unlinked_share
             mass.linked=head.values.mass weights.ov_auc=head.values.ov_auc
             layer=head.heads.0.0 head=head.heads.0.1
-            heads.pronoun_contrast=grids.contrast head_set.all_heads_dev=all_heads_swap"""),
+            heads.pronoun_contrast=grids.contrast"""),
     }
 
 

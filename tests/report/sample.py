@@ -88,7 +88,7 @@ def finding(name: str, **changes: Any) -> Finding:
         "unit": "head", "head": tested, "curve": [(LINK_HEAD, 0.98, Estimate(0.99, 0.9, 1.0))], "n": 920,
         "clusters": {"frames": 28, "one": 60, "two": 80}, "smallest_p": 0.0005, "rules": {"nearest": 0.5},
         "untrained": {"accuracy": Estimate(0.4766, 0.4388, 0.519)}, "grids": grids | {"p": grid(4, 0.7, 0.0005)},
-        "parts": {part: Part(n=920, clusters={}, values=values, rules={"nearest": 0.5}) for part in ("iid", HEADLINE)},
+        "parts": {part: Part(n=920, values=values, rules={"nearest": 0.5}) for part in ("iid", HEADLINE)},
         "examples": [passage] if question.outcome == "edge" else [],
     }  # fmt: skip
     return Finding(**facts | changes)

@@ -110,10 +110,11 @@ def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], a
         reason = ""
     else:
         # The reason may name every value, end of an interval and bar.
-        texts = {name: show(estimate.value) for name, estimate in values.items()}
-        texts |= {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
-        for end in ("low", "high"):
-            texts |= {f"{name}_{end}": show(getattr(estimate, end)) for name, estimate in values.items()}
+        texts = {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
+        for measure, estimate in values.items():
+            texts[measure] = show(estimate.value)
+            texts[f"{measure}_low"] = show(estimate.low)
+            texts[f"{measure}_high"] = show(estimate.high)
         reason = bars[0].reason.format_map(texts)
     return Criterion(name, bars[0].level, measured, limits, outcome, reason)
 

@@ -45,7 +45,7 @@ def study_whose(model: ObservableModel, items: Items, copied: Finding, config: P
     # Rules that do not know the model.
     is_nearest = preferred("nearest", sites.items) > 0
     is_subject = preferred("subject", sites.items) > 0
-    place = np.array([pair.place for pair in sites.items.pairs])
+    place = _place_of(sites.items)
     is_right = {"nearest": is_nearest, "subject": is_subject, "place rule": (place > 0) == is_nearest}
     return Finding(
         **question.words_of_findings,
@@ -64,8 +64,7 @@ def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[s
     items = sites.items
     is_nearest = preferred("nearest", items) > 0  # the author means the person who is named last
     to_nearest = np.where(is_nearest, 1.0, -1.0)  # from "towards the author's person" to "towards the nearest"
-    place = np.array([pair.place for pair in items.pairs])
-    strata = strata_of(place)
+    strata = strata_of(_place_of(items))
 
     # The decision, and the part of it that the edges carry.
     margins = sites.margins([heads], ["swap"])
@@ -95,6 +94,11 @@ def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[s
     }
 
 
+def _place_of(items: Items) -> np.ndarray:
+    """Return the log odds of the place rule of each passage, [N]."""
+    return np.array([pair.place for pair in items.pairs])
+
+
 def strata_of(place: np.ndarray) -> np.ndarray:
     """Return the stratum [N] of each passage: quantiles of the log odds of the place rule."""
     n_strata = N_STRATA if len(place) >= FEW else N_STRATA // 2
@@ -117,9 +121,8 @@ def covariates_of(items: Items) -> np.ndarray:
     A fitted rule leaves some of the subject rule, which a head that copies the subject would pass by.
     """
     to_nearest = np.where(preferred("nearest", items) > 0, 1.0, -1.0)
-    place = np.array([pair.place for pair in items.pairs])
     rules = [preferred(name, items) * to_nearest for name in ("first", "subject")]
-    return np.stack([place, *rules], axis=1)
+    return np.stack([_place_of(items), *rules], axis=1)
 
 
 def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -75,15 +75,6 @@ def test_the_verdict_is_that_of_a_set_where_no_single_head_is_enough() -> None:
     assert (finding.unit, finding.verdict, finding.judged) == ("set", SUPPORTED, finding.set)
 
 
-def test_the_halves_share_no_document_and_the_counts_add_up() -> None:
-    finding = planted(0.0, 3.0, 0.0)
-    items = passage_items()
-    halves = [{pair.clusters[0] for pair in items.of(QUESTION.name, part).pairs} for part in (DEV, TESTED)]
-    assert not halves[0] & halves[1]
-    n_passages = finding.clusters["one"] + finding.clusters["two"]
-    assert finding.n == n_passages == finding.clusters["documents"] == len(halves[1])
-
-
 def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:
     shown = planted(0.0, 3.0, 0.0).examples_of("typical")
     assert len(shown) == edge_study.N_EXAMPLES

@@ -20,9 +20,9 @@ from probe.batches import Progress
 from probe.behaviour import answer_values
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.edits import PASS_ERROR, alone, curve_of, grown, measure_margins, screened
+from probe.edits import PASS_ERROR, Sets, alone, curve_of, grown, measure_margins, screened
 from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
-from probe.results import Estimate, Finding, Grid, Head, Part, Shown, Tested
+from probe.results import Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, exclusions_of, judged, unit_of
@@ -49,6 +49,9 @@ class _Context:
     untrained: list[HeadScores]  # at dev and the headline
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
+
+    def of(self, question: Question, part: str) -> HeadScores:
+        return self.trained.of(question.name, part)
 
 
 def study_attention(
@@ -96,7 +99,7 @@ def _study(question: Question, context: _Context) -> Finding:
     """Choose the head on dev, test it on every part, edit it, and judge it on the headline."""
     # Choose on dev; the rules are fitted there too.
     config = context.config
-    dev = context.trained.of(question.name, DEV)
+    dev = context.of(question, DEV)
     head = best_head(dev.scores())
     rules = fit_rules(dev.items)
 
@@ -104,8 +107,8 @@ def _study(question: Question, context: _Context) -> Finding:
     by_part = {}
     for name in context.trained.items.parts(question.name):
         if name != DEV:
-            by_part[name] = _score_part(context.trained.of(question.name, name), head, rules, config)
-    tested = context.trained.of(question.name, HEADLINE)
+            by_part[name] = _score_part(context.of(question, name), head, rules, config)
+    tested = context.of(question, HEADLINE)
     scores = tested.scores()
     p_values, smallest_p = _p_values(scores, tested.items, config)
 
@@ -121,7 +124,7 @@ def _study(question: Question, context: _Context) -> Finding:
         values |= {name: Estimate(min(1.0, 2 * values[name].value)) for name in p_values}
         of_set = _tested(heads, values, 2 * smallest_p, question, context)
     for name, part in by_part.items():
-        part.values.update(answer_values(context.model, context.trained.of(question.name, name).items, config))
+        part.values.update(answer_values(context.model, context.of(question, name).items, config))
     grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
     return Finding(
         **question.words_of_findings,
@@ -140,12 +143,10 @@ def _study(question: Question, context: _Context) -> Finding:
     )
 
 
-def _tested(
-    heads: Sequence[Head], scored: Mapping[str, Estimate], smallest_p: float, question: Question, context: _Context
-) -> Tested:
+def _tested(heads: Sequence[Head], scored: Values, smallest_p: float, question: Question, context: _Context) -> Tested:
     """Return what a head does on the headline, or several together, judged; `scored` are its scores there."""
     # Weights on mentions, controls, edits and matrices
-    tested = context.trained.of(question.name, HEADLINE)
+    tested = context.of(question, HEADLINE)
     effects = _effects(heads, tested.items, context)
     values = {**scored, **_mass(heads, question, context), **effects}
     values["selectivity"] = Estimate(_selectivity(heads, question, context))
@@ -182,7 +183,7 @@ def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[s
     return p_values, max(pairs.smallest_p, contrasts.smallest_p)
 
 
-def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> dict[str, Estimate]:
+def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> Values:
     """Return the scores of one head, its lead over the best rule, and its p."""
     # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
     scores = tested.scores()
@@ -205,7 +206,7 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
 
 
-def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
+def _untrained(question: Question, context: _Context) -> Values:
     """Return the headline scores of the untrained models' own best dev heads: mean and range."""
     means: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
     for untrained in context.untrained:
@@ -216,11 +217,11 @@ def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
     return {name: mean_and_range(by_model) for name, by_model in means.items()}
 
 
-def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[str, Estimate]:
+def _mass(heads: Sequence[Head], question: Question, context: _Context) -> Values:
     """Return the weight on all mentions, and that without an antecedent relative to it, for the worst of the heads."""
-    linked = context.trained.of(question.name, HEADLINE).rows.mass
+    linked = context.of(question, HEADLINE).rows.mass
     values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
-    unlinked = context.trained.of(EMPTY.name, HEADLINE).rows.mass
+    unlinked = context.of(EMPTY, HEADLINE).rows.mass
     if len(unlinked):
         shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
         values["unlinked_share"] = Estimate(max(shares))
@@ -229,8 +230,8 @@ def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[
 
 def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -> float:
     """Return how much better the best head is than with random labels, or a set, which these may choose too."""
-    dev = context.trained.of(question.name, DEV)
-    test = context.trained.of(question.name, SAME_WORDS)
+    dev = context.of(question, DEV)
+    test = context.of(question, SAME_WORDS)
     if not test.items.pairs:
         # A file of the user's own has no test items with these words: every second dev block of each pair of words
         names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
@@ -246,7 +247,7 @@ def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -
 # Edits
 
 
-def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str, Estimate]:
+def _effects(heads: Sequence[Head], items: Items, context: _Context) -> Values:
     """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
     pairs = items.comparable()
     if not pairs.pairs:
@@ -262,7 +263,7 @@ def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str
     return values
 
 
-def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tuple[Head, float, Estimate]], float]:
+def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, float]:
     """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
     dev_pairs = dev.items.comparable()
     pairs = tested.comparable()
@@ -273,7 +274,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tupl
     n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
     dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
 
-    def swaps(items: Items, sets: Sequence[Sequence[Head]]) -> tuple[np.ndarray, np.ndarray]:
+    def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
         margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
         return margins.swaps(signed_by_model=False)
 

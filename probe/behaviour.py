@@ -12,11 +12,11 @@ from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.edits import answer_ids, answer_margins
-from probe.results import Estimate
+from probe.results import Estimate, Values
 from probe.statistics import sample_of
 
 
-def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> dict[str, Estimate]:
+def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> Values:
     """Return the accuracy of the answers, and the resolved share if it is known; empty without payoffs."""
     pairs = items.where(lambda pair: None not in (pair.cells[0].payoff, pair.cells[1].payoff))
     if not pairs.pairs:
@@ -59,7 +59,8 @@ def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
     """
     loss = float(losses.mean())
     blind = bayes = share = None
-    if all(cell.surprisal for cell in cells):
-        blind, bayes = np.array([cell.surprisal for cell in cells]).mean(axis=0).tolist()  # as in ORACLES
+    surprisals = [cell.surprisal for cell in cells]
+    if all(surprisals):
+        blind, bayes = np.array(surprisals).mean(axis=0).tolist()  # as in ORACLES
         share = None if blind == bayes else (blind - loss) / (blind - bayes)
     return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}

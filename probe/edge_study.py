@@ -16,9 +16,9 @@ from data.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
-from probe.edits import MIN_SHARE, Sites, Swapped, alone, curve_of, grown, screened
+from probe.edits import MIN_SHARE, Sets, Sites, Swapped, alone, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
-from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
+from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import preferred
 from probe.statistics import Sample, estimate_ratio, mean_and_range, sample_of
 from probe.verdict import judged, unit_of
@@ -38,7 +38,7 @@ class Half:
         self.two = Sites(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
         self.items = self.one.items + self.two.items
 
-    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> Sample:
+    def edge_effects(self, sets: Sets) -> Sample:
         """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
 
         In the order of `items`. It does not use the author's pronoun.
@@ -157,7 +157,7 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
 # What the model answers
 
 
-def _answers_of(tested: Half, config: ProbeConfig) -> dict[str, Estimate]:
+def _answers_of(tested: Half, config: ProbeConfig) -> Values:
     """Return whether the margin follows the entities, and whom the model picks of two."""
     follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
     return {"follows": sample_of(tested.one.items, follows).mean(config)} | _part_of([tested.two], config).values
@@ -204,7 +204,7 @@ def _tested(
     tested: Half,
     heads: Sequence[Head],
     question: Question,
-    answers: dict[str, Estimate],
+    answers: Values,
     untrained_t: Sequence[float],
     config: ProbeConfig,
     corrected_p: float | None = None,

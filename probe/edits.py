@@ -26,9 +26,10 @@ from model.edits import cut_weights, exchange_weights, split_weights
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
-from probe.results import Estimate, Head
+from probe.results import Curve, Head
 from probe.statistics import estimate_ratio
 
+Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
@@ -137,7 +138,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
 
 
 def measure_margins(
-    model: ObservableModel, items: Items, sets: Sequence[Sequence[Head]], edits: Sequence[str], tokens_per_batch: int
+    model: ObservableModel, items: Items, sets: Sets, edits: Sequence[str], tokens_per_batch: int
 ) -> Margins:
     """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
     shape = (len(items), 2)
@@ -171,7 +172,7 @@ class Sites:
             self.clean[batch.pairs] = _site_margins(batch, site_pass, [[]])[0]
             self._passes.append((batch, site_pass))
 
-    def margins(self, sets: Sequence[Sequence[Head]], edits: Sequence[str]) -> Margins:
+    def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
         edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
         places = list(product(edits, range(len(sets))))
@@ -311,7 +312,7 @@ def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
 
 
 # Returns numerators [N, C] and denominator [N] of the shares that C sets of heads swap.
-Swapped = Callable[[Sequence[Sequence[Head]]], tuple[np.ndarray, np.ndarray]]
+Swapped = Callable[[Sets], tuple[np.ndarray, np.ndarray]]
 
 
 def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0.0) -> list[tuple[Head, float]]:
@@ -335,9 +336,7 @@ def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0
     return list(zip(heads, shares, strict=True))
 
 
-def curve_of(
-    steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items, config: ProbeConfig
-) -> list[tuple[Head, float, Estimate]]:
+def curve_of(steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items, config: ProbeConfig) -> Curve:
     """Return the steps of `grown` with the share that the heads so far swap on other items, with its interval."""
     heads = [head for head, _ in steps]
     if not heads:

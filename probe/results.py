@@ -36,6 +36,8 @@ class Estimate:
 
 
 NOT_KNOWN = Estimate(float("nan"), float("nan"), float("nan"))
+Values = dict[str, Estimate]  # by the names of MEASURES
+Curve = list[tuple[Head, float, Estimate]]  # heads added one by one, with their joint swap on dev and tested
 
 
 class Measure(NamedTuple):
@@ -107,7 +109,7 @@ class Tested:
     """What one head, or several together, do on the tested items, and what may be claimed of them."""
 
     heads: list[Head]
-    values: dict[str, Estimate]  # by the names of MEASURES
+    values: Values
     criteria: list[Criterion] = field(default_factory=list)
     verdict: str = ""
     level: str = ""
@@ -147,7 +149,7 @@ class Part:
     """Scores of the chosen head on one part of the tested items, with those of rules and of the model's answers."""
 
     n: int
-    values: dict[str, Estimate]
+    values: Values
     rules: dict[str, float]  # accuracy by rule
 
 
@@ -162,12 +164,12 @@ class Finding:
     unit: str  # what the verdict is about: the chosen "head", or the "set"
     head: Tested
     set: Tested | None = None  # two heads or more that were added one by one
-    curve: list[tuple[Head, float, Estimate]] = field(default_factory=list)  # added, swap on dev, tested
+    curve: Curve = field(default_factory=list)
     n: int  # tested texts, or passages
     clusters: dict[str, int]  # how many different ones
     left_out: dict[str, int] = field(default_factory=dict)
     smallest_p: float  # that is possible with so few clusters
-    untrained: dict[str, Estimate] = field(default_factory=dict)  # mean and range
+    untrained: Values = field(default_factory=dict)  # mean and range
     rules: dict[str, float] = field(default_factory=dict)  # accuracy of simple rules
     grids: dict[str, Grid] = field(default_factory=dict)  # every head; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items

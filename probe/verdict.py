@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probe.questions import MAX_OTHER_TYPE, MAX_P, Bar, Question, in_words_of
-from probe.results import Criterion, Estimate, Finding, Head, Tested
+from probe.results import Criterion, Curve, Finding, Tested, Values
 from probe.statistics import MIN_SEEDS
 
 SUPPORTED = "supported"
@@ -63,7 +63,7 @@ def judged(
     return replace(tested, criteria=criteria, verdict=verdict, level=level, reasons=reasons)
 
 
-def unit_of(head: Tested, together: Tested | None, curve: Sequence[tuple[Head, float, Estimate]], least: float) -> str:
+def unit_of(head: Tested, together: Tested | None, curve: Curve, least: float) -> str:
     """Return what a verdict is about: a supported set that swaps `least` on dev takes the place of a weaker head."""
     is_set = together is not None and together.verdict == SUPPORTED and curve[-1][1] >= least
     return "set" if is_set and head.verdict != SUPPORTED else "head"
@@ -94,10 +94,13 @@ def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: 
     return reasons
 
 
-def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], answer_is_constant: bool) -> Criterion:
+def _criterion(name: str, bars: Sequence[Bar], values: Values, answer_is_constant: bool) -> Criterion:
     """Return whether all bars of a criterion are met; with a missing value it is "not measured"."""
-    measured = {bar.key: _value(bar, values) for bar in bars}
-    limits = {bar.key: f"{bar.needed} {bar.limit:g}" for bar in bars}
+    measured = {}
+    limits = {}
+    for bar in bars:
+        measured[bar.key] = _value(bar, values)
+        limits[bar.key] = f"{bar.needed} {bar.limit:g}"
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None]
     outcome = "not met"
     if answer_is_constant and bars[0].measure == "swap":
@@ -119,12 +122,12 @@ def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], a
     return Criterion(name, bars[0].level, measured, limits, outcome, reason)
 
 
-def _value(bar: Bar, values: Mapping[str, Estimate]) -> float | None:
+def _value(bar: Bar, values: Values) -> float | None:
     value = getattr(values[bar.measure], bar.end) if bar.measure in values else None
     return value if value is not None and math.isfinite(value) else None
 
 
-def _is_met(bar: Bar, values: Mapping[str, Estimate]) -> bool:
+def _is_met(bar: Bar, values: Values) -> bool:
     value = _value(bar, values)
     return value is not None and _COMPARE[bar.needed](value, bar.limit)
 

@@ -21,7 +21,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.questions import WHOSE, WHOSE_QUESTIONS
-from probe.results import Estimate, Finding, Head, Tested
+from probe.results import Estimate, Finding, Head, Tested, Values
 from probe.rules import preferred
 from probe.statistics import resampled, sample_of
 from probe.verdict import judged
@@ -59,7 +59,7 @@ def study_whose(model: ObservableModel, items: Items, copied: Finding, config: P
     )
 
 
-def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[str, Estimate]:
+def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> Values:
     """Return what the edges of heads predict of the author's choice, on passages with two people."""
     items = sites.items
     is_nearest = preferred("nearest", items) > 0  # the author means the person who is named last

@@ -210,7 +210,6 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
         contract=studied.contract,
-        grids=studied.grids,
     )
     return ProbeResult(opened, results.rounded(), studied.scores)
 

@@ -4,16 +4,13 @@ For each question a head is chosen on dev, tested once on every part of the test
 heads of all models are measured once for all questions. Axes: N_b blocks, L layers, H heads per layer.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from data.errors import UserError
-from data.pairs import Cell, Items
+from data.pairs import Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.batches import Progress
@@ -26,7 +23,7 @@ from probe.results import Curve, Estimate, Finding, Grid, Head, Part, Shown, Tes
 from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, exclusions_of, judged, unit_of
-from probe.weights import entropies, head_types, ov_auc, score_asymmetry
+from probe.weights import head_types, ov_auc
 
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
 MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
@@ -35,7 +32,6 @@ N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
-N_TEXTS = 256  # for the entropies
 _EDITS = ("swap", "cut_meant", "cut_other", "zero", "restored")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
@@ -61,8 +57,8 @@ def study_attention(
     questions: Sequence[Question],
     config: ProbeConfig,
     progress: Progress,
-) -> tuple[list[Finding], HeadScores, dict[str, float], dict[str, Grid]]:
-    """Return the findings, what every head does at every pair, the instrument's errors, and grids of all heads.
+) -> tuple[list[Finding], HeadScores, dict[str, float]]:
+    """Return the findings, what every head does at every pair, and the instrument's errors.
 
     `untrained` are models of the same shape, consumed one at a time; each chooses its own best head on dev. UserError
     if the recorded attention is not the attention the model uses, so that nothing may be reported.
@@ -76,8 +72,8 @@ def study_attention(
     for number, untrained_model in enumerate(untrained, 1):
         progress("untrained models", number / (1 + config.n_untrained))
         of_untrained.append(measure_heads(untrained_model, needed, config.tokens_per_batch))
-    tested_cells = items.where(lambda pair: pair.part != DEV).cells
-    contract = check_contract(model, tested_cells) | _check_undecided(trained)
+    tested = items.where(lambda pair: pair.part != DEV)
+    contract = check_contract(model, tested.cells) | _check_undecided(trained)
 
     # One question after the other
     types = head_types(model, items.cells[0].tokens[0], config.seed)
@@ -86,13 +82,7 @@ def study_attention(
     for number, question in enumerate(questions):
         progress(question.name, number / len(questions))
         findings.append(_study(question, context))
-
-    # What does not depend on a question
-    grids = {"entropy": entropies(model, _texts_of_one_length(tested_cells)).tolist()}
-    asymmetry = score_asymmetry(model)
-    if asymmetry is not None:
-        grids["asymmetry"] = asymmetry.tolist()
-    return findings, trained, contract, grids
+    return findings, trained, contract
 
 
 def _study(question: Question, context: _Context) -> Finding:
@@ -316,11 +306,3 @@ def _check_undecided(scores: HeadScores) -> dict[str, float]:
             if distances[question] > 0:  # the row has read later tokens
                 raise UserError(f"no report for this model: {question} is decided before its cue is read")
     return distances
-
-
-def _texts_of_one_length(cells: Sequence[Cell]) -> Tensor:
-    """Return up to N_TEXTS different, evenly spaced texts [B, T] of the most common length."""
-    texts = list(dict.fromkeys(cell.tokens for cell in cells))
-    [(length, _)] = Counter(map(len, texts)).most_common(1)
-    texts = [text for text in texts if len(text) == length]
-    return torch.tensor(texts[:: max(1, len(texts) // N_TEXTS)][:N_TEXTS])

@@ -250,7 +250,6 @@ class ProbeResults:
     findings: list[Finding] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)  # see `probe.contract`
-    grids: dict[str, Grid] = field(default_factory=dict)  # for every head: entropy, asymmetry
 
     def finding(self, question: str) -> Finding | None:
         """Return the finding of a question, None if it was not tested."""

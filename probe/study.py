@@ -27,7 +27,7 @@ from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question
-from probe.results import Finding, Grid
+from probe.results import Finding
 from probe.verdict import SUPPORTED
 from probe.whose import study_whose
 
@@ -44,7 +44,6 @@ class Study:
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)
-    grids: dict[str, Grid] = field(default_factory=dict)
     scores: HeadScores | None = None  # every head at every pair, by attention
 
 
@@ -70,8 +69,8 @@ def study(
     # By attention every head is measured once for all questions; by edges each question has passages of its own.
     if by_attention:
         models = map(untrained, seeds)
-        findings, scores, contract, grids = study_attention(model, models, items, by_attention, config, progress)
-        result = Study(findings, missing, contract, grids, scores)
+        findings, scores, contract = study_attention(model, models, items, by_attention, config, progress)
+        result = Study(findings, missing, contract, scores)
     for question in chosen:
         if question.outcome == "edge":
             models = map(untrained, seeds)

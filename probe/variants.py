@@ -27,9 +27,7 @@ COLUMNS = {
     "resolved_share": MEASURES["resolved_share"],
     "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
     **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"], *_OF_HEAD["whose"])},
-    "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
     "gradient_norm": Measure("first gradient norms", f"before clipping, recorded up to step {FIRST_STEPS}"),
-    "asymmetry": Measure("asymmetry of the scores", "0: a for b equals b for a, .71: random weights", is_share=True),
 }
 
 
@@ -88,14 +86,12 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
     if last.gap is None:
         values["loss"] = last.loss
 
-    # From the model's answers, its head, and all heads.
-    if run.probe:
-        if finding := run.finding(question):
-            values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
-            for name, part in (("resolved_share", SAME_WORDS), ("resolved_share_headline", HEADLINE)):
-                if part in finding.parts:
-                    values[name] = finding.parts[part].values.get("resolved_share", NOT_KNOWN).value
-        values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
+    # From its head, and the model's answers.
+    if finding := run.finding(question):
+        values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
+        for name, part in (("resolved_share", SAME_WORDS), ("resolved_share_headline", HEADLINE)):
+            if part in finding.parts:
+                values[name] = finding.parts[part].values.get("resolved_share", NOT_KNOWN).value
     known = {}
     for name in COLUMNS:
         value = values.get(name)

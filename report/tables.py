@@ -421,11 +421,11 @@ def sentence_lines(
 
 
 def heads_csv(results: ProbeResults) -> str:
-    """Return every measure of every head: a row for each question, measure and head; no question: the whole model."""
+    """Return every measure of every head: a row for each question, measure and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["question", "measure", "layer", "head", "value"])
-    grids = {finding.question: finding.grids for finding in results.findings} | {"": results.grids}
+    grids = {finding.question: finding.grids for finding in results.findings}
     for question, of_question in grids.items():
         for name, grid in of_question.items():
             for head, value in np.ndenumerate(np.array(grid, dtype=float)):

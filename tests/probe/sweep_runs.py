@@ -50,16 +50,12 @@ def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = 
     for name, share in (("iid", 0.9), ("headline", 0.7)):
         parts[name] = blank(Part, values={"resolved_share": Estimate(share)})
     of_question = replace(finding(), parts=parts)
-    grids = {"entropy": [[0.4, 0.6]], "asymmetry": [[0.7, 0.5]]}
     for i, gap in enumerate(gaps):
         validation = []
         for last in (9.9, gap):
             validation.append(ValidationRecord(step=0, loss=1.0, bits_per_byte=None, whole=False, gap=last))
         values = {"name": str(first + i), "changes": changes or {}, "metrics": Metrics(train, validation, [])}
-        run = sweep_run(i + 1, [of_question], **values, **({"probe": None} if changes == UNMASKED else {}))
-        if run.probe:
-            run.probe.grids.update(grids)
-        runs.append(run)
+        runs.append(sweep_run(i + 1, [of_question], **values, **({"probe": None} if changes == UNMASKED else {})))
     return runs
 
 

@@ -44,7 +44,7 @@ def results() -> ProbeResults:
     return ProbeResults(
         model=model, before=model, settings=ProbeConfig(), data={"fingerprint": "0"}, warnings=["w"], missing=["m"],
         findings=[finding], changes=[change, replace(change, head=None)],
-        contract={"logits": 0.0}, grids={"entropy": [[0.5]]},
+        contract={"logits": 0.0},
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import Passage, Reader, find_passages, passage_items, sections
+from data.passages import Reader, passage_items, passages_in, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
@@ -123,9 +123,7 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
-        passages = list[Passage]()
-        for name, text in sections(documents):
-            passages += find_passages(name, text, kind)
+        passages = passages_in(sections(documents), kind)
         with_one = passage_items(passages, question.name, reader, 0, limit, has_two=False)
         with_two = passage_items(passages, question.name, reader, 0, limit, has_two=True)
         if min(len(with_one), len(with_two)) >= MIN_PASSAGES:

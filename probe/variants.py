@@ -131,17 +131,16 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     for name, by_seed in names.items():
         seeds = sorted(by_seed)
         of_variant = [by_name[by_seed[seed]] for seed in seeds]
-        findings = filter(None, [run.finding(question) for run in of_variant])
-        verdicts = [finding.verdict for finding in findings]
+        verdicts = [finding.verdict for run in of_variant if (finding := run.finding(question))]
 
         # Every measure, with the differences from the standard's runs of the same seeds
         summaries = {}
         differences = {}
-        for column in COLUMNS:
+        for column, measure in COLUMNS.items():
             by_run = [values[run.name].get(column) for run in of_variant]
             if by_run.count(None) == len(by_run):
                 continue
-            summaries[column] = mean_over_runs(by_run, is_share=COLUMNS[column].is_share)
+            summaries[column] = mean_over_runs(by_run, is_share=measure.is_share)
             if name != STANDARD:
                 of_standard = [reference.get(seed, {}).get(column) for seed in seeds]
                 paired = np.array(by_run, dtype=float) - np.array(of_standard, dtype=float)  # None is nan

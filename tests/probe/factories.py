@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from data.config import StoriesConfig
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.pairs import Cell, Items, Pair, Word, link_pairs
-from data.passages import Passage, find_passages
+from data.passages import Passage, passages_in
 from data.stories import generate_split
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import TransformerView
@@ -198,7 +198,7 @@ def passage_tokenizer() -> Tokenizer:
 
 @cache
 def passages() -> list[Passage]:
-    return [passage for name, text in documents() for passage in find_passages(name, text, "gender")]
+    return passages_in(documents(), "gender")
 
 
 def passage_items(found: Sequence[Passage] | None = None) -> Items:

@@ -209,9 +209,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         warnings=[*opened.resumed, *source.warnings],
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
-        behaviour=studied.behaviour,
         contract=studied.contract,
-        grids=studied.grids,
     )
     return ProbeResult(opened, results.rounded(), studied.scores)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.api import ProbeResult, affordable, compare_models, open_model, probe_source
+from antecedent_lab.api import affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import (
@@ -20,17 +20,15 @@ from antecedent_lab.saved import (
     results_folder,
     show_page,
 )
-from antecedent_lab.sources import Source, source_of
+from antecedent_lab.sources import source_of
 from antecedent_lab.sweeps import compare_sweep
 from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import to_json
 from probe.config import ProbeConfig
-from probe.edge_study import confirm
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.questions import EARLIER, QUESTIONS
-from probe.results import Finding, Head, ProbeResults
+from probe.results import Head, ProbeResults
 from probe.sentences import TokenizedText, removal_effects, word_attention
 from report.content import page_content, unknown_note
 from report.live import check_live
@@ -111,8 +109,6 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     # The folder is locked before minutes of work begin.
     with results_folder(opened, log, subfolder) as folder:
         result = probe_source(opened, source, config)
-        if settings.path and not opened.is_external:
-            result = _with_confirmed(result, source, config)
         try:
             if folder is not None:
                 texts = [] if subfolder else read_texts(opened.folder)
@@ -121,28 +117,6 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
             log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
     if folder is not None and log is print:
         show_page(folder / PAGE, in_browser=settings.open)
-
-
-def _with_confirmed(result: ProbeResult, source: Source, config: ProbeConfig) -> ProbeResult:
-    """Return a result on another text with tests of the heads that were chosen on the run's own validation text."""
-    earlier, _ = read_results(result.opened)
-    confirmed: list[Finding] = []
-    missing = list(result.results.missing)
-    if earlier is None:
-        missing.append("heads chosen on the run's own validation text: run eval.py without path= first")
-
-    # Only the heads that decide the next word, on passages of the text itself
-    passages = [i for i, pair in enumerate(source.items.pairs) if pair.part != EARLIER]
-    for finding in earlier.findings if earlier else ():
-        if finding.outcome == "edge":
-            question = QUESTIONS[finding.question]
-            items = source.items.take(i for i in passages if source.items.pairs[i].question == question.name)
-            try:
-                confirmed.append(confirm(result.opened.model, items, question, finding.judged.heads, config))
-            except UserError as problem:
-                missing.append(str(problem))
-    results = replace(result.results, confirmed=confirmed, missing=missing)
-    return replace(result, results=results.rounded())
 
 
 def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:

@@ -15,7 +15,7 @@ from data.passages import Passage, passages_in, sections, with_two
 from data.place import MIN_FITTED, fit_place_rule
 from data.stories import GENERATOR_VERSION, leakage
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
-from probe.config import Holdouts, ProbeConfig
+from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import (
     DEV,
@@ -55,16 +55,14 @@ def source_of(
         return own_source(opened, load_question(Path(own_file)))
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
-        return story_source(opened, corpus, config)
+        return story_source(opened, corpus)
     return text_source(opened, corpus, path, config)
 
 
-def story_source(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Source:
+def story_source(opened: OpenedModel, corpus: Corpus) -> Source:
     """Return the stories; UserError if an external model cannot read them."""
     dev_stories = load_stories(corpus, "dev")
     test_stories = load_stories(corpus, "test")
-    if config.holdouts is Holdouts.all:
-        test_stories += load_stories(corpus, "test_others")
     dev = link_pairs(dev_stories, opened.tokenizer, opened.bos_id, names_of)
     test = link_pairs(test_stories, opened.tokenizer, opened.bos_id, names_of)
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}

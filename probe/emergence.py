@@ -1,4 +1,4 @@
-"""The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
+"""The probe that runs during training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import numpy as np
 from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import Passage, Reader, find_passages, passage_items, sections
+from data.passages import Reader, passage_items, passages_in, sections
 from data.tokenizer import end_id, unknown_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import mean_losses, measure_payoffs
 from probe.edge_study import Half, swaps_of
-from probe.edits import all_heads
+from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
 from probe.sentences import EXAMPLE_BLOCK, Example, TokenizedText, tokenize_text, word_attention
@@ -123,9 +123,7 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
-        passages = list[Passage]()
-        for name, text in sections(documents):
-            passages += find_passages(name, text, kind)
+        passages = passages_in(sections(documents), kind)
         with_one = passage_items(passages, question.name, reader, 0, limit, has_two=False)
         with_two = passage_items(passages, question.name, reader, 0, limit, has_two=True)
         if min(len(with_one), len(with_two)) >= MIN_PASSAGES:
@@ -183,7 +181,7 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """
     passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = swaps_of(passages)([[head] for head in heads])
+    moved, total = swaps_of(passages)(alone(heads))
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 
@@ -208,17 +206,3 @@ def _phrase(name: str, point: HeadPoint) -> str:
     measure = next(iter(point.grids))
     bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
     return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
-
-
-def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:
-    """Return t50, the first step at which a curve has made half of its change from `start` to its last value.
-
-    The curve has `values` at ascending `steps`, linear between them; `start` is the value before the change, such as
-    chance (None: the first value). None if the curve is empty or does not change.
-    """
-    start = values[0] if start is None and len(values) else start
-    if start is None or not len(values) or values[-1] == start:
-        return None
-    progress = (np.array(values, dtype=float) - start) / (values[-1] - start)
-    i = int(np.argmax(progress >= 0.5))  # the last value has made the whole change
-    return float(steps[0] if i == 0 else np.interp(0.5, progress[i - 1 : i + 1], steps[i - 1 : i + 1]))

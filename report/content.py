@@ -13,7 +13,7 @@ from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, w
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
 from report.reproduce import reproducing_commands
-from report.tables import finding_tables, head_names, model_tables
+from report.tables import finding_tables, head_names
 from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
@@ -90,7 +90,6 @@ def page_content(
         groups=groups,
         sentences=chosen,
         training=training_content(metrics),
-        tables=model_tables(results) if results else [],
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )

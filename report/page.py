@@ -105,7 +105,6 @@ class PageContent:
     groups: dict[str, PageGroup]
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
-    tables: list[Table] = field(default_factory=list)
     omissions: list[str]  # parts that are left out for their size
     live: Live = Live(None, "")
 

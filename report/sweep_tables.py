@@ -10,9 +10,6 @@ from probe.seeds import SHOWN, QuestionOverSeeds, SeedsResult, Summary
 from probe.statistics import MIN_SEEDS
 from probe.variants import COLUMNS, STANDARD, Comparison, Variant, variant_name
 
-_ANSWERS_NOTE = """\
-The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if
-the model is misled."""
 _STAR = (
     "*: differs from the standard: the 95 % interval of the paired difference excludes 0, and the permutation p is at",
     "   most .05 or, with fewer than six seeds, the smallest possible p (five seeds: .0625); not corrected for columns",
@@ -36,25 +33,8 @@ def seeds_markdown(results: SeedsResult) -> str:
             if of_question.outcome == outcome:
                 means = [_mean(of_question.values[name], ".3f") for name in measures]
                 rows.append([*_verdicts(of_question), *means, _heads(of_question)])
-        lines += _table(header, rows)
-
-    # When they emerge
-    rows = []
-    for of_question in results.questions:
-        for curve, times in of_question.timing.items():
-            values = [_mean(times["end"], ".2f", "never"), _mean(times["t50"], ".0f", "never")]
-            rows.append([of_question.question, curve.replace("_", " "), *values])
-    note = "t50: the step at which a curve has risen half way from chance to its end."
-    lines += _table(["question", "curve", "end", "t50 (step)"], rows, note)
-
-    # What the models answer
-    rows = []
-    for name, answers in results.behaviour.items():
-        share = answers["resolved_share"]
-        if share.n:
-            shares = [_mean(share, ".3f"), f"{share.minimum:.3f}"]
-            rows.append([name, f"{answers['n'].minimum:.0f}", *shares, _mean(answers["accuracy"], ".3f")])
-    lines += _table(["answers", "n", "resolved share", "minimum", "accuracy"], rows, _ANSWERS_NOTE)
+        if rows:
+            lines += ["", *markdown_table(header, rows)]
     return "\n".join([*lines, *_notes(results), ""])
 
 
@@ -74,21 +54,16 @@ def _heads(row: QuestionOverSeeds) -> str:
     return ", ".join(f"{'+'.join(map(str, heads))} {level}" for heads, level in runs)
 
 
-def _table(header: list[str], rows: list[list[str]], note: str = "") -> list[str]:
-    """Return an empty line, a note and a table; nothing without rows."""
-    return ["", *([note, ""] if note else []), *markdown_table(header, rows)] if rows else []
-
-
-def _mean(values: Summary, form: str, missing: str = "–") -> str:
-    """Return the mean with its interval, if it has one; `missing` if no run has a value."""
+def _mean(values: Summary, form: str) -> str:
+    """Return the mean with its interval, if it has one; a dash if no run has a value."""
     if values.mean is None:
-        return missing
+        return "–"
     interval = f" [{values.interval[0]:{form}}, {values.interval[1]:{form}}]" if values.interval else ""
     return f"{values.mean:{form}}{interval}"
 
 
 def comparison_markdown(results: Comparison) -> str:
-    """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
+    """Return a table with a row for each variant, and what the columns mean."""
     names = list(results.variants[0].values)
     header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
     rows = []
@@ -97,7 +72,6 @@ def comparison_markdown(results: Comparison) -> str:
         means = [_with_star(variant, name) for name in names]
         rows.append([variant.name, str(len(variant.seeds)), *means, supported])
     lines = [*markdown_table(header, rows), "", f"- {STANDARD}: {variant_name(results.standard)}"]
-    lines += [f"- {variant.sentence}" for variant in results.variants[1:]]
     lines += ["", *(f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names)]
     if results.question:
         lines.append(f"supported: number of runs whose head for the question {results.question} is supported")

@@ -39,9 +39,8 @@ changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences"
 _CUE_TITLE = "Tired or soft: up to “it” both sentences are identical; the adjective decides"
 _PARTS_NOTE = (
-    "Each column is a part of the tested texts: iid has the words of training; pairs: new pairs of nouns; nouns: nouns "
-    "no pronoun referred to in training; frames: new sentence frames; headline, which the verdict is about: such nouns "
-    "in new frames; distance: sentences in between. Rules do not know the model."
+    "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
+    "nouns no pronoun referred to in training, in new sentence frames. Rules do not know the model."
 )
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure
@@ -91,7 +90,7 @@ def head_names(heads: Iterable[Head]) -> str:
 
 def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
-    lines = _confirmed_lines(results.confirmed)
+    lines: list[str] = []
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
     of_place = [finding for finding in results.findings if finding.outcome == "whose"]
@@ -169,17 +168,6 @@ def _cell(finding: Finding, name: str) -> str:
     return number(finding.judged.values.get(name), MEASURES[name].form)
 
 
-def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
-    """Return the table of heads that were chosen on the run's own validation text; none without any."""
-    names = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
-    header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
-    rows = []
-    for finding in confirmed:
-        cells = [finding.description, head_names(finding.judged.heads), f"{finding.n:,}"]
-        rows.append([*cells, *(_cell(finding, name) for name in names)])
-    return [*aligned([header, *rows]), ""] if rows else []
-
-
 def _lacking(finding: Finding) -> list[str]:
     """Return why the user's own question can have no small p, and why it has no swap."""
     if finding.file is None:
@@ -235,7 +223,6 @@ def detail_lines(results: ProbeResults) -> list[str]:
         lines += ["", "", f"{finding.question}, head {heads}: {finding.verdict} ({finding.level})"]
         lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
         lines += _table_lines(finding_tables(finding))
-    lines += _table_lines(model_tables(results))
     return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
 
 
@@ -318,17 +305,6 @@ def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, f
         cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
         rows.append([f"rule: {name}", *cells, "accuracy of a rule that does not know the model"])
     return rows
-
-
-def model_tables(results: ProbeResults) -> list[Table]:
-    """Return the model's answers, for all questions; none if they were not measured."""
-    rows = []
-    for answers in results.behaviour:
-        shares = [number(answers.resolved_share), number(answers.accuracy)]
-        rows.append([answers.question, answers.part, f"{answers.n:,}", *shares])
-    header = ["question", "part", "texts", "resolved share", "accuracy [95 %]"]
-    note = "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
-    return [Table("The model's answers", header, rows, note)] if rows else []
 
 
 def claims_markdown(results: ProbeResults) -> str:
@@ -445,11 +421,11 @@ def sentence_lines(
 
 
 def heads_csv(results: ProbeResults) -> str:
-    """Return every measure of every head: a row for each question, measure and head; no question: the whole model."""
+    """Return every measure of every head: a row for each question, measure and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["question", "measure", "layer", "head", "value"])
-    grids = {finding.question: finding.grids for finding in results.findings} | {"": results.grids}
+    grids = {finding.question: finding.grids for finding in results.findings}
     for question, of_question in grids.items():
         for name, grid in of_question.items():
             for head, value in np.ndenumerate(np.array(grid, dtype=float)):

@@ -93,9 +93,9 @@ def test_an_export_has_the_claims_of_the_probe(run: Path) -> None:
 
 
 def test_all_parts_of_the_stories_are_tested_and_every_table_printed_if_asked_for(run: Path, cache: str) -> None:
-    out = output(evaluate(run, cache, "probe.holdouts=all", "verbose=true"))
+    out = output(evaluate(run, cache, "verbose=true"))
     (number,) = [finding for finding in results_of(run)["findings"] if finding["question"] == "number"]
-    assert set(number["parts"]) == {"iid", "pairs", "nouns", "frames", "headline", "distance"}
+    assert set(number["parts"]) == {"iid", "headline"}
     assert re.search(rf"^ +measure +{' +'.join(number['parts'])}$", out, re.MULTILINE)
 
 
@@ -306,11 +306,11 @@ def test_a_run_on_english_prints_one_finding_and_one_passage(english: tuple[Path
     assert "the gender of the people it attends to" in claim or "does not know" in claim
 
 
-def test_another_text_confirms_the_head_that_the_run_has_chosen(english: tuple[Path, str], cache: str) -> None:
+def test_another_text_is_asked_anew_in_a_folder_of_its_own(english: tuple[Path, str], cache: str) -> None:
     run, _ = english
     output(evaluate(run, cache, f"path={run.parent / 'text.jsonl'}"))
-    (confirmed,) = results_of(run, "outside/text/probe.json")["confirmed"]
-    assert confirmed["head"]["heads"] == results_of(run)["findings"][0]["head"]["heads"]
+    [finding] = results_of(run, "outside/text/probe.json")["findings"]
+    assert finding["question"] == results_of(run)["findings"][0]["question"]
 
 
 @pytest.mark.parametrize("text", ["Привет, мир. " * 50, "Lily met Tom. She ran home."])

@@ -30,14 +30,13 @@ def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
 
 
 @cache
-def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPair, ...]:
+def _pairs(plot_name: str, split: str) -> tuple[MentionPair, ...]:
     plot = PLOTS[plot_name]
     pairs: list[MentionPair] = []
     for pair in product(*_word_pools(plot.pools)):
         if plot.has_pronoun:
-            is_in_split = pair[0].held_out == split
-            is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
-            if _valid(pair) and is_in_split and is_in_holdout:
+            is_in_split = pair[0].held_out == split and (split or not _is_held_out_pair(pair))
+            if _valid(pair) and is_in_split:
                 pairs.append(pair)
         elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
             pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
@@ -69,7 +68,7 @@ def _weight(referent: Referent) -> int:
 
 
 def _is_held_out_pair(pair: MentionPair) -> bool:
-    """Return True if two words never appear together in training: one pair in ten, by hash."""
+    """Return True if two known words never appear together: one pair in ten, by hash."""
     return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
 
 
@@ -81,15 +80,11 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     word_split = pair[0].held_out
     frame_split = frames.held_out(frame[0])
 
-    # Held-out words, held-out pairs, held-out frames.
-    if word_split and frame_split:
+    # Held-out words are in held-out frames only.
+    if word_split or frame_split:
         return (word_split, "headline") if word_split == frame_split else None
-    if word_split:
-        return word_split, "nouns"
     if _is_held_out_pair(pair):
-        return None if frame_split else ("test", "pairs")
-    if frame_split:
-        return frame_split, "frames"
+        return None
 
     # Known words in a known frame: one cell in ten is held out.
     cell = unit_hash("cell", frames.base_frame(frame[0]), pair[0].word, pair[1].word)
@@ -107,16 +102,15 @@ class Language:
         self.split = split
         self.holdout = holdout
         self.shares = shares
+        self._held_out = split if holdout == "headline" else ""  # the split that words and frames are held out for
         self._rules: dict[str, Options | _Rule] = {}  # by slot
 
     def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
-        return _frames(plot.name, self.split if self.holdout in ("frames", "headline") else "")
+        return _frames(plot.name, self._held_out)
 
     def pairs_of(self, plot: Plot) -> tuple[MentionPair, ...]:
         """Return the pairs of mentions of a plot; a repeated pair is drawn more often."""
-        if self.holdout in ("nouns", "headline"):
-            return _pairs(plot.name, self.split, False)
-        return _pairs(plot.name, "", self.holdout == "pairs")
+        return _pairs(plot.name, self._held_out)
 
     def rules(self, slot: str, bindings: Bindings) -> Options:
         """Return the options of a slot, given the bindings to its left."""
@@ -234,13 +228,6 @@ def _frame(language: Language, plot_name: str, frame_text: str | None) -> Option
     return _uniform(*(chain(*texts) if plot.two_orders else (text for text, _ in texts)))
 
 
-@_depends_on()
-def _fillers(language: Language) -> Options:
-    """Draw the number of neutral sentences before the pronoun."""
-    numbers = Counter((3, 4, 5) if language.holdout == "distance" else (0, 0, 0, 1, 2))
-    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
-
-
 @_depends_on("USED")
 def _filler(language: Language, used: str | None) -> Options:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
@@ -289,7 +276,7 @@ _RULES: dict[str, Options | _Rule] = {
     "OPENER": _uniform(*frames.OPENERS),
     "PLOT": _plot,
     "FRAME": _frame,
-    "FILLERS": _fillers,
+    "FILLERS": [Option(0.6, ()), Option(0.2, ("{FILLER}",)), Option(0.2, ("{FILLER}", "{FILLER}"))],
     "FILLER": _filler,
     "PLACE": _uniform(*frames.PLACES),
     "POSTURE": _uniform(*frames.POSTURES),

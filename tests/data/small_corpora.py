@@ -21,14 +21,13 @@ FULL = replace(  # all families
     CONFIG, n_validation_stories=200, n_test_frames=4, n_test_pairs=1, **_EQUAL_SHARES
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
-SPLITS = ("train", "validation", "dev", "test", "test_others")
+SPLITS = ("train", "validation", "dev", "test")
 
 
 @cache
 def full_stories() -> dict[str, list[LinkedText]]:
     train = generate_split(FULL, "train")
-    stories = {split: generate_split(FULL, split, train) for split in SPLITS}
-    return stories | {"test": stories["test"] + stories["test_others"]}
+    return {split: generate_split(FULL, split, train) for split in SPLITS}
 
 
 def all_rows(stories: dict[str, list[LinkedText]]) -> list[LinkedText]:

@@ -33,7 +33,7 @@ from data.typed_json import from_json
 from data.words import words_of
 
 # To be raised whenever the same config gives other stories; caches depend on it.
-GENERATOR_VERSION = 6
+GENERATOR_VERSION = 7
 _CELLS = 4  # stories per block
 _HOLDOUTS = ("iid", "headline")  # of dev and of test: heads and settings are chosen on dev, never on test
 
@@ -148,7 +148,7 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
 
 
 def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
-    """Return dev or test: every plot and hold-out with the same numbers of frames and pairs."""
+    """Return dev or test: every plot and hold-out with the same number of blocks."""
     rng = Random(f"{config.seed} {split}")
     is_dev = split == "dev"
     n_frames = max(1, config.n_test_frames // 2) if is_dev else config.n_test_frames
@@ -158,13 +158,13 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
         if not plot.has_pronoun or (is_dev and plot.family == "no_antecedent"):
             continue
         for holdout in _HOLDOUTS:
-            # The same number of frames for every plot, with as many pairs for each.
+            # A plot with fewer frames has more pairs for each: the test of a head needs many pairs of words.
             language = language_of(config, split, holdout)
             frames = list(language.frames_of(plot))
             rng.shuffle(frames)
-            for frame in frames[:n_frames]:
-                for _ in range(config.n_test_pairs):
-                    stories += sample_block(rng, language, plot, frame, minimal_pairs=True)
+            frames = frames[:n_frames]
+            for i in range(n_frames * config.n_test_pairs):
+                stories += sample_block(rng, language, plot, frames[i % len(frames)], minimal_pairs=True)
     return stories
 
 

@@ -184,18 +184,18 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(sh
 
 
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
-def test_a_page_of_the_documents_can_be_read_by_all_and_on_a_phone(name: str, browser: Any) -> None:
+def test_a_page_of_the_documents_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, pages: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.goto((DOCS / f"{name}.html").as_uri())
+    page.goto((pages / f"{name}.html").as_uri())
     assert axe.Axe().run(page).response["violations"] == []
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.close()
 
 
-def test_the_worksheet_prints_on_one_sheet_of_two_sides(browser: Any) -> None:
+def test_the_worksheet_prints_on_one_sheet_of_two_sides(browser: Any, pages: Path) -> None:
     page = browser.new_page()
-    page.goto((DOCS / "worksheet.html").as_uri())
+    page.goto((pages / "worksheet.html").as_uri())
     assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) <= 2
     page.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
-from probe.questions import MAX_P, QUESTIONS
+from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
@@ -18,7 +18,6 @@ from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-_CENTRES = {"accuracy": 0.5}  # measures whose colour is white there; other shares: 0
 _YOURS = PageGroup(
     title="Your sentences",
     note="The page does not know the antecedents here, so it shows the words with the most attention.",
@@ -84,9 +83,7 @@ def page_content(
         run=_about(opened, results),
         heading=f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to",
         notes=[*notes, *(results.warnings if results else opened.resumed)],
-        max_p=MAX_P,
         findings=[_finding_content(finding, results.model, chosen) for finding in findings] if results else [],
-        measures={name: _measure(name) for name in MEASURES},
         groups=groups,
         sentences=chosen,
         training=training_content(metrics),
@@ -94,16 +91,6 @@ def page_content(
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
-
-
-def _measure(name: str) -> dict[str, Any]:
-    """Return how the page calls and colours a measure: white at `centre`, with full colour at 1.
-
-    `centre` None: white is 0, and the largest number has full colour.
-    """
-    measure = MEASURES[name]
-    centre = _CENTRES.get(name, 0.0) if measure.is_share else None
-    return {"label": measure.label, "meaning": measure.meaning, "centre": centre}
 
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
@@ -140,7 +127,7 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
         tables=finding_tables(finding), does_not_show=limits_of(finding, model),
-        reasons=finding.judged.reasons, grids=finding.grids,
+        reasons=finding.judged.reasons,
         sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )  # fmt: skip
 

@@ -17,14 +17,14 @@ from markupsafe import Markup
 
 from data.errors import printable
 from data.typed_json import to_json
-from probe.results import Grid, Head
+from probe.results import Head
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.live import Live
 from report.tables import Table
 
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
-    "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_heads", "page_sentences",
+    "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_sentences",
     "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_link", "page_lesson",
     "page",
 ]  # fmt: skip
@@ -62,7 +62,6 @@ class PageFinding:
     tables: list[Table]
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
-    grids: dict[str, Grid]  # all heads, by measure
     sentences: list[str]  # their ids
 
 
@@ -99,9 +98,7 @@ class PageContent:
     run: PageModel
     heading: str
     notes: list[str]
-    max_p: float
     findings: list[PageFinding] = field(default_factory=list)
-    measures: dict[str, dict[str, Any]]  # how a number of every head is called and coloured
     groups: dict[str, PageGroup]
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script

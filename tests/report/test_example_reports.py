@@ -73,14 +73,13 @@ def test_the_model_in_a_report_computes_the_attention_in_it_and_its_page_the_nex
         np.testing.assert_allclose(weights, stored, atol=tolerance)
 
 
-def test_the_english_report_compares_she_and_he_and_cutting_the_deciding_link_changes_them(show: Show) -> None:
+def test_the_english_report_compares_she_and_he_and_cutting_a_link_changes_them(show: Show) -> None:
     with show(text_of("english")) as view:
         odds = view.page.locator("#live-odds")
         before = odds.inner_text()
         assert re.match(r"“she” is [0-9.]+ times as probable as “he” \(log p", before)
         assert "p(she): “ she” + “She” + “ She”." in before  # the tokens that are meant
-        view.page.get_by_role("button", name="Find the line that decides").click()
-        view.page.keyboard.press("Enter")
+        view.line("Anna").click()
         first, second = (float(text) for text in re.findall(r"= (-?\d+\.\d\d)", odds.inner_text()))
         assert abs(first - second) > 0.5
         answers = view.page.locator("#live-answers")

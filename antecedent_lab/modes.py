@@ -13,12 +13,12 @@ from antecedent_lab.saved import (
     PAGE,
     TEXTS,
     folder_name,
+    print_address,
     read_history,
     read_metrics,
     read_results,
     read_texts,
     results_folder,
-    show_page,
 )
 from antecedent_lab.sources import Source, source_of
 from antecedent_lab.sweeps import compare_sweep
@@ -120,7 +120,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         finally:  # minutes of work are shown on a full disk too
             log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
     if folder is not None and log is print:
-        show_page(folder / PAGE, in_browser=settings.open)
+        print_address(folder / PAGE)
 
 
 def _with_confirmed(result: ProbeResult, source: Source, config: ProbeConfig) -> ProbeResult:
@@ -247,7 +247,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
             content = page_content(opened, results, *records, texts, missing, settings.live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     if folder is not None:
-        show_page(folder / PAGE, in_browser=settings.open, sentence="yours-1")
+        print_address(folder / PAGE, "#yours-1")
 
 
 def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:

@@ -140,7 +140,7 @@ def test_sentences_are_kept_newest_first_and_once(run: Path, cache: str) -> None
         ("path", {"path": "a", "text": "it"}),
         ("text", {"text": "it", "runs": "a"}),
         ("text", {"before": "a", "text": "it"}),
-        ("open", {"open": True, "runs": "a"}),
+        ("live", {"live": True, "runs": "a"}),
         ("live", {"live": True, "before": "a"}),
         ("before", {"before": "a", "runs": "b"}),
         ("check", {"check": True}),
@@ -150,7 +150,7 @@ def test_sentences_are_kept_newest_first_and_once(run: Path, cache: str) -> None
 )
 def test_settings_that_exclude_each_other_are_refused_by_name(name: str, settings: dict[str, Any]) -> None:
     names = ("model", "run", "runs", "items", "before", "path", "text", "tokenizer", "out", "live", "threads")
-    values = dict.fromkeys(names) | dict.fromkeys(("check", "open", "verbose"), False)
+    values = dict.fromkeys(names) | dict.fromkeys(("check", "verbose"), False)
     with pytest.raises(ValueError, match=f"^{name}="):
         EvalSettings(**values | {"device": Device.cpu, "cache_dir": "c"} | settings)
 

@@ -21,6 +21,22 @@ from probe.questions import DEV, LEVELS, MAX_P, QUESTIONS
 from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
+# The columns of the summary by outcome and title: a measure of the heads and its format.
+_SUMMARY = {
+    "attention": {
+        "accuracy [95 %]": ("accuracy", ".3f"), "block": ("block_accuracy", ".3f"), "p": ("p", ".4f"),
+        "swap": ("swap", ".2f"),
+    },
+    "edge": {
+        "swap [95 %]": ("swap", ".2f"), "flips": ("flips", ".2f"), "author's entity": ("author", ".2f"),
+        "p": ("p", ".4f"),
+    },
+    "whose": {
+        "beyond place": ("beyond_place", ".3f"), "p": ("p_beyond_place", ".4f"),
+        "choice [95 %]": ("choice_share", ".2f"), "author's person": ("author", ".2f"), "AUC": ("author_auc", ".2f"),
+        "n": ("n", ""),
+    },
+}  # fmt: skip
 _LEGENDS = {  # by outcome
     "attention": """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
@@ -98,8 +114,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
 
     # Heads chosen by attention, then worked examples of their questions
     if by_attention:
-        header = ["question", "head", "accuracy [95 %]", "block", "p", "swap", "verdict"]
-        lines += aligned([header, *map(_attention_row, by_attention)])
+        lines += _summary_table(by_attention)
         for finding in by_attention:
             lines += _lacking(finding)
         lines += ["", _LEGENDS["attention"]]
@@ -110,63 +125,40 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
 
     # Heads chosen by their edges with passages, and whose gender they copy
     if by_edges:
-        lines += [""] if by_attention else []
-        header = ["question", "head", "swap [95 %]", "flips", "author's entity", "p", "verdict"]
-        lines += aligned([header, *map(_edge_row, by_edges)])
+        lines += ["", *_summary_table(by_edges)] if by_attention else _summary_table(by_edges)
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
     if of_place:
-        header = ["question", "head", "beyond place", "p", "choice [95 %]", "author's person", "AUC", "n", "verdict"]
-        lines += aligned([header, *map(_place_row, of_place)])
+        lines += _summary_table(of_place)
     lines += ["", _LEGENDS["edge"]] if by_edges else []
     lines += [_LEGENDS["whose"]] if of_place else []
     return lines
 
 
-def _attention_row(finding: Finding) -> list[str]:
-    judged = finding.judged
-    return [
-        f"{finding.question}: {finding.description}",
-        head_names(judged.heads),
-        _cell(finding, "accuracy"),
-        number(judged.value("block_accuracy")),
-        _cell(finding, "p"),
-        number(judged.value("swap"), ".2f"),
-        f"{finding.verdict} ({finding.level})",
-    ]
+def _summary_table(findings: Sequence[Finding]) -> list[str]:
+    """Return the table of findings of one outcome: their heads, the measures of _SUMMARY, and the verdict."""
+    columns = _SUMMARY[findings[0].outcome]
+    rows = [["question", "head", *columns, "verdict"]]
+    for finding in findings:
+        by_attention = finding.outcome == "attention"
+        name = f"{finding.question}: {finding.description}" if by_attention else finding.description
+        cells = [_summary_cell(finding, title, *column) for title, column in columns.items()]
+        rows.append([name, head_names(finding.judged.heads), *cells, f"{finding.verdict} ({finding.level})"])
+    return aligned(rows)
 
 
-def _edge_row(finding: Finding) -> list[str]:
-    judged = finding.judged
-    return [
-        finding.description,
-        head_names(judged.heads),
-        number(judged.values.get("swap"), ".2f"),
-        number(judged.value("flips"), ".2f"),
-        f"{number(judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})",
-        _cell(finding, "p"),
-        f"{finding.verdict} ({finding.level})",
-    ]
-
-
-def _place_row(finding: Finding) -> list[str]:
-    best = max(finding.rules, key=lambda name: finding.rules[name])
-    return [
-        finding.description,
-        head_names(finding.judged.heads),
-        _cell(finding, "beyond_place"),
-        _cell(finding, "p_beyond_place"),
-        number(finding.judged.values.get("choice_share"), ".2f"),
-        f"{number(finding.judged.value('author'), '.2f')} ({best} {number(finding.rules[best], '.2f')})",
-        number(finding.judged.value("author_auc"), ".2f"),
-        f"{finding.n:,}",
-        f"{finding.verdict} ({finding.level})",
-    ]
-
-
-def _cell(finding: Finding, name: str) -> str:
-    """Return a measure of the heads that the verdict is about, with its interval."""
-    return number(finding.judged.values.get(name), MEASURES[name].form)
+def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
+    """Return a measure of the heads that the verdict is about, with its interval if the title says so."""
+    if name == "n":
+        return f"{finding.n:,}"
+    if title.endswith("[95 %]"):
+        return number(finding.judged.values.get(name), form)
+    text = number(finding.judged.value(name), form)
+    if name == "author":
+        best = max(finding.rules, key=lambda rule: finding.rules[rule])
+        rule = "nearest" if finding.outcome == "edge" else best
+        text += f" ({rule} {number(finding.rules[rule], form)})"
+    return text
 
 
 def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
@@ -175,8 +167,8 @@ def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
     header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
     rows = []
     for finding in confirmed:
-        cells = [finding.description, head_names(finding.judged.heads), f"{finding.n:,}"]
-        rows.append([*cells, *(_cell(finding, name) for name in names)])
+        values = [number(finding.judged.values.get(name), MEASURES[name].form) for name in names]
+        rows.append([finding.description, head_names(finding.judged.heads), f"{finding.n:,}", *values])
     return [*aligned([header, *rows]), ""] if rows else []
 
 

@@ -206,7 +206,7 @@ def open_external(
     facts = asdict(external.facts)
 
     # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = facts["commit"] is not None
+    is_of_hub = external.facts.commit is not None
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
     opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)

@@ -254,22 +254,20 @@ def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
     """Return a chart for each measure of all heads [S][L][H], then one for what the model answers [S]."""
     charts: list[dict[str, Any]] = []
     for name in points[0].grids:
-        measure = MEASURES[name]
-        title = measure.label.capitalize()
-        chart: dict[str, Any] = {"measure": name, "title": title, "lines": [], "low": None, "high": None}
-        chart["heads"] = [point.grids[name] for point in points]
-        if measure.is_share:
-            chart |= {"low": 0, "high": 1}
-        if name == "accuracy":
-            chart["lines"] = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)]
-        charts.append(chart)
+        bar = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)] if name == "accuracy" else []
+        low, high = (0, 1) if MEASURES[name].is_share else (None, None)
+        title = MEASURES[name].label.capitalize()
+        heads = [point.grids[name] for point in points]
+        charts.append({"title": title, "heads": heads, "lines": bar, "low": low, "high": high})
 
     # The curves of the answers; the less clear measure of the same is left out
-    for name, (title, line, low, high) in _ANSWER_CHARTS.items():
-        is_second = name == "answer_accuracy" and charts[-1]["measure"] == "resolved_share"
-        if not is_second and all(name in point.values for point in points):
-            lines = [_line(name, line, "head", points)]
-            charts.append({"measure": name, "title": title, "heads": None, "lines": lines, "low": low, "high": high})
+    names = [name for name in _ANSWER_CHARTS if all(name in point.values for point in points)]
+    if "resolved_share" in names:
+        names = [name for name in names if name != "answer_accuracy"]
+    for name in names:
+        title, line, low, high = _ANSWER_CHARTS[name]
+        lines = [_line(name, line, "head", points)]
+        charts.append({"title": title, "heads": None, "lines": lines, "low": low, "high": high})
     return charts
 
 

@@ -37,17 +37,15 @@ _SUMMARY = {
         "n": ("n", ""),
     },
 }  # fmt: skip
-_LEGENDS = {  # by outcome
-    "attention": """\
+_ATTENTION_LEGEND = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
 block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
-the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
-    "edge": """\
+the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict."""
+_EDGE_LEGEND = """\
 swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
-the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md.""",
-    "whose": """\
-beyond place: what the edges tell of the author's person where a rule of place says the same; choice: share lost.""",
-}
+the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
+_PLACE_LEGEND = """\
+beyond place: what the edges tell of the author's person where a rule of place says the same; choice: share lost."""
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
@@ -117,7 +115,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
         lines += _summary_table(by_attention)
         for finding in by_attention:
             lines += _lacking(finding)
-        lines += ["", _LEGENDS["attention"]]
+        lines += ["", _ATTENTION_LEGEND]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):
             title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
@@ -130,8 +128,8 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
             lines += _passage_lines(finding)
     if of_place:
         lines += _summary_table(of_place)
-    lines += ["", _LEGENDS["edge"]] if by_edges else []
-    lines += [_LEGENDS["whose"]] if of_place else []
+    lines += ["", _EDGE_LEGEND] if by_edges else []
+    lines += [_PLACE_LEGEND] if of_place else []
     return lines
 
 

@@ -1,7 +1,7 @@
 """The report page: one HTML file that works offline, fetches nothing and runs no script but its own.
 
-Words and tables are written by page.html, so the page can be read without a script. The interactive views are drawn by
-the page*.js files from the JSON that the file carries.
+Words and tables are written by page.html, so the page can be read without a script. The interactive
+views are drawn by the page*.js files from the JSON that the file carries.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from report.tables import Table
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
     "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_sentences",
-    "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_link", "page_lesson",
-    "page",
+    "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_link",
+    "page_lesson", "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
@@ -76,7 +76,7 @@ class PageGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSentence:
-    """A sentence with the attention of every head between its words; words are indices into `words`."""
+    """A sentence with the attention of every head; words are indices into `words`."""
 
     id: str  # group and number, for the address: report.html#yours-1
     group: str
@@ -113,7 +113,7 @@ class PageContent:
 def page(content: PageContent) -> str:
     """Return the HTML file of the page.
 
-    Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
+    Every text is escaped, and the Content-Security-Policy allows this script and this style only. The
     result can be encoded as UTF-8 whatever the content holds.
     """
     # Every value is made printable before it is escaped.
@@ -154,7 +154,7 @@ def _embedded_json(content: PageContent) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as the template writes it, before it is escaped: printable, and cut to 2,000 characters."""
+    """Return a value as it is written, before it is escaped: printable, and cut to LONGEST_TEXT."""
     if hasattr(value, "__html__"):
         return value
     text = str(value)

@@ -27,7 +27,7 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
 
 
 def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
-    """Return the commands that train a run and test it again with the same settings; `results` None: untested."""
+    """Return the commands that train a run and test it again; `results` None: not tested."""
     arguments = []
     if results and results.findings and results.findings[0].file:
         arguments.append(f"items={results.findings[0].file}")

@@ -83,7 +83,7 @@ def _mean(values: Summary, form: str, missing: str = "–") -> str:
 
 
 def comparison_markdown(results: Comparison) -> str:
-    """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
+    """Return a row and a sentence for each variant, and what the columns mean."""
     names = list(results.variants[0].values)
     header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
     rows = []
@@ -104,7 +104,7 @@ def _notes(results: SeedsResult | Comparison) -> list[str]:
 
 
 def _with_star(variant: Variant, name: str) -> str:
-    """Return a mean, with a star if it differs significantly from that of the standard; a dash for none."""
+    """Return a mean, with a star if it differs from that of the standard; a dash for none."""
     if name not in variant.values:
         return "–"
     is_significant = name in variant.differences and variant.differences[name].is_significant

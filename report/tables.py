@@ -1,4 +1,4 @@
-"""The results of a probe as tables, which eval.py prints and the page shows, and as CSV and JSON lines."""
+"""The results of a probe as tables, for the terminal and the page, and as CSV and JSON lines."""
 
 import csv
 import io
@@ -104,7 +104,7 @@ def head_names(heads: Iterable[Head]) -> str:
 
 
 def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
-    """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
+    """Return a table of the findings of each outcome, and examples; `verbose`: a passage of each."""
     lines = _confirmed_lines(results.confirmed)
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
@@ -134,7 +134,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
 
 
 def _summary_table(findings: Sequence[Finding]) -> list[str]:
-    """Return the table of findings of one outcome: their heads, the measures of _SUMMARY, and the verdict."""
+    """Return the table of findings of one outcome, with the measures of _SUMMARY."""
     columns = _SUMMARY[findings[0].outcome]
     rows = [["question", "head", *columns, "verdict"]]
     for finding in findings:
@@ -146,7 +146,7 @@ def _summary_table(findings: Sequence[Finding]) -> list[str]:
 
 
 def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
-    """Return a measure of the heads that the verdict is about, with its interval if the title says so."""
+    """Return a measure of the judged heads, with its interval if the title says so."""
     if name == "n":
         return f"{finding.n:,}"
     if title.endswith("[95 %]"):
@@ -160,7 +160,7 @@ def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
 
 
 def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
-    """Return the table of heads that were chosen on the run's own validation text; none without any."""
+    """Return the table of heads that were chosen on the run's own validation text."""
     names = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
     header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
     rows = []
@@ -176,12 +176,15 @@ def _lacking(finding: Finding) -> list[str]:
         return []
     lines = []
     if finding.smallest_p >= MAX_P:
-        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in finding.clusters.items() if name != "pairs")
-        lines.append(f"  no p can be below {finding.smallest_p:.2g}: test has {counts}; {ENOUGH} of each are needed")
+        clusters = {name: n for name, n in finding.clusters.items() if name != "pairs"}
+        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in clusters.items())
+        too_few = f"test has {counts}; {ENOUGH} of each are needed"
+        lines.append(f"  no p can be below {finding.smallest_p:.2g}: {too_few}")
     if math.isnan(finding.judged.value("swap")):
-        is_constant = "answer" in finding.judged.values
-        no_answers = "the texts have no answers that can be compared"
-        lines.append(f"  no swap: {'the answer does not follow the antecedent' if is_constant else no_answers}")
+        reason = "the texts have no answers that can be compared"
+        if "answer" in finding.judged.values:
+            reason = "the answer does not follow the antecedent"
+        lines.append(f"  no swap: {reason}")
     return lines
 
 
@@ -234,7 +237,8 @@ def _table_lines(tables: Sequence[Table]) -> list[str]:
     lines = []
     for table in tables:
         lines += ["", f"  {table.title}"]
-        lines += [f"    {line}" for line in [*aligned([table.header, *table.rows]), *wrap(table.note, 116)]]
+        rows = aligned([table.header, *table.rows])
+        lines += [f"    {line}" for line in [*rows, *wrap(table.note, 116)]]
     return lines
 
 
@@ -244,7 +248,8 @@ def finding_tables(finding: Finding) -> list[Table]:
     rows = []
     for n_heads, (added, on_dev, tested) in enumerate(finding.curve, 1):
         rows.append([str(n_heads), str(added), number(on_dev), number(tested)])
-    together = Table("Heads together", header, rows, "Swap of heads together, added one by one on dev.")
+    note = "Swap of heads together, added one by one on dev."
+    together = Table("Heads together", header, rows, note)
     tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding), together]
     return [table for table in tables if table.rows]
 
@@ -263,7 +268,7 @@ def _criteria_table(finding: Finding) -> Table:
 
 
 def _measured(criterion: Criterion) -> str:
-    """Return the numbers of a criterion: "lead, low 0.49"; low and high are the ends of the interval."""
+    """Return the numbers of a criterion: "lead, low 0.49" is the lower end of its interval."""
     texts = []
     for key, value in criterion.measured.items():
         name = key.removesuffix("_low").removesuffix("_high")
@@ -273,7 +278,7 @@ def _measured(criterion: Criterion) -> str:
 
 
 def _measure_table(finding: Finding) -> Table:
-    """Return every measure of the head and of the set, with those of untrained models and of rules."""
+    """Return every measure of the head, the set and untrained models, and the rules."""
     columns = {f"head {finding.place} [95 %]": (finding.head.values, finding.rules)}
     if finding.set is not None:
         columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
@@ -282,11 +287,12 @@ def _measure_table(finding: Finding) -> Table:
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]
     counts += [f"{n:,} left out: {reason.replace('_', ' ')}" for reason, n in finding.left_out.items()]
     note = f"{finding.n:,} tested texts: {', '.join(counts)}."
-    return Table("Measures", ["measure", *columns, "meaning"], _measure_rows(list(columns.values())), note)
+    rows = _measure_rows(list(columns.values()))
+    return Table("Measures", ["measure", *columns, "meaning"], rows, note)
 
 
 def _part_table(finding: Finding) -> Table:
-    """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
+    """Return the scores of the head and of rules on each part of the tested items."""
     parts = finding.parts.values()
     rows = []
     for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):
@@ -298,7 +304,7 @@ def _part_table(finding: Finding) -> Table:
 
 
 def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, float]]]) -> list[list[str]]:
-    """Return a row for each measure, then for each rule: label, a cell for each of `columns`, and meaning."""
+    """Return a row for each measure and rule: label, a cell for each of `columns`, and meaning."""
     rows = []
     for name, measure in MEASURES.items():
         cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
@@ -327,7 +333,8 @@ def claims_markdown(results: ProbeResults) -> str:
     for finding in results.findings:
         lines += [f"## {finding.question}", "", f"**{claim_of(finding, results.model)}**"]
         for table in finding_tables(finding):
-            lines += ["", f"{table.title}. {table.note}".rstrip(), "", *markdown_table(table.header, table.rows)]
+            lines += ["", f"{table.title}. {table.note}".rstrip(), ""]
+            lines += markdown_table(table.header, table.rows)
         limits = limits_of(finding, results.model)
         for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
             if texts:
@@ -340,7 +347,7 @@ def claims_markdown(results: ProbeResults) -> str:
 
 
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
-    """Return a table for each question; without `all_rows`, of the heads that changed and that decide most."""
+    """Return a table for each question: of all heads, or of those that changed and decide most."""
     # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
     for change in results.changes:
@@ -357,9 +364,10 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
             rows += map(_change_row, changes if all_rows else _most_changed(changes))
             if changes and measure != "answer":
                 n_changed = sum(change.p < MAX_P for change in changes)
-                few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
-                notes.append(f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases")
-                notes[-1] += few if changes[0].smallest_p >= MAX_P else ""
+                smallest_p = changes[0].smallest_p
+                few = f"; so few frames and words cannot show a change (smallest p {smallest_p:.3f})"
+                counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
+                notes.append(f"  {measure}: {counts}{few if smallest_p >= MAX_P else ''}")
         lines += ["", f"{question}: {description}", *aligned(rows), *notes]
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
@@ -370,11 +378,12 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
 
 
 def _most_changed(changes: list[Change]) -> list[Change]:
-    """Return the changes, the heads with the largest value before and after, and at least FEWEST_CHANGES by |t|."""
+    """Return what changed, the largest before and after, and at least FEWEST_CHANGES by |t|."""
     by_t = sorted(changes, key=lambda change: -abs(change.t))
     shown = [change for change in by_t if change.p < MAX_P][:MOST_CHANGES]
     if changes:
-        shown += [max(changes, key=lambda change: change.before), max(changes, key=lambda change: change.after)]
+        shown.append(max(changes, key=lambda change: change.before))
+        shown.append(max(changes, key=lambda change: change.after))
     shown = list(dict.fromkeys(shown))
     return list(dict.fromkeys([*shown, *by_t]))[: max(FEWEST_CHANGES, len(shown))]
 
@@ -395,11 +404,11 @@ def sentence_lines(
     chosen: Mapping[Head, Sequence[str]],
     effects: Mapping[int, np.ndarray] | None = None,
 ) -> list[str]:
-    """Return the attention of every head from each of `rows`: to the candidates, and the three largest weights.
+    """Return the attention of every head from each of `rows`: to nouns, and the three largest weights.
 
-    `weights` are those between the words of `text`, [L, H, W, W]; `rows` the nouns that may be meant, by the index of
-    the word to read at; `chosen` the questions for which the probe chose a head. With `effects` [L, H] of removing each
-    head, by row, only the MOST_HEADS largest are shown, and the chosen heads.
+    `weights` are those between the words of `text`, [L, H, W, W]; `rows` the nouns that may be meant,
+    by the index of the word to read at; `chosen` the questions for which the probe chose a head. With
+    `effects` [L, H] of removing each head, by row, only the MOST_HEADS largest are shown, and chosen heads.
     """
     lines = []
     for row, nouns in rows.items():
@@ -414,7 +423,7 @@ def sentence_lines(
             lines.append(f"  the {MOST_HEADS} that matter most; {meaning}")
             lines.append("  (all heads: verbose=true)")
 
-        # A line for each head: the summed weight on all earlier mentions of each noun, and the largest weights
+        # A line for each head: the weight on all earlier mentions of each noun, and the largest weights
         cells = []
         for head in heads:
             of_words = weights[head.layer, head.head, row]  # [W]
@@ -435,7 +444,7 @@ def sentence_lines(
 
 
 def heads_csv(results: ProbeResults) -> str:
-    """Return every measure of every head: a row for each question, measure and head; no question: the whole model."""
+    """Return a row for each question, measure and head; without a question: of the whole model."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["question", "measure", "layer", "head", "value"])
@@ -449,9 +458,10 @@ def heads_csv(results: ProbeResults) -> str:
 
 
 def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
-    """Return one object for each tested text of each question, with what the chosen head does at it."""
+    """Return an object for each tested text of each question, with what the chosen head does."""
     lines = []
     for finding in findings:
+        layer, head = finding.place
         for part in scores.items.parts(finding.question):
             if part == DEV:
                 continue
@@ -460,8 +470,8 @@ def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
             for i, cell in enumerate(tested.items.cells):
                 pair = tested.items.pairs[i // 2]
                 record = {
-                    "question": pair.question, "layer": finding.place.layer, "head": finding.place.head, "part": part,
-                    "block": pair.block, "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
+                    "question": pair.question, "layer": layer, "head": head, "part": part, "block": pair.block,
+                    "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
                     "query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant,
                 }  # fmt: skip
                 for name in (field.name for field in fields(HeadRows)):

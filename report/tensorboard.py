@@ -34,7 +34,7 @@ def score_colour(value: float, centre: float, end: float) -> Colour:
 
 
 def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
-    """Draw a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
+    """Draw a caption and rows of coloured boxes with texts: [height, width, 3] uint8."""
     # A column is as wide as its longest text.
     font = ImageFont.load_default(12)
     widths = []
@@ -71,7 +71,7 @@ def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float =
 def draw_snapshot(
     points: Mapping[str, HeadPoint], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return maps of all heads for each question, and the example block for the first question's best head, by tag.
+    """Return by tag maps of all heads, and the example block for the first question's best head.
 
     `examples` are worked examples with their words and the attention between them, [L, H, W, W].
     """
@@ -95,7 +95,7 @@ def draw_snapshot(
 
 
 def _word_boxes(example: Example, words: Sequence[str], weights: np.ndarray) -> list[tuple[str, Colour]]:
-    """Return every word, coloured by its weight [W]: antecedent blue, distractor orange, other words grey."""
+    """Return the words coloured by weight [W]: antecedent blue, distractor orange, others grey."""
     colours = {example.antecedent: BLUE, example.distractor: ORANGE}
     row = []
     for word, weight in zip(words, weights.tolist(), strict=True):

@@ -144,7 +144,7 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
 
 
 def _sentence_content(
-    opened: OpenedModel, text: TokenizedText, name: str, title: str, roles: Sequence[list[int]], predicts: bool
+    opened: OpenedModel, text: TokenizedText, name: str, roles: Sequence[list[int]], predicts: bool
 ) -> PageSentence:
     """Return a sentence with its id `name`, and with the next tokens if it `predicts` them.
 
@@ -153,7 +153,7 @@ def _sentence_content(
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
     query, antecedents, distractors = roles
     return PageSentence(
-        id=name, group=name.rsplit("-", 1)[0], title=title, text=text.text, words=text.words,
+        id=name, group=name.rsplit("-", 1)[0], text=text.text, words=text.words,
         query=query, antecedents=antecedents, distractors=distractors, notes=[],
         next=[(opened.decode(token), probability) for token, probability in following],
         weights=pack_weights(word_attention(opened.model, [text])[0]),
@@ -174,7 +174,7 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
             if span:
                 query[1 + tokenized.word_spans.index(span)] = None
     roles = [list(query), [], []]
-    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", roles, True)
+    content = _sentence_content(opened, tokenized, f"yours-{number}", roles, True)
     return replace(content, notes=comments)
 
 
@@ -186,10 +186,9 @@ def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Ex
         if _unknown_words(opened, text) or not opened.fits(text):
             return []
         words = (example.query, example.antecedent, example.distractor)
-        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
         roles = [[text.words.index(word)] for word in words]
         predicts = example.text.endswith(example.query)
-        sentences.append(_sentence_content(opened, text, f"{question}-{i}", title, roles, predicts))
+        sentences.append(_sentence_content(opened, text, f"{question}-{i}", roles, predicts))
     return sentences
 
 
@@ -201,8 +200,7 @@ def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown])
         roles = []
         for mentions in ([[shown.query]], shown.meant, shown.other):
             roles.append([text.word_of_token[mention[0]] for mention in mentions])
-        title = f"Sentence {i} of {len(examples)}."
-        sentences.append(_sentence_content(opened, text, f"{group}-{i}", title, roles, bool(shown.next)))
+        sentences.append(_sentence_content(opened, text, f"{group}-{i}", roles, bool(shown.next)))
     return sentences
 
 

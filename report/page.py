@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,6 @@ class PageSentence:
 
     id: str  # group and number, for the address: report.html#yours-1
     group: str
-    title: str
     text: str
     words: list[str]
     query: list[int]  # heads are read at these words; the first is selected on the page
@@ -98,13 +97,13 @@ class PageContent:
     run: PageModel
     heading: str
     notes: list[str]
-    findings: list[PageFinding] = field(default_factory=list)
+    findings: list[PageFinding]
     groups: dict[str, PageGroup]
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
-    tables: list[Table] = field(default_factory=list)
+    tables: list[Table]
     omissions: list[str]  # parts that are left out for their size
-    live: Live = Live(None, "")
+    live: Live
 
 
 # HTML

@@ -98,21 +98,17 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_a_change_moves_lines_and_bars_unless_the_reader_wants_no_motion(motion: str, show: Show) -> None:
-    moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
-    with show(reduced_motion=motion) as view:
-        view.line("cat").click()
-        assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
-        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
-
-
-def test_a_line_is_clicked_anywhere_on_its_arc(show: Show) -> None:
+def test_a_click_anywhere_on_an_arc_moves_lines_and_bars_unless_the_reader_wants_no_motion(
+    motion: str, show: Show
+) -> None:
     top = """(path) => {
       const { x, y } = path.getPointAtLength(path.getTotalLength() / 2).matrixTransform(path.getScreenCTM());
       return [x, y];
     }"""
-    with show() as view:
+    moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
+    with show(reduced_motion=motion) as view:
         view.page.mouse.click(*view.page.locator("[data-name=line-6] path.arc").evaluate(top))
+        assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
         assert "“cat” cut" in view.page.locator(".edits").inner_text()
         assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
 

@@ -88,14 +88,17 @@ def comparison_markdown(results: Comparison) -> str:
     header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
     rows = []
     for variant in results.variants:
-        supported = f"{variant.n_supported} of {len(variant.verdicts)}" if variant.verdicts else "not tested"
+        supported = "not tested"
+        if variant.verdicts:
+            supported = f"{variant.n_supported} of {len(variant.verdicts)}"
         means = [_with_star(variant, name) for name in names]
         rows.append([variant.name, str(len(variant.seeds)), *means, supported])
     lines = [*markdown_table(header, rows), "", f"- {STANDARD}: {variant_name(results.standard)}"]
     lines += [f"- {variant.sentence}" for variant in results.variants[1:]]
     lines += ["", *(f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names)]
     if results.question:
-        lines.append(f"supported: number of runs whose head for the question {results.question} is supported")
+        head = f"head for the question {results.question}"
+        lines.append(f"supported: number of runs whose {head} is supported")
     return "\n".join([*lines, *_STAR, *_notes(results), ""])
 
 

@@ -81,7 +81,8 @@ def number(value: float | Estimate | None, form: str = ".3f") -> str:
     if isinstance(value, Estimate):
         text = number(value.value, form)
         has_interval = value.low is not None and text != "–"
-        return f"{text} [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else text
+        interval = f" [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else ""
+        return text + interval
     if value is None or math.isnan(value):
         return "–"
     is_small = form == ".3f" and 0 < abs(round(value, 4)) < 0.001
@@ -390,8 +391,8 @@ def _most_changed(changes: list[Change]) -> list[Change]:
 
 def _change_row(change: Change) -> list[str]:
     name = f"  {change.measure}" + (f" {change.head}" if change.head else "")
-    numbers = [number(change.before), number(change.after), number(change.difference), f"{change.p:.4f}"]
-    return [name, *numbers, "changed" if change.p < MAX_P else "no change shown"]
+    numbers = [number(value) for value in (change.before, change.after, change.difference)]
+    return [name, *numbers, f"{change.p:.4f}", "changed" if change.p < MAX_P else "no change shown"]
 
 
 # A sentence of the user's

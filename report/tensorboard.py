@@ -51,7 +51,7 @@ def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> n
     return np.asarray(image)
 
 
-def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float = 1.0) -> np.ndarray:
+def head_map(scores: np.ndarray, caption: str, centre: float, end: float) -> np.ndarray:
     """Draw a score [L, H] of every head: a row for each layer, coloured by `score_colour`."""
     rows = [[("", WHITE), *((f"H{head}", WHITE) for head in range(scores.shape[1]))]]
     for layer, of_layer in enumerate(scores):

@@ -16,7 +16,7 @@ def test_the_head_map_has_in_each_box_the_colour_of_its_score_white_at_chance() 
     white, blue, orange = (255, 255, 255), (0, 114, 178), (213, 94, 0)
     assert [score_colour(score, 0.5, 1.0) for score in (0.5, 1.0, 2.0, 0.0)] == [white, blue, blue, orange]
     scores = np.array([[0.9, 1.0, 0.0], [0.75, 0.25, 0.6]])
-    image = head_map(scores, "accuracy")
+    image = head_map(scores, "accuracy", 0.5, 1.0)
     assert image.dtype == np.uint8 and image.shape[0] == 4 * ROW
     for layer, row in enumerate(scores):
         boxes = [colour for colour in colours(image, layer + 1) if colour != white]

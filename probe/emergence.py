@@ -1,6 +1,6 @@
 """The probe that runs during training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
 from data.passages import Reader, passage_items, passages_in, sections
-from data.tokenizer import end_id, unknown_id
+from data.tokenizer import end_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
@@ -19,7 +19,6 @@ from probe.edge_study import Half, swaps_of
 from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
-from probe.sentences import EXAMPLE_BLOCK, Example, TokenizedText, tokenize_text, word_attention
 from probe.statistics import sample_of
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
@@ -31,8 +30,7 @@ N_SIGN_FLIPS = 400  # behind the bar
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs
 
-# Draws TensorBoard images by tag from the points and, per example, its words and the attention [L, H, W, W].
-Draw = Callable[[dict[str, HeadPoint], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
+Draw = Callable[[dict[str, HeadPoint]], dict[str, np.ndarray]]  # TensorBoard images by tag, from the points by question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,6 @@ class _TrainingProbe:
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
     stories: StorySplit | None  # the loss by token class is measured on their first ones
-    examples: Mapping[Example, TokenizedText]  # whose attention is drawn
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
@@ -62,12 +59,10 @@ class _TrainingProbe:
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         values |= {name: point.recorded() for name, point in points.items()}
 
-        # Attention between the words of the examples, for TensorBoard.
+        # For TensorBoard
         images = {}
-        if self.draw and points and is_due(step, self.run.eval_every_steps, self.run.max_steps):
-            attention = word_attention(view, list(self.examples.values()))
-            words = [text.words for text in self.examples.values()]
-            images = self.draw(points, list(zip(self.examples, words, attention, strict=True)))
+        if self.draw and is_due(step, self.run.eval_every_steps, self.run.max_steps):
+            images = self.draw(points)
         return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
@@ -94,19 +89,13 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
     stories = corpus.validation if isinstance(corpus.validation, StorySplit) else None
-    examples: dict[Example, TokenizedText] = {}
     if stories is None:
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
     else:
         items = choose_items(link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of), n_sequences)
-        # The worked examples that the model can read
-        for example in EXAMPLE_BLOCK:
-            text = tokenize_text(tokenizer, example.text, bos_id)
-            if len(text.tokens) <= settings.model.context_length and unknown_id(tokenizer) not in text.tokens:
-                examples[example] = text
     if not items:
         return None
-    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items, stories=stories, examples=examples)
+    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items, stories=stories)
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:

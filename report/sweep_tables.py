@@ -1,7 +1,5 @@
-"""The tables of a sweep: seeds.md for its training seeds, compare.md and compare.csv for its variants."""
+"""The tables of a sweep: seeds.md for its training seeds, compare.md for its variants."""
 
-import csv
-import io
 from collections import Counter
 
 from data.text_tables import markdown_table
@@ -31,8 +29,11 @@ def seeds_markdown(results: SeedsResult) -> str:
         rows = []
         for of_question in results.questions:
             if of_question.outcome == outcome:
+                supported = f"{of_question.n_supported} of {of_question.n}"
+                interval = f"[{of_question.share.low:.2f}, {of_question.share.high:.2f}]"
+                verdicts = ", ".join(f"{name} {n}" for name, n in Counter(of_question.verdicts).items())
                 means = [_mean(of_question.values[name], ".3f") for name in measures]
-                rows.append([*_verdicts(of_question), *means, _heads(of_question)])
+                rows.append([of_question.question, f"{supported} {interval}", verdicts, *means, _heads(of_question)])
         if rows:
             lines += ["", *markdown_table(header, rows)]
     return "\n".join([*lines, *_notes(results), ""])
@@ -40,12 +41,6 @@ def seeds_markdown(results: SeedsResult) -> str:
 
 def _measure_label(name: str) -> str:
     return MEASURES[name].label if name in MEASURES else f"rule: {name}"
-
-
-def _verdicts(row: QuestionOverSeeds) -> list[str]:
-    """Return the question, how many runs are supported, and the number of runs with each verdict."""
-    supported = f"{row.n_supported} of {row.n} [{row.share.low:.2f}, {row.share.high:.2f}]"
-    return [row.question, supported, ", ".join(f"{name} {n}" for name, n in Counter(row.verdicts).items())]
 
 
 def _heads(row: QuestionOverSeeds) -> str:
@@ -68,13 +63,16 @@ def comparison_markdown(results: Comparison) -> str:
     header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
     rows = []
     for variant in results.variants:
-        supported = f"{variant.n_supported} of {len(variant.verdicts)}" if variant.verdicts else "not tested"
+        supported = "not tested"
+        if variant.verdicts:
+            supported = f"{variant.n_supported} of {len(variant.verdicts)}"
         means = [_with_star(variant, name) for name in names]
         rows.append([variant.name, str(len(variant.seeds)), *means, supported])
     lines = [*markdown_table(header, rows), "", f"- {STANDARD}: {variant_name(results.standard)}"]
     lines += ["", *(f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names)]
     if results.question:
-        lines.append(f"supported: number of runs whose head for the question {results.question} is supported")
+        head = f"head for the question {results.question}"
+        lines.append(f"supported: number of runs whose {head} is supported")
     return "\n".join([*lines, *_STAR, *_notes(results), ""])
 
 
@@ -83,20 +81,8 @@ def _notes(results: SeedsResult | Comparison) -> list[str]:
 
 
 def _with_star(variant: Variant, name: str) -> str:
-    """Return a mean, with a star if it differs significantly from that of the standard; a dash for none."""
+    """Return a mean, with a star if it differs from that of the standard; a dash for none."""
     if name not in variant.values:
         return "–"
     is_significant = name in variant.differences and variant.differences[name].is_significant
     return _mean(variant.values[name], COLUMNS[name].form) + (" *" if is_significant else "")
-
-
-def comparison_csv(results: Comparison) -> str:
-    """Return one row per variant, seed and measure."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["variant", "seed", "run", "measure", "value"])
-    for variant in results.variants:
-        for name, values in variant.values.items():
-            for seed, run, value in zip(variant.seeds, variant.runs, values.by_run, strict=True):
-                writer.writerow([variant.name, seed, run, name, "" if value is None else f"{value:.6f}"])
-    return stream.getvalue()

@@ -1,14 +1,9 @@
 """report.sweep_tables: the tables of a sweep."""
 
-import csv
-import io
-
-import pytest
-
 from probe.results import Head
 from probe.seeds import over_seeds
-from report.sweep_tables import comparison_csv, comparison_markdown, seeds_markdown
-from tests.probe.sweep_runs import WORSE, finding, five_runs, seed_run, sweep_run, two_variants
+from report.sweep_tables import comparison_markdown, seeds_markdown
+from tests.probe.sweep_runs import finding, five_runs, seed_run, sweep_run, two_variants
 
 
 def test_the_tables_over_seeds_show_the_heads() -> None:
@@ -32,10 +27,3 @@ def test_the_table_of_variants_has_a_row_for_each_and_a_star_for_each_significan
     standard, tied = [line for line in text.splitlines() if line.startswith(("| standard", "| tie"))]
     assert standard.count("*") == 0 and tied.count("*") == 1
     assert standard.count("|") == tied.count("|") == len(results.variants[0].values) + 4
-
-
-def test_the_csv_has_every_value() -> None:
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(two_variants()))))
-    assert len(rows) == 2 * 5 * 6
-    (row,) = [row for row in rows if (row["run"], row["measure"]) == ("7", "gap")]
-    assert float(row["value"]) == pytest.approx(WORSE[2]) and row["seed"] == "3"

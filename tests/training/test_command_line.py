@@ -74,7 +74,7 @@ def test_an_error_that_a_user_can_cause_is_one_line_and_status_2(
 
 def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:
     assert shlex.split(next_command("eval", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
-    assert shlex.split(next_command("eval", "run=a", "x", "open=true"))[2:] == ["run=a", "cache_dir=x", "open=true"]
+    assert shlex.split(next_command("eval", "run=a", "x", "live=true"))[2:] == ["run=a", "cache_dir=x", "live=true"]
 
 
 # The programs

@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install train eval test explore check reports
+.PHONY: install train eval test explore check reports pages
 
 install: .venv/bin/python  ## all packages, those of the tests included
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
@@ -17,9 +17,12 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## after a change of report/*.js, *.css or *.html, of a document with a table of a run, or of a page for a browser
+reports:  ## after a change of report/*.js, *.css or *.html, or of a document with a table of a run
 	$(PYTHON) -m research.example_reports refresh
 	$(PYTHON) -m research.documents
+
+pages:  ## docs/*.html from README.md and docs/*.md, for the project's page
+	$(PYTHON) -m research.documents pages
 
 explore:  ## the tests with random cases, with new ones
 	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/report/test_live_model.py

@@ -19,7 +19,7 @@ from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (pub
 from model.observe import HeadEdit  # noqa: F401 (a public name)
 from model.own_model import OwnModel  # noqa: F401 (a public name)
 from probe.attention import HeadScores
-from probe.claim import card_of, claim_of
+from probe.claim import claim_of
 from probe.config import ProbeConfig
 from probe.difference import difference
 from probe.opened_model import OpenedModel
@@ -102,10 +102,8 @@ class ProbeResult:
         """
         # All files are made before the first is written.
         results = self.results
-        cards = [card_of(finding, results.model) for finding in results.findings]
         files = {
             "probe.json": json.dumps(to_json(results), indent=2) + "\n",
-            "claims.json": json.dumps(to_json(cards), indent=2) + "\n",
             "claims.md": claims_markdown(results),
             "heads.csv": heads_csv(results),
             "items.jsonl": items_jsonl(self.scores, results.findings) if self.scores else "",
@@ -209,9 +207,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         warnings=[*opened.resumed, *source.warnings],
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
-        behaviour=studied.behaviour,
         contract=studied.contract,
-        grids=studied.grids,
     )
     return ProbeResult(opened, results.rounded(), studied.scores)
 

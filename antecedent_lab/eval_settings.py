@@ -15,9 +15,9 @@ MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
     "check": {"items", "verbose"},  # a file of items, without a model
     "before": {"items", "tokenizer", "out", "verbose"},  # two models on the same items
-    "text": {"tokenizer", "out", "items", "live", "open", "verbose"},  # one sentence
-    "path": {"tokenizer", "out", "live", "open", "verbose"},  # English text
-    "probe": {"items", "tokenizer", "out", "live", "open", "verbose"},
+    "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
+    "path": {"tokenizer", "out", "live", "verbose"},  # English text
+    "probe": {"items", "tokenizer", "out", "live", "verbose"},
 }
 _MODELS = {"run", "model"}
 _MACHINE = {"device", "threads", "cache_dir"}
@@ -38,7 +38,6 @@ class EvalSettings:
     tokenizer: str | None = setting("of a model of another program: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about a model of another program; null: probes/NAME")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
-    open: bool = setting("show the page in a browser")
     verbose: bool = setting("print every table, and what could not be asked")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)

@@ -6,31 +6,29 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.api import ProbeResult, affordable, compare_models, open_model, probe_source
+from antecedent_lab.api import affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import (
     PAGE,
     TEXTS,
     folder_name,
+    print_address,
     read_history,
     read_metrics,
     read_results,
     read_texts,
     results_folder,
-    show_page,
 )
-from antecedent_lab.sources import Source, source_of
+from antecedent_lab.sources import source_of
 from antecedent_lab.sweeps import compare_sweep
 from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import to_json
 from probe.config import ProbeConfig
-from probe.edge_study import confirm
 from probe.opened_model import OpenedModel, OpenedRun
-from probe.questions import EARLIER, QUESTIONS
-from probe.results import Finding, Head, ProbeResults
+from probe.results import Head, ProbeResults
 from probe.sentences import TokenizedText, removal_effects, word_attention
 from report.content import page_content, unknown_note
 from report.live import check_live
@@ -53,7 +51,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     if settings.mode == "runs":
         compare_sweep(settings, config, probed)
         return
-    opened = _open(settings)
+    opened = _open_first(settings)
     if not opened.is_causal:
         _only_loss(opened, settings, config)
     elif settings.mode == "before":
@@ -66,7 +64,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
 
 def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> ProbeResults:
     """Return the probe.json of a run of a sweep; the run is tested now if it has not been with these settings."""
-    opened = open_model(run, device=settings.device, threads=settings.threads)
+    opened = _open(str(run), "runs", settings)
     results, _ = read_results(opened)
     if results is None or results.settings != affordable(config, opened):
         log(printable(f"probing {run}"))
@@ -77,16 +75,23 @@ def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> 
     return results
 
 
-def _open(settings: EvalSettings) -> OpenedModel:
-    """Open the model that the settings name, and print its name, step and device."""
-    machine: dict[str, Any] = {"device": settings.device, "threads": settings.threads}
+def _open(name: str, setting: str, settings: EvalSettings) -> OpenedModel:
+    """Open the model that a setting names, with the settings of a model of another program if it is one."""
+    of_model: dict[str, Any] = {}
+    if not (Path(name) / "checkpoints").is_dir():
+        of_model = {"items": None if settings.own_file else settings.items, "tokenizer": settings.tokenizer}
+        of_model["out"] = settings.out if setting == "model" else None
+    return open_model(name, **of_model, device=settings.device, threads=settings.threads, setting=setting)
+
+
+def _open_first(settings: EvalSettings) -> OpenedModel:
+    """Open the model that is tested, and print its name, step and device."""
     if settings.is_external:
-        items = None if settings.own_file else settings.items
-        opened = open_model(str(settings.model), items=items, tokenizer=settings.tokenizer, out=settings.out, **machine)
+        opened = _open(str(settings.model), "model", settings)
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
         setting = "model" if settings.run is None else "run"
-        opened = open_model(find_run(getattr(settings, setting), setting), **machine)
+        opened = _open(str(find_run(getattr(settings, setting), setting)), setting, settings)
         line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
         if is_locked(opened.folder):
             line += " (it is still in training)"
@@ -111,8 +116,6 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     # The folder is locked before minutes of work begin.
     with results_folder(opened, log, subfolder) as folder:
         result = probe_source(opened, source, config)
-        if settings.path and not opened.is_external:
-            result = _with_confirmed(result, source, config)
         try:
             if folder is not None:
                 texts = [] if subfolder else read_texts(opened.folder)
@@ -120,29 +123,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         finally:  # minutes of work are shown on a full disk too
             log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
     if folder is not None and log is print:
-        show_page(folder / PAGE, in_browser=settings.open)
-
-
-def _with_confirmed(result: ProbeResult, source: Source, config: ProbeConfig) -> ProbeResult:
-    """Return a result on another text with tests of the heads that were chosen on the run's own validation text."""
-    earlier, _ = read_results(result.opened)
-    confirmed: list[Finding] = []
-    missing = list(result.results.missing)
-    if earlier is None:
-        missing.append("heads chosen on the run's own validation text: run eval.py without path= first")
-
-    # Only the heads that decide the next word, on passages of the text itself
-    passages = [i for i, pair in enumerate(source.items.pairs) if pair.part != EARLIER]
-    for finding in earlier.findings if earlier else ():
-        if finding.outcome == "edge":
-            question = QUESTIONS[finding.question]
-            items = source.items.take(i for i in passages if source.items.pairs[i].question == question.name)
-            try:
-                confirmed.append(confirm(result.opened.model, items, question, finding.judged.heads, config))
-            except UserError as problem:
-                missing.append(str(problem))
-    results = replace(result.results, confirmed=confirmed, missing=missing)
-    return replace(result, results=results.rounded())
+        print_address(folder / PAGE)
 
 
 def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
@@ -179,17 +160,8 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
-    model = str(settings.before)
     own_file = settings.own_file
-    is_run = (Path(model) / "checkpoints").is_dir()
-    before = open_model(
-        model,
-        items=None if is_run or own_file else settings.items,
-        tokenizer=None if is_run else settings.tokenizer,
-        device=settings.device,
-        threads=settings.threads,
-        setting="before",
-    )
+    before = _open(str(settings.before), "before", settings)
     print(printable(f"compared with {before.source}"), flush=True)
     name = folder_name(f"{before.name}_{Path(own_file).stem}" if own_file else before.name)
 
@@ -247,7 +219,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
             content = page_content(opened, results, *records, texts, missing, settings.live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     if folder is not None:
-        show_page(folder / PAGE, in_browser=settings.open, sentence="yours-1")
+        print_address(folder / PAGE, "#yours-1")
 
 
 def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
@@ -255,11 +227,9 @@ def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int
     nouns = {}
     for note in notes:
         # A head is read at the pronoun, and at the word that decides its meaning.
-        for span in (note.span, note.clue):
-            if span:
-                row = 1 + text.word_spans.index(span)
-                earlier = dict.fromkeys(text.words[:row])
-                nouns[row] = [word for word in earlier if word in REFERENTS or word in note.candidates]
+        for span in note.read_at:
+            row = 1 + text.word_spans.index(span)
+            nouns[row] = [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS]
     return nouns
 
 

@@ -206,18 +206,17 @@ def open_external(
     facts = asdict(external.facts)
 
     # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = facts["commit"] is not None
+    is_of_hub = external.facts.commit is not None
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
-    folder = _results_folder(short, stories, out)
-    _check_results_folder(folder, owner)
+    opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)
+    _check_results_folder(opened.folder, owner)
 
     # The observed attention must be what the model computes.
     try:
         _check_attention(external.view)
     except ValueError as error:
         raise UserError(f"{setting}={name}: {error}") from None
-    opened = _external(external.view, external.tokenizer, external.bos_id, short, folder, stories, facts)
     environment = {"model": name, **{fact: facts[fact] for fact in ("model_type", "sha256", "commit", "transformers")}}
     return replace(opened, source=name, owner=owner, environment=environment)
 
@@ -252,43 +251,40 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
         "source": "python", "model_type": kind, "n_layer": model.n_layer, "n_head": model.n_head, "d_model": width,
         "context_length": model.context_length, "vocab_size": model.vocab_size,
     }  # fmt: skip
-    folder = _results_folder(kind, stories, out)
-    return _external(model, *read, kind, folder, stories, facts)
+    return _external(model, read, kind, out, stories, facts)
 
 
 def _external(
     model: Any,
-    tokenizer: Tokenizer,
-    bos_id: int,
+    reader: tuple[Tokenizer, int],
     name: str,
-    folder: Path,
+    out: str | None,
     stories: DataConfig | None,
     facts: Mapping[str, Any],
 ) -> LabModel:
-    """Return a model of another program as an opened one; `facts` are what results say about it."""
+    """Return a model of another program as an opened one.
+
+    `reader`: the tokenizer and the start token; `facts`: what results say about it.
+    """
+    items = _ENGLISH if stories is None else "stories"
+    default = name.replace("/", "--") + ("" if stories is None else "-stories")
     module = getattr(model, "model", getattr(model, "module", None))
     kind = facts["model_type"]
     return LabModel(
-        folder=folder,
+        folder=_EXTERNAL_RESULTS / default if out is None else Path(out),
         name=name,
         source=name,
         model=model,
         untrained=lambda seed: model.untrained(_UNTRAINED_SEED + seed),
-        tokenizer=tokenizer,
-        bos_id=bos_id,
+        tokenizer=reader[0],
+        bos_id=reader[1],
         data=stories,
         data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories, Path()),
-        shape={"name": name, "items": _ENGLISH if stories is None else "stories", **facts},
+        shape={"name": name, "items": items, **facts},
         n_parameters=n_parameters(module) if isinstance(module, nn.Module) else 0,
         departures=() if kind == "llama" else (f"model_type={kind}",),
         environment={"model": name},
     )
-
-
-def _results_folder(name: str, stories: DataConfig | None, out: str | None) -> Path:
-    """Return the folder for results about a model of another program."""
-    default = name.replace("/", "--") + ("" if stories is None else "-stories")
-    return _EXTERNAL_RESULTS / default if out is None else Path(out)
 
 
 def _folder_name(folder: Path) -> str:

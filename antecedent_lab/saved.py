@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -122,9 +121,6 @@ def read_history(opened: OpenedModel) -> WeightHistory | None:
     return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
 
 
-def show_page(page: Path, *, in_browser: bool, sentence: str = "") -> None:
-    """Print the address of a page and, if wanted, open it at a sentence."""
-    address = page.resolve().as_uri() + (f"#{sentence}" if sentence else "")
-    print(f"\nreport {address}", flush=True)
-    if in_browser and not webbrowser.open(address):
-        print("note: no browser found; open the address above in one")
+def print_address(page: Path, place: str = "") -> None:
+    """Print the address of a page, or of a `place` in it, which begins with #."""
+    print(f"\nreport {page.resolve().as_uri()}{place}", flush=True)

@@ -11,11 +11,11 @@ from data.corpus import Corpus, load_stories, split_documents
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question
 from data.pairs import Items, LinkedText, link_pairs
-from data.passages import Passage, passages_in, sections, with_two
+from data.passages import passages_in, sections, with_two
 from data.place import MIN_FITTED, fit_place_rule
 from data.stories import GENERATOR_VERSION, leakage
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
-from probe.config import Holdouts, ProbeConfig
+from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import (
     DEV,
@@ -49,22 +49,20 @@ def source_of(
 ) -> Source:
     """Return the questions of `own_file`, else of the English text of `path`, else of the training data.
 
-    An external model gets the stories if it was opened with them, else the text that comes with the project.
+    An external model gets the stories if it was opened with them, else the text that comes with the project. UserError
+    if the model cannot read the items.
     """
     if own_file is not None:
-        return own_source(opened, load_question(Path(own_file)))
+        return _own_source(opened, load_question(Path(own_file)))
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
-        return story_source(opened, corpus, config)
-    return text_source(opened, corpus, path, config)
+        return _story_source(opened, corpus)
+    return _text_source(opened, corpus, path, config)
 
 
-def story_source(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> Source:
-    """Return the stories; UserError if an external model cannot read them."""
+def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
     dev_stories = load_stories(corpus, "dev")
     test_stories = load_stories(corpus, "test")
-    if config.holdouts is Holdouts.all:
-        test_stories += load_stories(corpus, "test_others")
     dev = link_pairs(dev_stories, opened.tokenizer, opened.bos_id, names_of)
     test = link_pairs(test_stories, opened.tokenizer, opened.bos_id, names_of)
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}
@@ -75,10 +73,10 @@ def story_source(opened: OpenedModel, corpus: Corpus, config: ProbeConfig) -> So
         warnings = [_UNKNOWN_TRAINING, *check_items(opened, dev + test)]
     else:
         data |= leakage(split_documents(corpus, corpus.train), test_stories)
-    return Source("", list(STORY_QUESTIONS), with_dev(dev, test), data, [], warnings)
+    return Source("", list(STORY_QUESTIONS), with_dev(dev, test), data, warnings=warnings)
 
 
-def text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig) -> Source:
+def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig) -> Source:
     """Return the passages of English text: of `path`, of a run's validation text, or of the shipped one."""
     if path is None and corpus is not None:
         texts = split_documents(corpus, corpus.validation)
@@ -91,14 +89,18 @@ def text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, co
     for kind, question in PASSAGE_QUESTIONS.items():
         passages = passages_in(documents, kind)
         items += passages_of(opened.model, reader, question, passages, config)
-        if question.name in WHOSE_QUESTIONS:
-            training = _training_passages(corpus, kind)
-            if len(training) < MIN_FITTED:
-                few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
-                warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
-                continue
-            passages += _unseen_passages(kind) if _reads_shipped_text(corpus, path) else []
-            items += whose_passages_of(opened.model, reader, question, passages, fit_place_rule(training), config)
+        if question.name not in WHOSE_QUESTIONS:
+            continue
+        # Whom the author means is asked beyond a rule of place, which is fitted to the training text.
+        training = with_two(passages_in(_training_documents(corpus), kind))
+        if len(training) < MIN_FITTED:
+            few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
+            warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
+            continue
+        if _reads_shipped_text(corpus, path):
+            unseen = sections(read_documents([UNSEEN_TEXT]))
+            passages += passages_in([(f"unseen {name}", text) for name, text in unseen], kind)
+        items += whose_passages_of(opened.model, reader, question, passages, fit_place_rule(training), config)
 
     # A text of its own has a name and a folder.
     source_name = ""
@@ -109,31 +111,20 @@ def text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, co
     return Source(source_name, list(PASSAGE_QUESTIONS.values()), items, data, documents, warnings)
 
 
-def _training_passages(corpus: Corpus | None, kind: str) -> list[Passage]:
-    """Return the passages with two people of a run's training text, or of the one that comes with the project."""
+def _training_documents(corpus: Corpus | None) -> list[tuple[str, str]]:
+    """Return documents of a run's training text, or of the one that comes with the project."""
     if corpus is None:
-        texts = read_documents([SHIPPED_TRAINING_TEXT])
-    else:
-        texts = split_documents(corpus, replace(corpus.train, tokens=corpus.train.tokens[:_FITTED_TOKENS]))
-    return with_two(passages_in(sections(texts), kind))
-
-
-def _unseen_passages(kind: str) -> list[Passage]:
-    """Return the passages of the text for testing only, with names of their documents that no other text has."""
-    documents = sections(read_documents([UNSEEN_TEXT]))
-    return passages_in([(f"unseen {name}", text) for name, text in documents], kind)
+        return sections(read_documents([SHIPPED_TRAINING_TEXT]))
+    return sections(split_documents(corpus, replace(corpus.train, tokens=corpus.train.tokens[:_FITTED_TOKENS])))
 
 
 def _reads_shipped_text(corpus: Corpus | None, path: str | None) -> bool:
     """Return whether the passages are of the text that comes with the project, as those for testing only."""
-    if path is not None or corpus is None:
-        return path is None
-    training = Path(getattr(corpus.config, "path", ""))
-    return training.parts[-2:] == SHIPPED_TRAINING_TEXT.parts[-2:]
+    training = SHIPPED_TRAINING_TEXT if corpus is None else Path(getattr(corpus.config, "path", ""))
+    return path is None and training.parts[-2:] == SHIPPED_TRAINING_TEXT.parts[-2:]
 
 
-def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
-    """Return the texts of a question of the user's own; UserError if the model cannot read them."""
+def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     texts = [*own.dev, *own.test]
     for text in texts:
         _check_text(opened, text, own.places[text.text])
@@ -145,7 +136,7 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
 
     question = question_of_file(own.name, own.description, own.link, own.guards_off, own.file)
     data = {"fingerprint": _fingerprint_of(map(repr, texts))}
-    return Source(own.name, [question], dev.named(DEV) + test, data, [], [*warnings, *own.notes()])
+    return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
 
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:

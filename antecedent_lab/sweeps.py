@@ -16,7 +16,7 @@ from probe.config import ProbeConfig
 from probe.results import ProbeResults
 from probe.seeds import SeedsResult, SweepRun, over_seeds
 from probe.variants import Comparison, by_variant, compare_runs
-from report.sweep_tables import comparison_csv, comparison_markdown, seeds_markdown
+from report.sweep_tables import comparison_markdown, seeds_markdown
 from training.command_line import program_command
 from training.files import lock, write_files
 from training.metrics import Metrics, load_metrics
@@ -56,7 +56,7 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
             name = "compare"
             content = to_json(compare_runs(records, standard, notes))
             variants: Comparison = from_json(Comparison, content, "compare.json")
-            tables = {"compare.md": comparison_markdown(variants), "compare.csv": comparison_csv(variants)}
+            tables = {"compare.md": comparison_markdown(variants)}
         else:
             name = "seeds"
             content = to_json(over_seeds(records, notes))

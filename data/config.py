@@ -30,14 +30,12 @@ class RowsKind(Enum):
 
 
 # Settings of earlier versions at values without effect: runs have them in config.json, and fingerprints count them.
-REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0} | dict.fromkeys(
-    (
-        "share_state", "share_attribute_before", "share_attribute_after", "share_ownership_before",
-        "share_ownership_after", "share_ownership_object", "share_several_pronouns", "share_ambiguous",
-        "share_pronoun_first", "share_plural", "share_told_gender",
-    ),
-    0.0,
-)  # fmt: skip
+REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0, "skew": 0.5}
+for _family in (
+    "state attribute_before attribute_after ownership_before ownership_after ownership_object several_pronouns "
+    "ambiguous pronoun_first plural told_gender"
+).split():
+    REMOVED_SETTINGS[f"share_{_family}"] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +48,6 @@ class StoriesConfig:
     n_validation_stories: int = _setting("stories of the same mix, for the validation loss", low=4)
     n_test_frames: int = _setting("frames per plot and hold-out; half as many for choosing heads", low=1)
     n_test_pairs: int = _setting("pairs of nouns per frame", low=1)
-    skew: float = _setting(
-        "probability that a training pronoun refers to the first noun; 0.5: position is no clue", above=0, below=1
-    )
     # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
     share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')

@@ -90,7 +90,8 @@ class OwnQuestion:
         """Return blocks and clusters of both parts, and the smallest p that is possible with `n_flips` sign flips."""
         lines = [f"{self.name}: {self.description}"]
         for part, texts in (("dev", self.dev), ("test", self.test)):
-            lines.append(f"{part:5}{len(texts) // len(_CELLS):5,} blocks: {_counted(_n_clusters(texts))}")
+            clusters = "{} frames, {} and {} words".format(*_n_clusters(texts))
+            lines.append(f"{part:5}{len(texts) // len(_CELLS):5,} blocks: {clusters}")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if min(_n_clusters(self.test)) < ENOUGH:
@@ -122,14 +123,16 @@ def load_question(path: Path) -> OwnQuestion:
     parts = _parts(blocks)
     _check_names(blocks)
     texts: dict[str | None, list[LinkedText]] = {"dev": [], "test": [], None: []}
+    n_patterns = 0
     for part, block in zip(parts, blocks, strict=True):
         texts[part] += [replace(row.text, holdout=_HOLDOUTS[part]) for row in block]
+        if part is not None:
+            first, second, third, fourth = map(_start, block)
+            n_patterns += (first != second) + (third != fourth)
     dev = texts["dev"]
     test = texts["test"]
     n_left_out = parts.count(None)
     _check_parts(path, dev, test, n_left_out)
-    starts = {row.text.text: _start(row) for row in rows}
-    both = [starts[text.text] for text in [*dev, *test]]
     return OwnQuestion(
         file=str(path),
         name=header.question or path.stem,
@@ -139,7 +142,7 @@ def load_question(path: Path) -> OwnQuestion:
         dev=dev,
         test=test,
         n_left_out=n_left_out,
-        n_patterns=sum(first != second for first, second in zip(both[::2], both[1::2], strict=True)),
+        n_patterns=n_patterns,
         places={row.text.text: row.where for row in rows},
     )
 
@@ -247,10 +250,10 @@ def _parts(blocks: Sequence[Sequence[_Row]]) -> list[str | None]:
     """Return the part of each block, None if its words and its frame are of both; UserError if one is no block."""
     for block in blocks:
         _check_block(block)
-    given = [block[0].values.split for block in blocks]
-    names = [Names(block[0].text.frame, *block[0].text.pair.split()) for block in blocks]
-    free = iter(divided([name for name, split in zip(names, given, strict=True) if split is None]))
-    return [split or next(free) for split in given]
+    lines = [block[0].values for block in blocks]  # the lines of a block share what decides
+    free = [Names(line.frame, *line.words) for line in lines if line.split is None]
+    parts = iter(divided(free))
+    return [line.split or next(parts) for line in lines]
 
 
 def _check_block(rows: Sequence[_Row]) -> None:
@@ -278,10 +281,6 @@ def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
     """Return the numbers of frames, and of words of each side."""
     words = [text.pair.split() for text in texts]
     return len({text.frame for text in texts}), len({first for first, _ in words}), len({second for _, second in words})
-
-
-def _counted(clusters: tuple[int, int, int]) -> str:
-    return "{} frames, {} and {} words".format(*clusters)
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:

@@ -164,8 +164,11 @@ class Items:
         """Return the pairs as those of another part."""
         return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
 
+    def where(self, is_kept: Callable[[Pair], bool]) -> "Items":
+        return Items([pair for pair in self.pairs if is_kept(pair)], self.left_out)
+
     def comparable(self) -> "Items":
-        return Items([pair for pair in self.pairs if pair.is_comparable], self.left_out)
+        return self.where(lambda pair: pair.is_comparable)
 
     def clusterings(self, n_values: int | None = None) -> list[np.ndarray]:
         """Return the clusters of N values for the tests, three labels each: one value for each pair, or each block.

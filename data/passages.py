@@ -74,6 +74,10 @@ class Passage:
         """Whether an entity of each class is mentioned."""
         return all(self.entities)
 
+    def surfaces(self, side: int) -> list[str]:
+        """Return the text of each mention of a class."""
+        return [self.text[start:end] for start, end in self.mentions[side]]
+
 
 @dataclass(frozen=True, slots=True)
 class Twin:
@@ -194,8 +198,7 @@ class Counterparts:
         self._rng = np.random.default_rng(seed)
         counts = Counter[str]()
         for passage in passages:
-            for group in passage.mentions:
-                counts.update(passage.text[start:end] for start, end in group)
+            counts.update(passage.surfaces(0) + passage.surfaces(1))
 
         # The names of each side by number of tokens, and all of them as 0; all known names if none is frequent
         self._names: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -211,7 +214,7 @@ class Counterparts:
             return _other_numbers(passage)
 
         # Two names with as many tokens change places.
-        sides = [_surfaces(passage, side) for side in (0, 1)]
+        sides = [sorted({*passage.surfaces(side)}) for side in (0, 1)]
         if len(sides[0]) == len(sides[1]) == 1:
             (name,), (counterpart,) = sides
             are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
@@ -232,11 +235,6 @@ class Counterparts:
     def _name(self, name: str, side: int) -> str:
         pool = self._names.get((side, self._n_tokens(name))) or self._names[side, 0]
         return pool[int(self._rng.integers(len(pool)))]
-
-
-def _surfaces(passage: Passage, side: int) -> list[str]:
-    """Return the texts of the mentions of one class, each once."""
-    return sorted({passage.text[start:end] for start, end in passage.mentions[side]})
 
 
 def _counterpart(surface: str) -> str | None:

@@ -8,7 +8,7 @@ the story have no features of their own, but a few that show the form of a sente
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import combinations
 
 import numpy as np
 from scipy import optimize, special
@@ -112,7 +112,9 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     The names are the most frequent of each gender that have the same number of tokens (`n_tokens`), up to N_NAMES. A
     person who is no name ("the king") keeps the noun.
     """
-    counts = Counter(passage.text[slice(*span)] for passage in passages for span in chain(*passage.mentions))
+    counts = Counter[str]()
+    for passage in passages:
+        counts.update(passage.surfaces(0) + passage.surfaces(1))
     by_length: dict[int, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for name, _ in counts.most_common():
         for side, known in enumerate(_NAMES):
@@ -123,15 +125,15 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     rng = np.random.default_rng(seed)
     found = []
     for passage, place in zip(passages, rule.log_odds(passages).tolist(), strict=True):
-        drawn = [pool[int(rng.integers(min(N_NAMES, len(pool))))] if pool else "" for pool in pools]
-        surfaces = [{passage.text[slice(*span)] for span in group} for group in passage.mentions]
         replacements = dict[str, str]()
         entities = list(passage.entities)
-        for side, names in enumerate(surfaces):
-            is_name = bool(drawn[side]) and names <= _NAMES[side]  # a text may have names of one gender only
-            replacements |= {name: drawn[side] if is_name else name for name in names}
-            if is_name:
-                entities[side] = drawn[side].lower()
+        for side, pool in enumerate(pools):
+            names = {*passage.surfaces(side)}
+            replacements |= dict(zip(names, names, strict=True))
+            drawn = pool[int(rng.integers(min(N_NAMES, len(pool))))] if pool else ""
+            if drawn and names <= _NAMES[side]:  # a text may have names of one gender only
+                replacements |= dict.fromkeys(names, drawn)
+                entities[side] = drawn.lower()
         new = make_twin(passage, replacements)
         assert new is not None  # without earlier pronouns there is always one
         first, second = (tuple(map(new.moved, group)) for group in passage.mentions)

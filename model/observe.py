@@ -49,9 +49,8 @@ def _at_site(change: Change | None, site: Tensor) -> Change | None:
         return None
 
     def apply(values: Tensor) -> Tensor:
-        rows = torch.arange(len(site), device=site.device)
         edited = values.clone()
-        edited[rows, site] = change(values[rows, site])
+        edited[torch.arange(len(site), device=site.device), site] = change(at_positions(values, site))
         return edited
 
     return apply
@@ -144,6 +143,14 @@ def check_tokens(tokens: Tensor, longest: int, vocab_size: int, positions: Tenso
         raise UserError(f"positions: must be from 0 to {tokens.shape[1] - 1}, the last token of the longest text")
 
 
+def at_positions(values: Tensor, positions: Tensor | None) -> Tensor:
+    """Return `values` [B, T, ...] at `positions` [B] as [B, ...], or at [B, n] as [B, n, ...]; None: all."""
+    if positions is None:
+        return values
+    rows = torch.arange(len(values), device=values.device)
+    return values[rows if positions.ndim == 1 else rows[:, None], positions]
+
+
 def _are_whole(values: object) -> bool:
     return isinstance(values, Tensor) and values.dtype in (torch.int64, torch.int32)
 
@@ -173,7 +180,6 @@ class SitePass:
         self._model = model
         self._tokens = tokens
         self._site = site
-        self._rows = torch.arange(len(site), device=site.device)
         self._streams = model.residual_stream(tokens)
 
     def logits(self, edits: Sequence[SiteEdit] = ()) -> Tensor:
@@ -193,12 +199,12 @@ class SitePass:
         records = []
         for record in self._model.record(self._tokens, self._site[:, None]):
             weights = record.scores[:, :, 0].softmax(-1)  # [B, H, T]
-            records.append(SiteRecord(weights, record.head_output[self._rows, :, self._site]))
+            records.append(SiteRecord(weights, at_positions(record.head_output.transpose(1, 2), self._site)))
         return records
 
     def final_stream(self) -> Tensor:
         """Return the unedited residual stream [B, D] at the site after the last layer."""
-        return self._streams[-1][self._rows, self._site]
+        return at_positions(self._streams[-1], self._site)
 
 
 class TransformerView(ObservableModel):
@@ -234,10 +240,7 @@ class TransformerView(ObservableModel):
         for layer, block in enumerate(self.model.layers()[first:], first):
             is_edited = any(edit.layer == layer for edit in edits)
             x = _edited_block(block, x, layer, edits) if is_edited else block(x)
-        if positions is not None:
-            rows = torch.arange(len(x), device=x.device)
-            x = x[rows if positions.ndim == 1 else rows[:, None], positions]  # [B, D] or [B, n, D]
-        return self.model.unembed(x).float()
+        return self.model.unembed(at_positions(x, positions)).float()
 
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -305,16 +308,15 @@ class TransformerSitePass(SitePass):
         self._streams = list[Tensor]()  # [B, 1, D] at the site before each layer and after the last
 
         # The unedited pass over all positions.
-        rows = torch.arange(len(site), device=site.device)
         x = view.model.embed(tokens)  # [B, T, D]
         for block in view.model.layers():
-            self._streams.append(x[rows, site][:, None])
+            self._streams.append(at_positions(x, site[:, None]))
             query, key, value = block.attention.project(block.norm_1(x))
             self._keys.append(key)
             self._values.append(value)
             x = x + block.attention.merge_heads(block.attention.weighted_values(query, key, value))
             x = x + block.mlp(block.norm_2(x))
-        self._streams.append(x[rows, site][:, None])
+        self._streams.append(at_positions(x, site[:, None]))
 
     @torch.no_grad()
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from data.errors import UserError
-from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits, check_edits, check_tokens
+from model.observe import (
+    HeadEdit,
+    HeadWeights,
+    LayerRecord,
+    ObservableModel,
+    apply_edits,
+    at_positions,
+    check_edits,
+    check_tokens,
+)
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads
 
@@ -56,10 +65,7 @@ class OwnModel(ObservableModel):
         check_tokens(tokens, self.context_length, self.vocab_size, positions)
         check_edits(self, edits)
         logits, _, _ = self._pass(tokens, edits)
-        if positions is None:
-            return logits
-        rows = torch.arange(len(tokens), device=tokens.device)
-        return logits[rows if positions.ndim == 1 else rows[:, None], positions]
+        return at_positions(logits, positions)
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         check_tokens(tokens, self.context_length, self.vocab_size)

@@ -27,6 +27,7 @@ from model.observe import (
     SitePass,
     SiteRecord,
     apply_edits,
+    at_positions,
     check_edits,
     check_tokens,
     of_words,
@@ -215,25 +216,11 @@ class TransformersView(ObservableModel):
         edits: Sequence[HeadEdit] = (),
         streams: Sequence[Tensor] | None = None,
     ) -> Tensor:
+        check_tokens(tokens, self.model.config.max_position_embeddings, self.vocab_size, positions)
         check_edits(self, edits)
         first = min((edit.layer for edit in edits), default=self.n_layer) if self.starts_late and streams else 0
-        with self.starting_at(first, streams[first] if streams else None):
-            if positions is None:
-                return self._run(self.model, tokens, _Pass(edits)).logits
-            return self._logits_at(tokens, positions, _Pass(edits))
-
-    def _logits_at(self, tokens: Tensor, positions: Tensor, current: _Pass) -> Tensor:
-        """Return the logits [B, V] at `positions` [B], or [B, n, V] at [B, n]; the output layer computes no others."""
-        check_tokens(tokens, self.model.config.max_position_embeddings, self.vocab_size, positions)
-        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        places = positions.reshape(len(tokens), -1)  # [B, n]
-
-        def select(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-            return (inputs[0][rows, places],)
-
-        with self.model.get_output_embeddings().register_forward_pre_hook(select):
-            logits: Tensor = self._run(self.model, tokens, current).logits
-        return logits if positions.ndim > 1 else logits[:, 0]
+        with self.starting_at(first, streams[first] if streams else None), self.answering_at(positions):
+            return self._run(self.model, tokens, _Pass(edits)).logits
 
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
         """Return a pass over the site alone, unless this model gives other logits that way."""
@@ -270,6 +257,11 @@ class TransformersView(ObservableModel):
         """Let passes begin at the layer `first` with the residual stream `stream` [B, T, D]; 0: as usual."""
         output = (stream,) if self._returns_tuple else stream
         return _replaced(self._layers[:first], lambda *_, **__: output)
+
+    def answering_at(self, positions: Tensor | None) -> AbstractContextManager[Any]:
+        """Let the output layer compute the logits at `positions` [B] or [B, n] only; None: at all."""
+        layer = self.model.get_output_embeddings()
+        return layer.register_forward_pre_hook(lambda _, inputs: (at_positions(inputs[0], positions),))
 
     def answering(self, words: Tensor) -> AbstractContextManager[None]:
         """Let the output layer compute the logits of `words` [B, n] only, in passes over one token of each text."""
@@ -343,14 +335,13 @@ class TransformersSitePass(SitePass):
     """The site's logits from keys and values of one unedited pass, for models that mix positions in attention only."""
 
     def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
-        rows = torch.arange(len(site), device=site.device)
         self._view = view
         self._site = site
-        self._tokens = tokens[rows, site]  # [B]
+        self._tokens = at_positions(tokens, site)  # [B]
         unedited = _Pass(site=site)
-        with view.keeping_streams() as streams:
-            self._clean = view._logits_at(tokens, site, unedited).float()  # [B, V]
-        self._streams = [stream[rows, site] for stream in streams]  # L + 1 times [B, D]
+        with view.keeping_streams() as streams, view.answering_at(site):
+            self._clean = view._run(view.model, tokens, unedited).logits.float()  # [B, V]
+        self._streams = [at_positions(stream, site) for stream in streams]  # L + 1 times [B, D]
         self._sites = unedited.sites
 
     def agrees(self) -> bool:

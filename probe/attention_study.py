@@ -4,30 +4,27 @@ For each question a head is chosen on dev, tested once on every part of the test
 heads of all models are measured once for all questions. Axes: N_b blocks, L layers, H heads per layer.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from data.errors import UserError
-from data.pairs import Cell, Items
+from data.pairs import Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.batches import Progress
+from probe.behaviour import answer_values
 from probe.config import ProbeConfig
 from probe.contract import check_contract
-from probe.edits import PASS_ERROR, curve_of, grown, measure_margins, screened
+from probe.edits import PASS_ERROR, Sets, alone, curve_of, grown, measure_margins, screened
 from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
-from probe.results import Estimate, Finding, Grid, Head, Part, Shown, Tested
+from probe.results import Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratio, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, exclusions_of, judged, unit_of
-from probe.weights import entropies, head_types, ov_auc, score_asymmetry
+from probe.weights import head_types, ov_auc
 
-MAX_CONTROL_HEADS = 20
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
 MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
 N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
@@ -35,7 +32,6 @@ N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
-N_TEXTS = 256  # for the entropies
 _EDITS = ("swap", "cut_meant", "cut_other", "zero", "restored")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
@@ -50,8 +46,8 @@ class _Context:
     head_types: dict[str, np.ndarray]  # [L, H] by type
     config: ProbeConfig
 
-    def types_of(self, head: Head) -> dict[str, float]:
-        return {name: float(grid[head]) for name, grid in self.head_types.items()}
+    def of(self, question: Question, part: str) -> HeadScores:
+        return self.trained.of(question.name, part)
 
 
 def study_attention(
@@ -61,8 +57,8 @@ def study_attention(
     questions: Sequence[Question],
     config: ProbeConfig,
     progress: Progress,
-) -> tuple[list[Finding], HeadScores, dict[str, float], dict[str, Grid]]:
-    """Return the findings, what every head does at every pair, the instrument's errors, and grids of all heads.
+) -> tuple[list[Finding], HeadScores, dict[str, float]]:
+    """Return the findings, what every head does at every pair, and the instrument's errors.
 
     `untrained` are models of the same shape, consumed one at a time; each chooses its own best head on dev. UserError
     if the recorded attention is not the attention the model uses, so that nothing may be reported.
@@ -71,13 +67,13 @@ def study_attention(
     progress("the heads at all texts", 0.0)
     trained = measure_heads(model, items, config.tokens_per_batch)
     names = {question.name for question in questions}
-    needed = Items([pair for pair in items.pairs if pair.question in names and pair.part in (DEV, HEADLINE)])
+    needed = items.where(lambda pair: pair.question in names and pair.part in (DEV, HEADLINE))
     of_untrained = []
     for number, untrained_model in enumerate(untrained, 1):
         progress("untrained models", number / (1 + config.n_untrained))
         of_untrained.append(measure_heads(untrained_model, needed, config.tokens_per_batch))
-    tested_cells = Items([pair for pair in items.pairs if pair.part != DEV]).cells
-    contract = check_contract(model, tested_cells) | _check_undecided(trained)
+    tested = items.where(lambda pair: pair.part != DEV)
+    contract = check_contract(model, tested.cells) | _check_undecided(trained)
 
     # One question after the other
     types = head_types(model, items.cells[0].tokens[0], config.seed)
@@ -86,20 +82,14 @@ def study_attention(
     for number, question in enumerate(questions):
         progress(question.name, number / len(questions))
         findings.append(_study(question, context))
-
-    # What does not depend on a question
-    grids = {"entropy": entropies(model, _texts_of_one_length(tested_cells)).tolist()}
-    asymmetry = score_asymmetry(model)
-    if asymmetry is not None:
-        grids["asymmetry"] = asymmetry.tolist()
-    return findings, trained, contract, grids
+    return findings, trained, contract
 
 
 def _study(question: Question, context: _Context) -> Finding:
     """Choose the head on dev, test it on every part, edit it, and judge it on the headline."""
     # Choose on dev; the rules are fitted there too.
     config = context.config
-    dev = context.trained.of(question.name, DEV)
+    dev = context.of(question, DEV)
     head = best_head(dev.scores())
     rules = fit_rules(dev.items)
 
@@ -107,8 +97,8 @@ def _study(question: Question, context: _Context) -> Finding:
     by_part = {}
     for name in context.trained.items.parts(question.name):
         if name != DEV:
-            by_part[name] = _score_part(context.trained.of(question.name, name), head, rules, config)
-    tested = context.trained.of(question.name, HEADLINE)
+            by_part[name] = _score_part(context.of(question, name), head, rules, config)
+    tested = context.of(question, HEADLINE)
     scores = tested.scores()
     p_values, smallest_p = _p_values(scores, tested.items, config)
 
@@ -123,6 +113,8 @@ def _study(question: Question, context: _Context) -> Finding:
         values = _scored(tested.with_set(heads), SET, score_rules(rules, tested.items), config)
         values |= {name: Estimate(min(1.0, 2 * values[name].value)) for name in p_values}
         of_set = _tested(heads, values, 2 * smallest_p, question, context)
+    for name, part in by_part.items():
+        part.values.update(answer_values(context.model, context.of(question, name).items, config))
     grids: dict[str, Grid] = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
     return Finding(
         **question.words_of_findings,
@@ -130,7 +122,6 @@ def _study(question: Question, context: _Context) -> Finding:
         head=of_head,
         set=of_set,
         curve=curve,
-        all_heads_swap=of_all if curve else None,
         n=len(tested.items.cells),
         clusters=tested.items.n_clusters(),
         smallest_p=smallest_p,
@@ -138,17 +129,14 @@ def _study(question: Question, context: _Context) -> Finding:
         rules=by_part[HEADLINE].rules,
         grids=grids | {"p": p_values["p"].tolist()},
         parts=by_part,
-        head_type=context.types_of(head),
         examples=_median_block(tested, head),
     )
 
 
-def _tested(
-    heads: Sequence[Head], scored: Mapping[str, Estimate], smallest_p: float, question: Question, context: _Context
-) -> Tested:
+def _tested(heads: Sequence[Head], scored: Values, smallest_p: float, question: Question, context: _Context) -> Tested:
     """Return what a head does on the headline, or several together, judged; `scored` are its scores there."""
     # Weights on mentions, controls, edits and matrices
-    tested = context.trained.of(question.name, HEADLINE)
+    tested = context.of(question, HEADLINE)
     effects = _effects(heads, tested.items, context)
     values = {**scored, **_mass(heads, question, context), **effects}
     values["selectivity"] = Estimate(_selectivity(heads, question, context))
@@ -158,9 +146,10 @@ def _tested(
     # An excluded head excludes the set.
     exclusions = []
     for head in heads:
-        contrasts = {"contrast": tested.scores().contrast, "value_contrast": tested.rows.value_log_ratio}
-        of_head = {name: Estimate(float(contrast[:, *head].mean())) for name, contrast in contrasts.items()}
-        reasons = exclusions_of(question, context.types_of(head), of_head)
+        types = {name: float(grid[head]) for name, grid in context.head_types.items()}
+        contrast = float(tested.scores().contrast[:, *head].mean())
+        weighted = float(tested.rows.value_log_ratio[:, *head].mean())
+        reasons = exclusions_of(question, types, contrast, weighted)
         exclusions += [f"{head}: {reason}" if len(heads) > 1 else reason for reason in reasons]
     return judged(
         Tested(list(heads), values),
@@ -184,7 +173,7 @@ def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[s
     return p_values, max(pairs.smallest_p, contrasts.smallest_p)
 
 
-def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> dict[str, Estimate]:
+def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> Values:
     """Return the scores of one head, its lead over the best rule, and its p."""
     # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
     scores = tested.scores()
@@ -201,15 +190,13 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     """Return the scores of one head on a part of the items, with those of the rules."""
     of_rules = score_rules(rules, tested.items)
     values = _scored(tested, head, of_rules, config)
-    values["value_contrast"] = Estimate(float(tested.rows.value_log_ratio[:, *head].mean()))
     accuracies = sample_of(tested.items, tested.scores().accuracy)
     values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
     accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
-    n_texts = len(tested.items.cells)
-    return Part(n=n_texts, clusters=tested.items.n_clusters(), values=values, rules=accuracy_of_rules)
+    return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
 
 
-def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
+def _untrained(question: Question, context: _Context) -> Values:
     """Return the headline scores of the untrained models' own best dev heads: mean and range."""
     means: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
     for untrained in context.untrained:
@@ -220,11 +207,11 @@ def _untrained(question: Question, context: _Context) -> dict[str, Estimate]:
     return {name: mean_and_range(by_model) for name, by_model in means.items()}
 
 
-def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[str, Estimate]:
+def _mass(heads: Sequence[Head], question: Question, context: _Context) -> Values:
     """Return the weight on all mentions, and that without an antecedent relative to it, for the worst of the heads."""
-    linked = context.trained.of(question.name, HEADLINE).rows.mass
+    linked = context.of(question, HEADLINE).rows.mass
     values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
-    unlinked = context.trained.of(EMPTY.name, HEADLINE).rows.mass
+    unlinked = context.of(EMPTY, HEADLINE).rows.mass
     if len(unlinked):
         shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
         values["unlinked_share"] = Estimate(max(shares))
@@ -233,8 +220,8 @@ def _mass(heads: Sequence[Head], question: Question, context: _Context) -> dict[
 
 def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -> float:
     """Return how much better the best head is than with random labels, or a set, which these may choose too."""
-    dev = context.trained.of(question.name, DEV)
-    test = context.trained.of(question.name, SAME_WORDS)
+    dev = context.of(question, DEV)
+    test = context.of(question, SAME_WORDS)
     if not test.items.pairs:
         # A file of the user's own has no test items with these words: every second dev block of each pair of words
         names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
@@ -250,34 +237,23 @@ def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -
 # Edits
 
 
-def _effects(heads: Sequence[Head], items: Items, context: _Context) -> dict[str, Estimate]:
+def _effects(heads: Sequence[Head], items: Items, context: _Context) -> Values:
     """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
     pairs = items.comparable()
     if not pairs.pairs:
         return {}
-    model = context.model
     config = context.config
-    margins = measure_margins(model, pairs, [heads], _EDITS, config.tokens_per_batch)
+    margins = measure_margins(context.model, pairs, [heads], _EDITS, config.tokens_per_batch)
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
     # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
     for name in (*_EDITS, "specificity"):
         values[name] = estimate_ratio(margins.lost(name)[:, 0], margins.total, pairs, config)
-
-    # The same swap of other heads of the layer
-    layer, head = heads[0]
-    other_heads = np.delete(np.arange(model.n_head), head)
-    drawn = np.sort(np.random.default_rng(config.seed).permutation(other_heads)[:MAX_CONTROL_HEADS])
-    if len(drawn) and len(heads) == 1:
-        controls = [[Head(layer, control)] for control in drawn.tolist()]
-        of_controls = measure_margins(model, pairs, controls, ["swap"], config.tokens_per_batch).lost("swap")
-        swaps = of_controls.mean(axis=0) / margins.total.mean()
-        values["control_heads"] = mean_and_range(swaps.tolist())
     return values
 
 
-def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tuple[Head, float, Estimate]], float]:
+def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, float]:
     """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
     dev_pairs = dev.items.comparable()
     pairs = tested.comparable()
@@ -288,15 +264,15 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[list[tupl
     n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
     dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
 
-    def swaps(items: Items, sets: Sequence[Sequence[Head]]) -> tuple[np.ndarray, np.ndarray]:
+    def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
         margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
         return margins.swaps(signed_by_model=False)
 
     # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
     candidates = heads
     if len(heads) > MAX_CANDIDATES:
-        alone, _ = swaps(dev_pairs, [[head] for head in heads])
-        order = np.argsort(-alone.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
+        moved, _ = swaps(dev_pairs, alone(heads))
+        order = np.argsort(-moved.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
         candidates = [heads[i] for i in order]
     steps = grown(lambda sets: swaps(dev_pairs, sets), candidates, least_gain=MIN_GAIN)
     if not steps:
@@ -316,10 +292,7 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     middle = int(np.argsort(contrasts, kind="stable")[(len(contrasts) - 1) // 2])
     shown = []
     for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
-        for text, cell in zip(pair.texts, pair.cells, strict=True):
-            meant = list(map(list, cell.meant))
-            distractors = list(map(list, cell.not_meant))
-            shown.append(Shown(kind="median", text=text, query=cell.query, word="", meant=meant, other=distractors))
+        shown += [Shown.of("median", text, cell) for text, cell in zip(pair.texts, pair.cells, strict=True)]
     return shown
 
 
@@ -333,11 +306,3 @@ def _check_undecided(scores: HeadScores) -> dict[str, float]:
             if distances[question] > 0:  # the row has read later tokens
                 raise UserError(f"no report for this model: {question} is decided before its cue is read")
     return distances
-
-
-def _texts_of_one_length(cells: Sequence[Cell]) -> Tensor:
-    """Return up to N_TEXTS different, evenly spaced texts [B, T] of the most common length."""
-    texts = list(dict.fromkeys(cell.tokens for cell in cells))
-    [(length, _)] = Counter(map(len, texts)).most_common(1)
-    texts = [text for text in texts if len(text) == length]
-    return torch.tensor(texts[:: max(1, len(texts) // N_TEXTS)][:N_TEXTS])

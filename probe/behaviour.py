@@ -12,27 +12,21 @@ from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
 from probe.edits import answer_ids, answer_margins
-from probe.questions import UNDECIDED
-from probe.results import Answers
+from probe.results import Estimate, Values
 from probe.statistics import sample_of
 
 
-def behaviour_study(model: ObservableModel, items: Items, config: ProbeConfig) -> list[Answers]:
-    """Return accuracy and loss at the payoffs, by question and part, without sites where nothing is decided yet."""
-    results = []
-    for question, part in dict.fromkeys((pair.question, pair.part) for pair in items.pairs):
-        pairs = items.of(question, part).pairs
-        group = Items([pair for pair in pairs if None not in (pair.cells[0].payoff, pair.cells[1].payoff)])
-        if question in UNDECIDED or not group.pairs:
-            continue
-
-        # A tie counts half; both texts of a pair are in the same clusters.
-        margins, losses = measure_payoffs(model, group.cells, config.tokens_per_batch)
-        right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
-        accuracy = sample_of(group, right).mean(config)
-        known = mean_losses(losses, group.cells)
-        results.append(Answers(question=question, part=part, n=len(group.cells), accuracy=accuracy, **known))
-    return results
+def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> Values:
+    """Return the accuracy of the answers, and the resolved share if it is known; empty without payoffs."""
+    pairs = items.where(lambda pair: None not in (pair.cells[0].payoff, pair.cells[1].payoff))
+    if not pairs.pairs:
+        return {}
+    # A tie counts half; both texts of a pair are in the same clusters.
+    margins, losses = measure_payoffs(model, pairs.cells, config.tokens_per_batch)
+    right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
+    values = {"answer_accuracy": sample_of(pairs, right).mean(config)}
+    share = mean_losses(losses, pairs.cells)["resolved_share"]
+    return values if share is None else values | {"resolved_share": Estimate(share)}
 
 
 def measure_payoffs(
@@ -65,7 +59,8 @@ def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
     """
     loss = float(losses.mean())
     blind = bayes = share = None
-    if all(cell.surprisal for cell in cells):
-        blind, bayes = np.array([cell.surprisal for cell in cells]).mean(axis=0).tolist()  # as in ORACLES
+    surprisals = [cell.surprisal for cell in cells]
+    if all(surprisals):
+        blind, bayes = np.array(surprisals).mean(axis=0).tolist()  # as in ORACLES
         share = None if blind == bayes else (blind - loss) / (blind - bayes)
     return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}

@@ -1,7 +1,5 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
-from typing import Any
-
 from probe.questions import LEVELS, QUESTIONS, in_words_of
 from probe.results import Estimate, Finding, TestedModel
 from probe.statistics import MIN_SEEDS
@@ -39,15 +37,6 @@ def asked(finding: Finding) -> str:
     if finding.outcome == "whose":
         return _WHOSE
     return f"{_VERBS[finding.outcome][0]} {finding.link}"
-
-
-def card_of(finding: Finding, model: TestedModel) -> dict[str, Any]:
-    """Return the object of claims.json: the claim, the values behind it, and its limits."""
-    judged = finding.judged
-    card: dict[str, Any] = {"claim": claim_of(finding, model), "question": finding.question}
-    card |= {name: getattr(judged, name) for name in ("heads", "verdict", "level", "criteria", "reasons", "values")}
-    card |= {name: getattr(finding, name) for name in ("rules", "untrained", "n", "clusters")}
-    return card | {"model": model, "does_not_show": limits_of(finding, model)}
 
 
 def limits_of(finding: Finding, model: TestedModel) -> list[str]:

@@ -1,16 +1,8 @@
 """Settings of the probe; configs/eval/eval.yaml has the same defaults."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from data.setting_fields import check_limits, setting
-
-
-class Holdouts(StrEnum):
-    """The hold-outs to test: those that the verdict needs (iid and headline), or all six."""
-
-    verdict = "verdict"
-    all = "all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +14,6 @@ class ProbeConfig:
     n_bootstrap: int = setting("resamplings per interval, and sign flips per test", default=2000, low=100)
     n_untrained: int = setting("untrained models that are probed in the same way", default=5, low=2)
     n_controls: int = setting("control tasks for selectivity", default=100, low=10)
-    holdouts: Holdouts = setting(
-        "all: also new pairs, new nouns, new frames, longer distances", default=Holdouts.verdict
-    )
 
     def __post_init__(self) -> None:
         """Raise UserError if a value is too small."""

@@ -17,6 +17,7 @@ from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
 from model.own_model import OwnModel
 from probe.batches import pad_rows
+from probe.edits import all_heads
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
 # differ by about 1e-6 relative.
@@ -124,7 +125,7 @@ def check_passes(model: ObservableModel) -> None:
         if not torch.allclose(model.logits(tokens, positions), at, rtol=1e-4, atol=1e-4):
             raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
     for change in ({"output": torch.zeros_like}, {"weights": _on_first}):
-        edits = [HeadEdit(layer, head, **change) for layer in range(model.n_layer) for head in range(model.n_head)]
+        edits = [HeadEdit(*head, **change) for head in all_heads(model)]
         if torch.equal(model.logits(tokens, edits=edits), logits):
             raise UserError(f"{kind}: edits of the heads' {min(change)} change nothing, so no effect can be measured")
     if isinstance(model, OwnModel):

@@ -16,7 +16,7 @@ from model.observe import ObservableModel
 from probe.attention import measure_heads
 from probe.config import ProbeConfig
 from probe.edge_study import EDIT_ALL, Half, candidates_of
-from probe.edits import PASS_ERROR, all_heads, measure_margins, screened
+from probe.edits import PASS_ERROR, all_heads, alone, measure_margins, screened
 from probe.questions import DEV, HEADLINE, TESTED, Question
 from probe.results import Change, Head
 from probe.statistics import sample_of
@@ -53,8 +53,7 @@ def _by_attention(
     pairs = tested.comparable()
     edited = heads if len(heads) <= MAX_HEADS else _strongest(models, items.of(question.name, DEV), config)
     if pairs.pairs and edited:
-        sets = [[head] for head in edited]
-        margins = [measure_margins(model, pairs, sets, ["swap"], config.tokens_per_batch) for model in models]
+        margins = [measure_margins(model, pairs, alone(edited), ["swap"], config.tokens_per_batch) for model in models]
         measured.append(("answer", [None], pairs, [of_model.total[:, None] / 2 for of_model in margins]))
         measured.append(("effect", edited, pairs, [of_model.lost("swap") for of_model in margins]))
 
@@ -84,7 +83,7 @@ def _by_edges(
     for model in models:
         half = Half(model, tested, config.tokens_per_batch)
         answers.append(np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None])
-        effects.append(half.edge_effects([[head] for head in heads]).values)
+        effects.append(half.edge_effects(alone(heads)).values)
     return [("answer", [None], half.items, answers), ("effect", heads, half.items, effects)]
 
 
@@ -104,7 +103,7 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
         # The heads with the largest difference of weights
         differences = measure_heads(model, dev, config.tokens_per_batch).rows.weight_difference()
         heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED)
-        margins = measure_margins(model, pairs, [[head] for head in heads], ["swap"], config.tokens_per_batch)
+        margins = measure_margins(model, pairs, alone(heads), ["swap"], config.tokens_per_batch)
         effects = np.abs(margins.lost("swap").mean(axis=0))
         order = np.argsort(-effects, kind="stable")[:MAX_CANDIDATES]
         chosen |= dict.fromkeys(heads[i] for i in order)

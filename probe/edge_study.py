@@ -16,10 +16,10 @@ from data.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
-from probe.edits import MIN_SHARE, Sites, Swapped, curve_of, grown, screened
+from probe.edits import MIN_SHARE, Sets, Sites, Swapped, alone, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, TESTED, Question
-from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested
-from probe.rules import FIXED_RULES
+from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
+from probe.rules import preferred
 from probe.statistics import Sample, estimate_ratio, mean_and_range, sample_of
 from probe.verdict import judged, unit_of
 
@@ -34,11 +34,11 @@ class Half:
     """The passages of one part, with the unedited pass of a model over them."""
 
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
-        self.one = Sites(model, Items([pair for pair in items.pairs if not pair.has_two]), tokens_per_batch)
-        self.two = Sites(model, Items([pair for pair in items.pairs if pair.has_two]), tokens_per_batch)
+        self.one = Sites(model, items.where(lambda pair: not pair.has_two), tokens_per_batch)
+        self.two = Sites(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
         self.items = self.one.items + self.two.items
 
-    def edge_effects(self, sets: Sequence[Sequence[Head]]) -> Sample:
+    def edge_effects(self, sets: Sets) -> Sample:
         """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
 
         In the order of `items`. It does not use the author's pronoun.
@@ -99,7 +99,7 @@ def study_edges(
     progress("choosing a head", 0.0)
     choosing = Half(model, items.of(question.name, DEV), config.tokens_per_batch)
     candidates = candidates_of(model, choosing)
-    singles = [[head] for head in candidates]
+    singles = alone(candidates)
     best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
 
     # The tested half: every candidate's edges cut, also in untrained models.
@@ -116,7 +116,7 @@ def study_edges(
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
     head = candidates[best]
-    answers = _answers_of(tested, head, config)
+    answers = _answers_of(tested, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
     curve = curve_of(grown(swaps_of(choosing), candidates), swaps_of(tested), tested.two.items, config)
     heads = [head for head, *_ in curve]
@@ -154,40 +154,13 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 
-def confirm(
-    model: ObservableModel, items: Items, question: Question, heads: Sequence[Head], config: ProbeConfig
-) -> Finding:
-    """Test heads that were chosen on another text on all passages with two entities; one test, so p is not corrected.
-
-    UserError with the counts if there are too few.
-    """
-    with_two = Items([pair for pair in items.pairs if pair.has_two])
-    sites = Half(model, with_two, config.tokens_per_batch)
-    n = len(sites.items)
-    counts = sites.items.n_clusters()
-    if n < MIN_PASSAGES or min(counts.values()) < MIN_CLUSTERS:
-        numbers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-        needed = f"needed: {MIN_PASSAGES}, and {MIN_CLUSTERS} of each"
-        raise UserError(f"{question.name}: {n} passages with {question.words[2]}, {numbers} ({needed})")
-    values, smallest_p = _edge_values(sites, heads, config)
-    values["author"] = _part_of([sites.two], config).values["author"]
-    unit = "head" if len(heads) == 1 else "set"
-    of_heads = Tested(list(heads), values)
-    return Finding(**question.words_of_findings, unit=unit, head=of_heads, n=n, clusters=counts, smallest_p=smallest_p)
-
-
 # What the model answers
 
 
-def _answers_of(tested: Half, head: Head, config: ProbeConfig) -> dict[str, Estimate]:
-    """Return whether the margin follows the entities, and what one head does in passages with one entity."""
-    items = tested.one.items
-    margins = tested.one.margins([[head]], ["interchange"])
-    values = {
-        "follows": sample_of(items, np.heaviside(margins.decision, 0.5)).mean(config),
-        "interchanged": estimate_ratio(margins.lost("interchange")[:, 0] / 2, margins.decision, items, config),
-    }
-    return values | _part_of([tested.two], config).values
+def _answers_of(tested: Half, config: ProbeConfig) -> Values:
+    """Return whether the margin follows the entities, and whom the model picks of two."""
+    follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
+    return {"follows": sample_of(tested.one.items, follows).mean(config)} | _part_of([tested.two], config).values
 
 
 def _parts(model: ObservableModel, earlier: Items, halves: Sequence[Sites], config: ProbeConfig) -> dict[str, Part]:
@@ -202,23 +175,18 @@ def _part_of(groups: Sequence[Sites], config: ProbeConfig) -> Part:
     """Return how often the model picks whom the author means, and where the last one named is not meant."""
     items = sum((sites.items for sites in groups), Items([]))
     is_right = np.heaviside(np.concatenate([sites.clean for sites in groups]).mean(axis=1), 0.5)
-    nearest = _prefers("nearest", items)
+    nearest = preferred("nearest", items)
     wrong = np.flatnonzero(nearest < 0)
     values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
     if len(wrong):
         values["author_where_nearest_wrong"] = sample_of(items.take(wrong), is_right[wrong]).mean(config)
     rules = {"nearest": float((nearest > 0).mean())}
-    return Part(n=len(items), clusters={"nearest_is_wrong": len(wrong)}, values=values, rules=rules)
-
-
-def _prefers(rule: str, items: Items) -> np.ndarray:
-    """Return what a rule prefers in each passage, [N]: 1 the entity that is meant, -1 the other one."""
-    return np.array([FIXED_RULES[rule](pair.cells[0]) for pair in items.pairs])
+    return Part(n=len(items), values=values, rules=rules)
 
 
 def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
-    accuracies = {name: float((_prefers(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
+    accuracies = {name: float((preferred(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
     untested = [document for document in documents if document[0] not in tested_documents]
     ngram = ngram_rule(untested, question.source[0])
@@ -232,11 +200,21 @@ def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]
 # Heads, alone and together
 
 
-def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tuple[dict[str, Estimate], float]:
-    """Return what the edges of heads carry, with t and p of one test, and the smallest p that is possible."""
-    # All passages
+def _tested(
+    tested: Half,
+    heads: Sequence[Head],
+    question: Question,
+    answers: Values,
+    untrained_t: Sequence[float],
+    config: ProbeConfig,
+    corrected_p: float | None = None,
+) -> Tested:
+    """Return what some heads do together on the tested half, judged; `answers` are values of the whole model."""
+    # All passages; the p of a set is doubled: it is tested after the head.
     effects = tested.edge_effects([heads])
     test = effects.test(config)
+    t = float(test.t[0])
+    p = min(1.0, 2 * float(test.p[0])) if corrected_p is None else corrected_p
 
     # Passages with two entities; the edge to a content word is compared where there is one.
     items = tested.two.items
@@ -247,33 +225,18 @@ def _edge_values(tested: Half, heads: Sequence[Head], config: ProbeConfig) -> tu
 
     # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
     size = np.abs(margins.decision)
-    values = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
+    shares = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
     moved, total = margins.swaps(signed_by_model=True)
-    values |= {
+    values = {
+        **answers,
+        **shares,
         "swap": estimate_ratio(moved[:, 0], total, items, config),
         "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
         "edge_effect": effects.means(config)[0],
-        "t": Estimate(float(test.t[0])),
-        "p": Estimate(float(test.p[0])),
+        "t": Estimate(t),
+        "p": Estimate(p),
+        "t_lead": Estimate(t - max(untrained_t)),
     }
-    return values, test.smallest_p
-
-
-def _tested(
-    tested: Half,
-    heads: Sequence[Head],
-    question: Question,
-    answers: dict[str, Estimate],
-    untrained_t: Sequence[float],
-    config: ProbeConfig,
-    corrected_p: float | None = None,
-) -> Tested:
-    """Return what some heads do together on the tested half, judged; `answers` are values of the whole model."""
-    values, _ = _edge_values(tested, heads, config)
-    # The p of a set is doubled: it is tested after the head.
-    p = min(1.0, 2 * values["p"].value) if corrected_p is None else corrected_p
-    t_lead = values["t"].value - max(untrained_t)
-    values = answers | values | {"p": Estimate(p), "t_lead": Estimate(t_lead)}
     return judged(Tested(list(heads), values), question)
 
 
@@ -310,17 +273,13 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
         pair = sites.items.pairs[i]
-        cell = pair.cells[0]
         text = pair.texts[0]
         of_forms = probabilities[i, :, :: 1 - 2 * pair.meant].tolist()  # in the order of pair.forms
         names = [_surface(text, pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
-        shown = Shown(
-            kind="typical",
-            text=text.rstrip(" "),  # the pronoun's token has the space
-            query=cell.query,
-            word="",
-            meant=list(map(list, cell.meant)),
-            other=list(map(list, cell.other)),
+        shown = Shown.of(
+            "typical",
+            text.rstrip(" "),  # the pronoun's token has the space
+            pair.cells[0],
             weights=dict(zip(names, weights[i].tolist(), strict=True)),
             next=list(zip(pair.forms, of_forms[0], strict=True)),
             exchanged=list(zip(pair.forms, of_forms[1], strict=True)),

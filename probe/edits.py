@@ -4,9 +4,9 @@
 
 Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
 `cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
-2023); `interchange` replaces its output there by that of the counterpart (Geiger et al. 2021). Edits at all positions:
-`zero` removes its output, `restored` gives it the text's own output in the counterpart. Later layers may compensate for
-a head (self-repair, McGrath et al. 2023), so effects of removing something are lower bounds.
+2023). Edits at all positions: `zero` removes its output, `restored` gives it the text's own output in the counterpart.
+Later layers may compensate for a head (self-repair, McGrath et al. 2023), so effects of removing something are lower
+bounds.
 
 Axes: N pairs, 2 texts, B texts of a batch (the counterpart is the next row), T tokens, C sets of heads, E edit lists,
 L layers, H heads per layer.
@@ -26,9 +26,10 @@ from model.edits import cut_weights, exchange_weights, split_weights
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
-from probe.results import Estimate, Head
+from probe.results import Curve, Head
 from probe.statistics import estimate_ratio
 
+Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
@@ -104,8 +105,6 @@ class _Batch:
         return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        if name == "interchange":
-            return [SiteEdit(*head, output=counterpart) for head in heads]
         change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
         if name != "swap":
             change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])
@@ -139,7 +138,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
 
 
 def measure_margins(
-    model: ObservableModel, items: Items, sets: Sequence[Sequence[Head]], edits: Sequence[str], tokens_per_batch: int
+    model: ObservableModel, items: Items, sets: Sets, edits: Sequence[str], tokens_per_batch: int
 ) -> Margins:
     """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
     shape = (len(items), 2)
@@ -173,7 +172,7 @@ class Sites:
             self.clean[batch.pairs] = _site_margins(batch, site_pass, [[]])[0]
             self._passes.append((batch, site_pass))
 
-    def margins(self, sets: Sequence[Sequence[Head]], edits: Sequence[str]) -> Margins:
+    def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
         edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
         places = list(product(edits, range(len(sets))))
@@ -298,6 +297,11 @@ def all_heads(model: ObservableModel) -> list[Head]:
     return list(starmap(Head, np.ndindex(model.n_layer, model.n_head)))
 
 
+def alone(heads: Sequence[Head]) -> list[list[Head]]:
+    """Return sets of one head each."""
+    return [[head] for head in heads]
+
+
 def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
     """Return all heads by layer, or of more than `above`, whose edits take too long, the `most` of largest score."""
     heads = list(starmap(Head, np.ndindex(*scores.shape)))
@@ -308,7 +312,7 @@ def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
 
 
 # Returns numerators [N, C] and denominator [N] of the shares that C sets of heads swap.
-Swapped = Callable[[Sequence[Sequence[Head]]], tuple[np.ndarray, np.ndarray]]
+Swapped = Callable[[Sets], tuple[np.ndarray, np.ndarray]]
 
 
 def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0.0) -> list[tuple[Head, float]]:
@@ -332,9 +336,7 @@ def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0
     return list(zip(heads, shares, strict=True))
 
 
-def curve_of(
-    steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items, config: ProbeConfig
-) -> list[tuple[Head, float, Estimate]]:
+def curve_of(steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items, config: ProbeConfig) -> Curve:
     """Return the steps of `grown` with the share that the heads so far swap on other items, with its interval."""
     heads = [head for head, _ in steps]
     if not heads:

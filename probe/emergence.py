@@ -1,6 +1,6 @@
-"""The probe that runs during training, and the timing of its curves: at which step does a head start to link?"""
+"""The probe that runs during training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,17 +9,16 @@ import numpy as np
 from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.pairs import Items, check_blocks, link_pairs
-from data.passages import Passage, Reader, find_passages, passage_items, sections
-from data.tokenizer import end_id, unknown_id
+from data.passages import Reader, passage_items, passages_in, sections
+from data.tokenizer import end_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import mean_losses, measure_payoffs
 from probe.edge_study import Half, swaps_of
-from probe.edits import all_heads
+from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
-from probe.sentences import EXAMPLE_BLOCK, Example, TokenizedText, tokenize_text, word_attention
 from probe.statistics import sample_of
 from probe.weights import head_types
 from training.evaluate import ProbeRecord, validation_loss
@@ -31,8 +30,7 @@ N_SIGN_FLIPS = 400  # behind the bar
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs
 
-# Draws TensorBoard images by tag from the points and, per example, its words and the attention [L, H, W, W].
-Draw = Callable[[dict[str, HeadPoint], Sequence[tuple[Example, Sequence[str], np.ndarray]]], dict[str, np.ndarray]]
+Draw = Callable[[dict[str, HeadPoint]], dict[str, np.ndarray]]  # TensorBoard images by tag, from the points by question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,6 @@ class _TrainingProbe:
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
     stories: StorySplit | None  # the loss by token class is measured on their first ones
-    examples: Mapping[Example, TokenizedText]  # whose attention is drawn
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
@@ -62,12 +59,10 @@ class _TrainingProbe:
         values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
         values |= {name: point.recorded() for name, point in points.items()}
 
-        # Attention between the words of the examples, for TensorBoard.
+        # For TensorBoard
         images = {}
-        if self.draw and points and is_due(step, self.run.eval_every_steps, self.run.max_steps):
-            attention = word_attention(view, list(self.examples.values()))
-            words = [text.words for text in self.examples.values()]
-            images = self.draw(points, list(zip(self.examples, words, attention, strict=True)))
+        if self.draw and is_due(step, self.run.eval_every_steps, self.run.max_steps):
+            images = self.draw(points)
         return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
 
     def _losses(self, model: Transformer) -> dict[str, Any]:
@@ -94,19 +89,13 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
     stories = corpus.validation if isinstance(corpus.validation, StorySplit) else None
-    examples: dict[Example, TokenizedText] = {}
     if stories is None:
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
     else:
         items = choose_items(link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of), n_sequences)
-        # The worked examples that the model can read
-        for example in EXAMPLE_BLOCK:
-            text = tokenize_text(tokenizer, example.text, bos_id)
-            if len(text.tokens) <= settings.model.context_length and unknown_id(tokenizer) not in text.tokens:
-                examples[example] = text
     if not items:
         return None
-    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items, stories=stories, examples=examples)
+    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items, stories=stories)
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
@@ -123,9 +112,7 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
     for kind, question in PASSAGE_QUESTIONS.items():
         if not question.is_watched:
             continue
-        passages = list[Passage]()
-        for name, text in sections(documents):
-            passages += find_passages(name, text, kind)
+        passages = passages_in(sections(documents), kind)
         with_one = passage_items(passages, question.name, reader, 0, limit, has_two=False)
         with_two = passage_items(passages, question.name, reader, 0, limit, has_two=True)
         if min(len(with_one), len(with_two)) >= MIN_PASSAGES:
@@ -183,7 +170,7 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """
     passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = swaps_of(passages)([[head] for head in heads])
+    moved, total = swaps_of(passages)(alone(heads))
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 
@@ -208,17 +195,3 @@ def _phrase(name: str, point: HeadPoint) -> str:
     measure = next(iter(point.grids))
     bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
     return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
-
-
-def half_rise(steps: Sequence[float], values: Sequence[float], start: float | None = None) -> float | None:
-    """Return t50, the first step at which a curve has made half of its change from `start` to its last value.
-
-    The curve has `values` at ascending `steps`, linear between them; `start` is the value before the change, such as
-    chance (None: the first value). None if the curve is empty or does not change.
-    """
-    start = values[0] if start is None and len(values) else start
-    if start is None or not len(values) or values[-1] == start:
-        return None
-    progress = (np.array(values, dtype=float) - start) / (values[-1] - start)
-    i = int(np.argmax(progress >= 0.5))  # the last value has made the whole change
-    return float(steps[0] if i == 0 else np.interp(0.5, progress[i - 1 : i + 1], steps[i - 1 : i + 1]))

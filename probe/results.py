@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from data.errors import UserError
+from data.pairs import Cell
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 
-SCHEMA_VERSION = 13  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 14  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 
 
@@ -35,6 +36,8 @@ class Estimate:
 
 
 NOT_KNOWN = Estimate(float("nan"), float("nan"), float("nan"))
+Values = dict[str, Estimate]  # by the names of MEASURES
+Curve = list[tuple[Head, float, Estimate]]  # heads added one by one, with their joint swap on dev and tested
 
 
 class Measure(NamedTuple):
@@ -52,7 +55,6 @@ MEASURES = {
     "pair_accuracy": Measure("pair accuracy", "right in both texts of a pair", is_share=True),
     "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
     "contrast": Measure("pronoun contrast", "half the change of the log attention ratio within a pair"),
-    "value_contrast": Measure("value-weighted contrast", "the contrast of weights times lengths of values"),
     "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
     "lead": Measure("lead", "accuracy minus that of the best rule"),
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads; doubled for a set", ".4f", True),
@@ -66,11 +68,11 @@ MEASURES = {
     "specificity": Measure("edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
     "zero": Measure("no output", "share of the answer lost without the head; later layers may compensate"),
     "restored": Measure("output restored", "share of the answer restored by this head alone; 1: it suffices"),
-    "control_heads": Measure("swap of other heads", "mean attention swap of other heads of the layer"),
     "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
+    "answer_accuracy": Measure("accuracy of the answers", "the model prefers the right answers", is_share=True),
+    "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
     "ov_auc": Measure("OV AUC", "a mention raises its answers through the head's matrices; .5: chance", is_share=True),
     "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
-    "interchanged": Measure("output of the twin, one entity", "share of the margin moved"),
     "edge_effect": Measure("edge effect", "what the edges to both entities move the margin to their sides, in nats"),
     "beyond_control": Measure("beyond a content word", "share lost, minus that by cutting a content word's edge"),
     "flips": Measure("flips", "share of texts whose more probable word changes with the swap", is_share=True),
@@ -107,7 +109,7 @@ class Tested:
     """What one head, or several together, do on the tested items, and what may be claimed of them."""
 
     heads: list[Head]
-    values: dict[str, Estimate]  # by the names of MEASURES
+    values: Values
     criteria: list[Criterion] = field(default_factory=list)
     verdict: str = ""
     level: str = ""
@@ -134,14 +136,20 @@ class Shown:
     next: list[tuple[str, float]] = field(default_factory=list)
     exchanged: list[tuple[str, float]] = field(default_factory=list)  # weights exchanged
 
+    @classmethod
+    def of(cls, kind: str, text: str, cell: Cell, **shown: Any) -> "Shown":
+        """Return a text with the query and the mentions of its cell."""
+        meant = list(map(list, cell.meant))
+        other = list(map(list, cell.not_meant))
+        return cls(kind=kind, text=text, query=cell.query, word="", meant=meant, other=other, **shown)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Scores of the chosen head on one part of the tested items, with those of rules."""
+    """Scores of the chosen head on one part of the tested items, with those of rules and of the model's answers."""
 
     n: int
-    clusters: dict[str, int]
-    values: dict[str, Estimate]
+    values: Values
     rules: dict[str, float]  # accuracy by rule
 
 
@@ -156,17 +164,15 @@ class Finding:
     unit: str  # what the verdict is about: the chosen "head", or the "set"
     head: Tested
     set: Tested | None = None  # two heads or more that were added one by one
-    curve: list[tuple[Head, float, Estimate]] = field(default_factory=list)  # added, swap on dev, tested
-    all_heads_swap: float | None = None  # on dev, together; in a large model of 16 candidates
+    curve: Curve = field(default_factory=list)
     n: int  # tested texts, or passages
     clusters: dict[str, int]  # how many different ones
     left_out: dict[str, int] = field(default_factory=dict)
     smallest_p: float  # that is possible with so few clusters
-    untrained: dict[str, Estimate] = field(default_factory=dict)  # mean and range
+    untrained: Values = field(default_factory=dict)  # mean and range
     rules: dict[str, float] = field(default_factory=dict)  # accuracy of simple rules
     grids: dict[str, Grid] = field(default_factory=dict)  # every head; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
-    head_type: dict[str, float] = field(default_factory=dict)  # on random tokens, by type
     examples: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own
@@ -191,20 +197,6 @@ class Finding:
 
     def examples_of(self, kind: str) -> list[Shown]:
         return [shown for shown in self.examples if shown.kind == kind]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """The model's answers at the payoffs of a question in one part (`probe.behaviour`)."""
-
-    question: str
-    part: str
-    n: int
-    accuracy: Estimate
-    resolved_share: float | None
-    loss: float
-    bayes_loss: float | None
-    blind_loss: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,11 +248,8 @@ class ProbeResults:
     warnings: list[str]
     missing: list[str] = field(default_factory=list)  # why a question was not asked
     findings: list[Finding] = field(default_factory=list)
-    confirmed: list[Finding] = field(default_factory=list)  # heads that were chosen on another text
     changes: list[Change] = field(default_factory=list)
-    behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)  # see `probe.contract`
-    grids: dict[str, Grid] = field(default_factory=dict)  # for every head: entropy, asymmetry
 
     def finding(self, question: str) -> Finding | None:
         """Return the finding of a question, None if it was not tested."""

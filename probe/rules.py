@@ -35,6 +35,11 @@ FIXED_RULES: dict[str, Rule] = {
 }
 
 
+def preferred(rule: str, items: Items) -> np.ndarray:
+    """Return what a fixed rule prefers in the first text of each pair, [N]: 1 the antecedent, -1 another mention."""
+    return np.array([FIXED_RULES[rule](pair.cells[0]) for pair in items.pairs])
+
+
 def most_frequent(dev: Sequence[Cell]) -> Rule:
     """Return the rule that prefers the word that was an antecedent more often in `dev`."""
     counts: Counter[tuple[int, ...]] = Counter()

@@ -1,4 +1,4 @@
-"""Results over training seeds: how many runs have a head, what it does there, and when it emerges.
+"""Results over training seeds: how many runs have a head, and what it does there.
 
 Heads are matched by function: each run's head is the one that its own dev items selected, whatever its index. The
 dataclasses are the content of seeds.json: fields are keys, in their order.
@@ -7,20 +7,16 @@ dataclasses are the content of seeds.json: fields are keys, in their order.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from probe.emergence import half_rise
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Estimate, Finding, Head, ProbeResults
 from probe.statistics import MIN_SEEDS, share_interval, t_interval
 from probe.verdict import SUPPORTED, level_over_seeds
 from training.metrics import Metrics
 
-_Value = TypeVar("_Value")
-_AT_START = {"accuracy": 0.5}  # value at the start of a curve; the others rise from 0
-_OF_MODEL = {"answer_loss": None, "resolved_share": 0.0}  # curves of the model, and their start
 SHOWN = {
     "attention": ("accuracy", "block_accuracy", "contrast", "swap"),
     "edge": ("swap", "flips", "author", "nearest"),
@@ -49,7 +45,6 @@ class Summary:
     by_run: list[float | None]
     n: int  # runs that have it
     mean: float | None
-    minimum: float | None
     interval: tuple[float, float] | None  # Student's t, 95 %; None below MIN_SEEDS values
 
 
@@ -66,7 +61,6 @@ class QuestionOverSeeds:
     verdicts: list[str]
     levels: list[str]  # judged with all seeds, so one can be E4
     values: dict[str, Summary]  # by the names in SHOWN
-    timing: dict[str, dict[str, Summary]]  # t50 (step) and end of each curve; empty without a probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +70,23 @@ class SeedsResult:
     seeds: list[int]
     runs: list[str]
     questions: list[QuestionOverSeeds]
-    behaviour: dict[str, dict[str, Summary]]  # n, resolved_share, accuracy, by "QUESTION PART"
     warnings: list[str]
-    schema_version: int = 4
+    schema_version: int = 5
 
 
 def over_seeds(runs: Sequence[SweepRun], warnings: Sequence[str] = ()) -> SeedsResult:
     """Return what holds over runs with the same settings and different seeds."""
-    probes = [run.probe for run in runs if run.probe]
-    findings = []
-    answers = []
-    for probe in probes:
-        findings.append({finding.question: finding for finding in probe.findings})
-        answers.append({f"{group.question} {group.part}": group for group in probe.behaviour})
-    behaviour = {}
-    for name, groups in _in_all_runs(answers).items():
-        behaviour[name] = {
-            "n": mean_over_runs([group.n for group in groups]),
-            "resolved_share": mean_over_runs([group.resolved_share for group in groups]),
-            "accuracy": mean_over_runs([group.accuracy.value for group in groups], is_share=True),
-        }
-    questions = [_question(of_runs, runs) for of_runs in _in_all_runs(findings).values()]
-    return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, behaviour, list(warnings))
+    # Questions that all runs have tested
+    questions = []
+    for first in runs[0].probe.findings if runs[0].probe else ():
+        found = [finding for run in runs if (finding := run.finding(first.question))]
+        if len(found) == len(runs):
+            questions.append(_question(found))
+    return SeedsResult([run.seed for run in runs], [run.name for run in runs], questions, list(warnings))
 
 
 def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) -> Summary:
-    """Return count, mean, minimum and 95 % Student t interval of the values that are finite.
+    """Return count, mean and 95 % Student t interval of the values that are finite.
 
     The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1. (A sign or rank interval of
     five seeds would cover at most 1 - 2 / 2^5 = 93.75 %.)
@@ -109,11 +94,11 @@ def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) ->
     by_run = [value if value is not None and isfinite(value) else None for value in values]
     numbers = [value for value in by_run if value is not None]
     if not numbers:
-        return Summary(by_run, 0, None, None, None)
+        return Summary(by_run, 0, None, None)
     interval = t_interval(numbers) if len(numbers) >= MIN_SEEDS else None
     if interval and is_share:
         interval = (max(0.0, interval[0]), min(1.0, interval[1]))
-    return Summary(by_run, len(numbers), float(np.mean(numbers)), min(numbers), interval)
+    return Summary(by_run, len(numbers), float(np.mean(numbers)), interval)
 
 
 def value_of(finding: Finding, name: str) -> float:
@@ -121,48 +106,7 @@ def value_of(finding: Finding, name: str) -> float:
     return finding.rules[name] if name in finding.rules else finding.judged.value(name)
 
 
-def curve_times(metrics: Metrics, question: str, place: Head) -> dict[str, tuple[float | None, float | None]]:
-    """Return t50 (step) and last value of the training curves of a head and of the model for a question, by curve.
-
-    Both are None if nothing has emerged: a head that ends below the bar of its question, or a resolved share that ends
-    at or below 0. If the question was not probed during training, the result is empty.
-    """
-    probed = [point for point in metrics.probe if question in point.questions]
-    if not probed:
-        return {}
-    steps = [float(point.step) for point in probed]
-    points = [point.questions[question] for point in probed]
-    last = points[-1]
-
-    def timed(values: Sequence[float], start: float | None, has_emerged: bool) -> tuple[float | None, float | None]:
-        return (half_rise(steps, values, start), values[-1]) if has_emerged else (None, None)
-
-    # What the head does; the first measure of a question is the one that its bar is for.
-    times = {}
-    layer, head = place
-    has_emerged = next(iter(last.grids.values()))[layer][head] > last.values.get("bar", 0.0)
-    for name in last.grids:
-        values = [point.grids[name][layer][head] for point in points]
-        times[name] = timed(values, _AT_START.get(name, 0.0), has_emerged)
-
-    # What the model answers: its loss falls from the first value, and some questions have no answers.
-    for name, start in _OF_MODEL.items():
-        values = [point.values[name] for point in points if name in point.values]
-        if len(values) == len(points):
-            times[name] = timed(values, start, start is None or values[-1] > start)
-    return times
-
-
-def _in_all_runs(by_run: Sequence[Mapping[str, _Value]]) -> dict[str, list[_Value]]:
-    """Return the value of each run for every key that all runs have."""
-    columns = {}
-    for key in by_run[0] if by_run else ():
-        if all(key in values for values in by_run):
-            columns[key] = [values[key] for values in by_run]
-    return columns
-
-
-def _question(findings: Sequence[Finding], runs: Sequence[SweepRun]) -> QuestionOverSeeds:
+def _question(findings: Sequence[Finding]) -> QuestionOverSeeds:
     # Level E4 needs other seeds with such a head; links need one head alone.
     name = findings[0].question
     outcome = findings[0].outcome
@@ -172,16 +116,11 @@ def _question(findings: Sequence[Finding], runs: Sequence[SweepRun]) -> Question
     n_counted = sum(finding.unit == "head" for finding in supported) if outcome == "attention" else n_supported
     levels = [level_over_seeds(finding, QUESTIONS[name], n_counted, n) for finding in findings]
 
-    # Means over the runs, and when each run's own head emerged.
+    # Means over the runs
     values = {}
     for measure in SHOWN[outcome]:
         of_runs = [value_of(finding, measure) for finding in findings]
         values[measure] = mean_over_runs(of_runs, is_share=_is_share(measure))
-    timing = {}
-    times = [curve_times(run.metrics, name, finding.place) for run, finding in zip(runs, findings, strict=True)]
-    for curve, by_run in _in_all_runs(times).items():
-        t50, end = zip(*by_run, strict=True)
-        timing[curve] = {"t50": mean_over_runs(t50), "end": mean_over_runs(end, is_share=_is_share(curve))}
     return QuestionOverSeeds(
         question=name,
         outcome=outcome,
@@ -192,7 +131,6 @@ def _question(findings: Sequence[Finding], runs: Sequence[SweepRun]) -> Question
         verdicts=[finding.verdict for finding in findings],
         levels=levels,
         values=values,
-        timing=timing,
     )
 
 

@@ -24,11 +24,10 @@ from model.observe import ObservableModel
 from probe.attention import HeadScores
 from probe.attention_study import study_attention
 from probe.batches import Progress
-from probe.behaviour import behaviour_study
 from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
 from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question
-from probe.results import Answers, Finding, Grid
+from probe.results import Finding
 from probe.verdict import SUPPORTED
 from probe.whose import study_whose
 
@@ -44,9 +43,7 @@ class Study:
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    behaviour: list[Answers] = field(default_factory=list)
     contract: dict[str, float] = field(default_factory=dict)
-    grids: dict[str, Grid] = field(default_factory=dict)
     scores: HeadScores | None = None  # every head at every pair, by attention
 
 
@@ -72,9 +69,8 @@ def study(
     # By attention every head is measured once for all questions; by edges each question has passages of its own.
     if by_attention:
         models = map(untrained, seeds)
-        findings, scores, contract, grids = study_attention(model, models, items, by_attention, config, progress)
-        tested = Items([pair for pair in items.pairs if pair.part != DEV])
-        result = Study(findings, missing, behaviour_study(model, tested, config), contract, grids, scores)
+        findings, scores, contract = study_attention(model, models, items, by_attention, config, progress)
+        result = Study(findings, missing, contract, scores)
     for question in chosen:
         if question.outcome == "edge":
             models = map(untrained, seeds)
@@ -110,9 +106,8 @@ def with_dev(dev: Items, test: Items) -> Items:
 
     At undecided sites, which check the instrument, only those with the words of dev.
     """
-    of_dev = [pair for pair in dev.pairs if pair.part == SAME_WORDS and pair.question not in UNDECIDED]
-    tested = [pair for pair in test.pairs if pair.part == SAME_WORDS or pair.question not in UNDECIDED]
-    return Items(of_dev).named(DEV) + Items(tested)
+    of_dev = dev.where(lambda pair: pair.part == SAME_WORDS and pair.question not in UNDECIDED)
+    return of_dev.named(DEV) + test.where(lambda pair: pair.part == SAME_WORDS or pair.question not in UNDECIDED)
 
 
 def passages_of(

@@ -13,7 +13,7 @@ import numpy as np
 
 from data.errors import UserError
 from probe.questions import HEADLINE, SAME_WORDS
-from probe.results import MEASURES, Measure
+from probe.results import MEASURES, NOT_KNOWN, Measure
 from probe.seeds import Summary, SweepRun, mean_over_runs, value_of
 from probe.statistics import t_interval
 from probe.verdict import SUPPORTED
@@ -24,12 +24,10 @@ _OF_HEAD = {"attention": ("accuracy", "block_accuracy"), "edge": ("swap", "follo
 COLUMNS = {
     "gap": Measure("gap to the entropy lower bound", "loss minus the bound, nats/token", ".4f"),
     "loss": Measure("validation loss", "nats/token", ".4f"),
-    "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
+    "resolved_share": MEASURES["resolved_share"],
     "resolved_share_headline": Measure("resolved share of the headline", "the same, new words in new frames"),
     **{name: MEASURES[name] for name in (*_OF_HEAD["attention"], *_OF_HEAD["edge"], *_OF_HEAD["whose"])},
-    "entropy": Measure("attention entropy", "1: uniform, 0: on a single token; mean over heads", is_share=True),
     "gradient_norm": Measure("first gradient norms", f"before clipping, recorded up to step {FIRST_STEPS}"),
-    "asymmetry": Measure("asymmetry of the scores", "0: a for b equals b for a, .71: random weights", is_share=True),
 }
 
 
@@ -51,32 +49,18 @@ class Variant:
 
     name: str  # its changed settings
     seeds: list[int]
-    unpaired_seeds: list[int]  # that only the variant or only the standard has
     runs: list[str]
     verdicts: list[str]  # on the question of the comparison, of the runs that were tested
     n_supported: int
     values: dict[str, Summary]  # by name in COLUMNS, without those that no run has
     differences: dict[str, Difference]  # from the standard, for which there are none
 
-    @property
-    def sentence(self) -> str:
-        """What differs significantly from the standard, in one sentence."""
-        shown = []
-        for name, test in self.differences.items():
-            column = COLUMNS[name]
-            if test.is_significant and test.interval:
-                mean, low, high = (f"{value:+{column.form}}" for value in (test.mean, *test.interval))
-                shown.append(f"{column.label} {mean} [{low}, {high}]")
-        if not any(test.p is not None for test in self.differences.values()):
-            return f"{self.name}: not tested, too few seeds."
-        return f"{self.name}: significant difference in {', '.join(shown) or 'nothing'}."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The content of compare.json."""
 
-    schema_version: int = 3
+    schema_version: int = 4
     question: str  # whose head is compared; "" if the runs have none in common
     standard: dict[str, Any]  # the standard's value of every setting that a run changes
     variants: list[Variant]  # the standard first
@@ -102,13 +86,12 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
     if last.gap is None:
         values["loss"] = last.loss
 
-    # From the model's answers, its head, and all heads.
-    if run.probe:
-        answers = {group.part: group.resolved_share for group in run.probe.behaviour if group.question == question}
-        values |= {"resolved_share": answers.get(SAME_WORDS), "resolved_share_headline": answers.get(HEADLINE)}
-        if finding := run.finding(question):
-            values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
-        values |= {name: float(np.mean(grid)) for name, grid in run.probe.grids.items()}
+    # From its head, and the model's answers.
+    if finding := run.finding(question):
+        values |= {name: value_of(finding, name) for name in _OF_HEAD[finding.outcome]}
+        for name, part in (("resolved_share", SAME_WORDS), ("resolved_share_headline", HEADLINE)):
+            if part in finding.parts:
+                values[name] = finding.parts[part].values.get("resolved_share", NOT_KNOWN).value
     known = {}
     for name in COLUMNS:
         value = values.get(name)
@@ -148,17 +131,16 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
     for name, by_seed in names.items():
         seeds = sorted(by_seed)
         of_variant = [by_name[by_seed[seed]] for seed in seeds]
-        findings = filter(None, [run.finding(question) for run in of_variant])
-        verdicts = [finding.verdict for finding in findings]
+        verdicts = [finding.verdict for run in of_variant if (finding := run.finding(question))]
 
         # Every measure, with the differences from the standard's runs of the same seeds
         summaries = {}
         differences = {}
-        for column in COLUMNS:
+        for column, measure in COLUMNS.items():
             by_run = [values[run.name].get(column) for run in of_variant]
             if by_run.count(None) == len(by_run):
                 continue
-            summaries[column] = mean_over_runs(by_run, is_share=COLUMNS[column].is_share)
+            summaries[column] = mean_over_runs(by_run, is_share=measure.is_share)
             if name != STANDARD:
                 of_standard = [reference.get(seed, {}).get(column) for seed in seeds]
                 paired = np.array(by_run, dtype=float) - np.array(of_standard, dtype=float)  # None is nan
@@ -167,7 +149,6 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
             Variant(
                 name=name,
                 seeds=seeds,
-                unpaired_seeds=sorted(by_seed.keys() ^ reference.keys()),
                 runs=[run.name for run in of_variant],
                 verdicts=verdicts,
                 n_supported=verdicts.count(SUPPORTED),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probe.questions import MAX_OTHER_TYPE, MAX_P, Bar, Question, in_words_of
-from probe.results import Criterion, Estimate, Finding, Head, Tested
+from probe.results import Criterion, Curve, Finding, Tested, Values
 from probe.statistics import MIN_SEEDS
 
 SUPPORTED = "supported"
@@ -63,7 +63,7 @@ def judged(
     return replace(tested, criteria=criteria, verdict=verdict, level=level, reasons=reasons)
 
 
-def unit_of(head: Tested, together: Tested | None, curve: Sequence[tuple[Head, float, Estimate]], least: float) -> str:
+def unit_of(head: Tested, together: Tested | None, curve: Curve, least: float) -> str:
     """Return what a verdict is about: a supported set that swaps `least` on dev takes the place of a weaker head."""
     is_set = together is not None and together.verdict == SUPPORTED and curve[-1][1] >= least
     return "set" if is_set and head.verdict != SUPPORTED else "head"
@@ -78,29 +78,29 @@ def level_over_seeds(finding: Finding, question: Question, n_supported: int, n_s
     return "E4" if finding.level == "E3" and is_met and is_replicated else finding.level
 
 
-def exclusions_of(question: Question, head_type: Mapping[str, float], values: Mapping[str, Estimate]) -> list[str]:
+def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: float, weighted: float) -> list[str]:
     """Return why nothing may be claimed of a head: it is of another known type, or its values contradict its attention.
 
-    `head_type` are its mean weights on random tokens; `values` have its contrasts.
+    `head_type` are its mean weights on random tokens; `weighted` is the contrast of weights times lengths of values.
     """
     reasons = []
     for name, words in _TYPE_NAMES.items():
         weight = head_type.get(name, 0.0)
         if name in question.exclusions and weight > MAX_OTHER_TYPE:
             reasons.append(f"no claim: it is a {words} head (weight {show(weight)}; at most {MAX_OTHER_TYPE})")
-    if "value_contrast" in question.exclusions and {"contrast", "value_contrast"} <= values.keys():
-        contrast = values["contrast"].value
-        weighted = values["value_contrast"].value
-        if contrast * weighted < 0:
-            contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
-            reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
+    if "value_contrast" in question.exclusions and contrast * weighted < 0:
+        contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
+        reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
     return reasons
 
 
-def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], answer_is_constant: bool) -> Criterion:
+def _criterion(name: str, bars: Sequence[Bar], values: Values, answer_is_constant: bool) -> Criterion:
     """Return whether all bars of a criterion are met; with a missing value it is "not measured"."""
-    measured = {bar.key: _value(bar, values) for bar in bars}
-    limits = {bar.key: f"{bar.needed} {bar.limit:g}" for bar in bars}
+    measured = {}
+    limits = {}
+    for bar in bars:
+        measured[bar.key] = _value(bar, values)
+        limits[bar.key] = f"{bar.needed} {bar.limit:g}"
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None]
     outcome = "not met"
     if answer_is_constant and bars[0].measure == "swap":
@@ -113,20 +113,21 @@ def _criterion(name: str, bars: Sequence[Bar], values: Mapping[str, Estimate], a
         reason = ""
     else:
         # The reason may name every value, end of an interval and bar.
-        texts = {name: show(estimate.value) for name, estimate in values.items()}
-        texts |= {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
-        for end in ("low", "high"):
-            texts |= {f"{name}_{end}": show(getattr(estimate, end)) for name, estimate in values.items()}
+        texts = {f"{bar.key}_bar": f"{bar.limit:g}" for bar in bars}
+        for measure, estimate in values.items():
+            texts[measure] = show(estimate.value)
+            texts[f"{measure}_low"] = show(estimate.low)
+            texts[f"{measure}_high"] = show(estimate.high)
         reason = bars[0].reason.format_map(texts)
     return Criterion(name, bars[0].level, measured, limits, outcome, reason)
 
 
-def _value(bar: Bar, values: Mapping[str, Estimate]) -> float | None:
+def _value(bar: Bar, values: Values) -> float | None:
     value = getattr(values[bar.measure], bar.end) if bar.measure in values else None
     return value if value is not None and math.isfinite(value) else None
 
 
-def _is_met(bar: Bar, values: Mapping[str, Estimate]) -> bool:
+def _is_met(bar: Bar, values: Values) -> bool:
     value = _value(bar, values)
     return value is not None and _COMPARE[bar.needed](value, bar.limit)
 

@@ -106,35 +106,3 @@ def type_scores(maps: Tensor) -> dict[str, np.ndarray]:
         "induction": maps[..., repeated, repeated + 1 - n_distinct],  # the token that followed it there
     }
     return {name: of_queries.mean(dim=(1, 3)).numpy() for name, of_queries in weights.items()}
-
-
-def entropies(model: ObservableModel, tokens: Tensor) -> np.ndarray:
-    """Return each head's mean attention entropy as a share of the largest possible, [L, H] from 0 to 1.
-
-    Query i attends to at most i + 1 tokens, so its largest entropy is log(i + 1); the first query is left out. The
-    texts `tokens` [B, T] have no padding and T is at least 2.
-    """
-    scores = model.attention_scores(tokens.to(model.device))
-    maps = scores.softmax(-1)[..., 1:, :]  # [L, B, H, T - 1, T]
-    largest = torch.arange(2, tokens.shape[1] + 1, device=maps.device).log()
-    shares = torch.special.entr(maps).sum(-1) / largest  # [L, B, H, T - 1]
-    return shares.mean(dim=(1, 3)).cpu().numpy()
-
-
-def score_asymmetry(model: ObservableModel) -> np.ndarray | None:
-    """Return how far the score of token a for b differs from that of b for a, positions aside: [L, H] from 0 to 1.
-
-    ||A - A^T|| / (2 ||A||) (Frobenius norm) with A = W_Q^T W_K: 0 for a symmetric form, about .71 for random weights, 1
-    for an antisymmetric form. None if the model's weights are not known.
-    """
-    layers = []
-    for layer in range(model.n_layer):
-        # A = W_Q^T W_K of every head, [H, D, D].
-        query, key, *_ = model.head_weights(layer)
-        if query is None or key is None:
-            return None
-        form = query.mT @ key
-        difference = torch.linalg.matrix_norm(form - form.mT)  # [H]
-        norm = 2 * torch.linalg.matrix_norm(form)
-        layers.append(difference / norm.clamp(min=torch.finfo(form.dtype).tiny))
-    return torch.stack(layers).cpu().numpy()

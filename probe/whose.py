@@ -21,8 +21,8 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.questions import WHOSE, WHOSE_QUESTIONS
-from probe.results import Estimate, Finding, Head, Tested
-from probe.rules import FIXED_RULES
+from probe.results import Estimate, Finding, Head, Tested, Values
+from probe.rules import preferred
 from probe.statistics import resampled, sample_of
 from probe.verdict import judged
 
@@ -43,9 +43,9 @@ def study_whose(model: ObservableModel, items: Items, copied: Finding, config: P
     tested = judged(Tested(copied.judged.heads, values), question)
 
     # Rules that do not know the model.
-    is_nearest = _is_nearest(sites.items)
-    place = np.array([pair.place for pair in sites.items.pairs])
-    is_subject = np.array([FIXED_RULES["subject"](pair.cells[0]) > 0 for pair in sites.items.pairs])
+    is_nearest = preferred("nearest", sites.items) > 0
+    is_subject = preferred("subject", sites.items) > 0
+    place = _place_of(sites.items)
     is_right = {"nearest": is_nearest, "subject": is_subject, "place rule": (place > 0) == is_nearest}
     return Finding(
         **question.words_of_findings,
@@ -59,18 +59,12 @@ def study_whose(model: ObservableModel, items: Items, copied: Finding, config: P
     )
 
 
-def _is_nearest(items: Items) -> np.ndarray:
-    """Return whether the author means the person who is named last, [N]."""
-    return np.array([FIXED_RULES["nearest"](pair.cells[0]) > 0 for pair in items.pairs])
-
-
-def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[str, Estimate]:
+def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> Values:
     """Return what the edges of heads predict of the author's choice, on passages with two people."""
     items = sites.items
-    is_nearest = _is_nearest(items)
+    is_nearest = preferred("nearest", items) > 0  # the author means the person who is named last
     to_nearest = np.where(is_nearest, 1.0, -1.0)  # from "towards the author's person" to "towards the nearest"
-    place = np.array([pair.place for pair in items.pairs])
-    strata = strata_of(place)
+    strata = strata_of(_place_of(items))
 
     # The decision, and the part of it that the edges carry.
     margins = sites.margins([heads], ["swap"])
@@ -100,6 +94,11 @@ def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> dict[s
     }
 
 
+def _place_of(items: Items) -> np.ndarray:
+    """Return the log odds of the place rule of each passage, [N]."""
+    return np.array([pair.place for pair in items.pairs])
+
+
 def strata_of(place: np.ndarray) -> np.ndarray:
     """Return the stratum [N] of each passage: quantiles of the log odds of the place rule."""
     n_strata = N_STRATA if len(place) >= FEW else N_STRATA // 2
@@ -121,11 +120,9 @@ def covariates_of(items: Items) -> np.ndarray:
 
     A fitted rule leaves some of the subject rule, which a head that copies the subject would pass by.
     """
-    to_nearest = np.where(_is_nearest(items), 1.0, -1.0)
-    columns = [np.array([pair.place for pair in items.pairs])]
-    for name in ("first", "subject"):
-        columns.append(np.array([FIXED_RULES[name](pair.cells[0]) for pair in items.pairs]) * to_nearest)
-    return np.stack(columns, axis=1)
+    to_nearest = np.where(preferred("nearest", items) > 0, 1.0, -1.0)
+    rules = [preferred(name, items) * to_nearest for name in ("first", "subject")]
+    return np.stack([_place_of(items), *rules], axis=1)
 
 
 def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndarray) -> np.ndarray:

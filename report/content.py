@@ -7,37 +7,42 @@ from typing import Any
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
-from probe.questions import MAX_P, QUESTIONS
+from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
 from report.reproduce import reproducing_commands
-from report.tables import finding_tables, head_names, model_tables
+from report.tables import finding_tables, head_names
 from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-_CENTRES = {"accuracy": 0.5}  # measures whose colour is white there; other shares: 0
 _YOURS = PageGroup(
     title="Your sentences",
-    note="The page does not know the antecedents here, so it shows the words with the most attention.",
+    note="The page does not know the antecedents here: it shows the words with the most attention.",
 )
 _SHOWN_GROUPS = {  # by kind of `Shown`
-    "median": ("The median block", "Four sentences of the hold-out. Their pronoun contrast is the median of all "
-               "blocks: selected by this rule, not by hand."),
-    "typical": ("Real passages", "Passages of the tested documents, up to the word before the pronoun. The effect of "
-                "exchanging the head's weights is near the median in them: selected by this rule, not by hand."),
-}  # fmt: skip
+    "median": (
+        "The median block",
+        "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: "
+        "selected by this rule, not by hand.",
+    ),
+    "typical": (
+        "Real passages",
+        "Passages of the tested documents, up to the word before the pronoun. The effect of exchanging "
+        "the head's weights is near the median in them: selected by this rule, not by hand.",
+    ),
+}
 _BLOCK = PageGroup(
     title="One block",
-    note="Four sentences: two orders of the nouns × two pronouns. A head that follows position, or prefers one of the "
-    "nouns, is right in two of them.",
+    note="Four sentences: two orders of the nouns × two pronouns. A head that follows position, "
+    "or prefers one of the nouns, is right in two of them.",
 )
 _CUE = PageGroup(
     title="Tired or soft",
-    note="At “it” the texts are still identical, and so is the attention of a causal model; only the adjective decides "
-    "what “it” is.",
+    note="At “it” the texts are still identical, and so is the attention of a causal model; "
+    "only the adjective decides what “it” is.",
 )
 _ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
     "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
@@ -58,9 +63,9 @@ def page_content(
 ) -> PageContent:
     """Return the content of the page, with a note for everything that was left out for its size.
 
-    The model reads every sentence now. `results` are those of this checkpoint (None: no claim is shown), `metrics` and
-    `history` the records of training, `texts` the user's sentences. `live`: whether the page has the model itself
-    (None: if it is small).
+    The model reads every sentence now. `results` are those of this checkpoint (None: no claim is
+    shown), `metrics` and `history` the records of training, `texts` the user's sentences. `live`:
+    whether the page has the model itself (None: if it is small).
     """
     omissions: list[str] = []
     findings = results.findings if results else []
@@ -79,35 +84,23 @@ def page_content(
             groups[name] = PageGroup(title=title, note=note, question=finding.question)
             sentences.append(_shown_sentences(opened, name, finding.examples_of(kind)))
     chosen = within_size(sentences, omissions)
+    heading = f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to"
 
     return PageContent(
         run=_about(opened, results),
-        heading=f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to",
+        heading=heading,
         notes=[*notes, *(results.warnings if results else opened.resumed)],
-        max_p=MAX_P,
         findings=[_finding_content(finding, results.model, chosen) for finding in findings] if results else [],
-        measures={name: _measure(name) for name in MEASURES},
         groups=groups,
         sentences=chosen,
         training=training_content(metrics),
-        tables=model_tables(results) if results else [],
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
 
 
-def _measure(name: str) -> dict[str, Any]:
-    """Return how the page calls and colours a measure: white at `centre`, with full colour at 1.
-
-    `centre` None: white is 0, and the largest number has full colour.
-    """
-    measure = MEASURES[name]
-    centre = _CENTRES.get(name, 0.0) if measure.is_share else None
-    return {"label": measure.label, "meaning": measure.meaning, "centre": centre}
-
-
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
-    """Return the name, shape, training and provenance of a model, and the commands that make the page again."""
+    """Return what the page says about a model, and the commands that make the page again."""
     # A line of facts below the name
     model = opened.model
     facts = [
@@ -116,6 +109,7 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
     ]
+    step = "external model" if opened.is_external else f"step {opened.step:,} of {opened.max_steps:,}"
     if opened.data and not opened.is_external:
         facts.append(f"trained on {opened.data.source}, seed {opened.seed}")
     else:
@@ -124,7 +118,7 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
     return PageModel(
         name=opened.name,
-        step="external model" if opened.is_external else f"step {opened.step:,} of {opened.max_steps:,}",
+        step=step,
         facts=" · ".join(facts),
         n_layer=model.n_layer,
         n_head=model.n_head,
@@ -140,7 +134,7 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
         tables=finding_tables(finding), does_not_show=limits_of(finding, model),
-        reasons=finding.judged.reasons, grids=finding.grids,
+        reasons=finding.judged.reasons,
         sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )  # fmt: skip
 
@@ -149,16 +143,16 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
 
 
 def _sentence_content(
-    opened: OpenedModel, text: TokenizedText, name: str, title: str, roles: Sequence[list[int]], predicts: bool
+    opened: OpenedModel, text: TokenizedText, name: str, roles: Sequence[list[int]], predicts: bool
 ) -> PageSentence:
-    """Return what the page holds of a sentence that fits into the model's context.
+    """Return a sentence with its id `name`, and with the next tokens if it `predicts` them.
 
-    `name` is its id; `roles` are query, antecedents and distractors. `predicts`: with the most probable next tokens.
+    `roles`: query, antecedents and distractors.
     """
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
     query, antecedents, distractors = roles
     return PageSentence(
-        id=name, group=name.rsplit("-", 1)[0], title=title, text=text.text, words=text.words,
+        id=name, group=name.rsplit("-", 1)[0], text=text.text, words=text.words,
         query=query, antecedents=antecedents, distractors=distractors, notes=[],
         next=[(opened.decode(token), probability) for token, probability in following],
         weights=pack_weights(word_attention(opened.model, [text])[0]),
@@ -166,65 +160,63 @@ def _sentence_content(
 
 
 def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
-    """Return the user's sentence; heads are read at its pronouns and at later words that decide what those are."""
+    """Return the user's sentence, read at its pronouns and at later words that decide them."""
     tokenized = opened.tokenize(text)
     notes = lint(text)
 
-    # The first word is selected on the page: one that decides comes before its pronoun. Word 0 is the start token.
+    # The first word is selected: one that decides comes before its pronoun. Word 0 is the start token.
     query: dict[int, None] = {}
     comments = unknown_note(opened, tokenized)
     for note in notes:
         comments.append(note.note)
-        for span in (note.clue, note.span):
-            if span:
-                query[1 + tokenized.word_spans.index(span)] = None
+        for span in reversed(note.read_at):
+            query[1 + tokenized.word_spans.index(span)] = None
     roles = [list(query), [], []]
-    content = _sentence_content(opened, tokenized, f"yours-{number}", "Your sentence.", roles, True)
+    content = _sentence_content(opened, tokenized, f"yours-{number}", roles, True)
     return replace(content, notes=comments)
 
 
 def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:
-    """Return the worked examples of a question; none if the model cannot read all: one alone would show nothing."""
+    """Return the worked examples of a question; none if the model cannot read all of them."""
     sentences = []
     for i, example in enumerate(examples, 1):
         text = opened.tokenize(example.text)
         if _unknown_words(opened, text) or not opened.fits(text):
             return []
         words = (example.query, example.antecedent, example.distractor)
-        title = "At “{}”: the antecedent is “{}”, the distractor “{}”.".format(*words)
         roles = [[text.words.index(word)] for word in words]
         predicts = example.text.endswith(example.query)
-        sentences.append(_sentence_content(opened, text, f"{question}-{i}", title, roles, predicts))
+        sentences.append(_sentence_content(opened, text, f"{question}-{i}", roles, predicts))
     return sentences
 
 
 def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown]) -> list[PageSentence]:
-    """Return tested texts, whose results name tokens: the first token of each mention says which word it is."""
+    """Return tested texts; the first token of each mention says which word it is."""
     sentences = []
     for i, shown in enumerate(examples, 1):
         text = opened.tokenize(shown.text)
         roles = []
         for mentions in ([[shown.query]], shown.meant, shown.other):
             roles.append([text.word_of_token[mention[0]] for mention in mentions])
-        title = f"Sentence {i} of {len(examples)}."
-        sentences.append(_sentence_content(opened, text, f"{group}-{i}", title, roles, bool(shown.next)))
+        sentences.append(_sentence_content(opened, text, f"{group}-{i}", roles, bool(shown.next)))
     return sentences
 
 
 def _unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Return the pieces of a text that the tokenizer replaces by its token for unknown words, each once."""
+    """Return what the tokenizer replaces by its token for unknown words, each once."""
     tokens = zip(text.tokens[1:], text.spans, strict=True)
-    return list(dict.fromkeys(text.text[start:end] for token, (start, end) in tokens if token == opened.unknown))
+    unknown = [text.text[start:end] for token, (start, end) in tokens if token == opened.unknown]
+    return list(dict.fromkeys(unknown))
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
     """Return a note that names the words outside the vocabulary, if there are any."""
-    words = _unknown_words(opened, text)
-    return [f"Not in the model's vocabulary, so read as the unknown word: {', '.join(words)}."] if words else []
+    words = ", ".join(_unknown_words(opened, text))
+    return [f"Not in the model's vocabulary, so read as the unknown word: {words}."] if words else []
 
 
 def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> list[PageSentence]:
-    """Return the sentences for which there is room, in order; a group is selected or left out as a whole."""
+    """Return the sentences for which there is room, in order; a group stays whole."""
     # A later group may fit where an earlier, larger one did not.
     selected: list[PageSentence] = []
     room = MAX_SENTENCE_CHARACTERS
@@ -234,7 +226,8 @@ def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> l
             room -= size
             selected += group
     if n_omitted := sum(map(len, groups)) - len(selected):
-        omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_CHARACTERS:,} characters of weights.")
+        limit = f"{MAX_SENTENCE_CHARACTERS:,} characters of weights"
+        omissions.append(f"{n_omitted} sentences: the page holds {limit}.")
     return selected
 
 
@@ -264,25 +257,25 @@ def training_content(metrics: Metrics) -> dict[str, Any] | None:
 
 
 def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
-    """Return a chart for each measure of all heads [S][L][H], then one for what the model answers [S]."""
+    """Return a chart for each measure of all heads [S][L][H], then for what the model answers [S]."""
     charts: list[dict[str, Any]] = []
     for name in points[0].grids:
-        measure = MEASURES[name]
-        title = measure.label.capitalize()
-        chart: dict[str, Any] = {"measure": name, "title": title, "lines": [], "low": None, "high": None}
-        chart["heads"] = [point.grids[name] for point in points]
-        if measure.is_share:
-            chart |= {"low": 0, "high": 1}
+        lines = []
         if name == "accuracy":
-            chart["lines"] = [_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points)]
-        charts.append(chart)
+            lines.append(_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points))
+        low, high = (0, 1) if MEASURES[name].is_share else (None, None)
+        title = MEASURES[name].label.capitalize()
+        heads = [point.grids[name] for point in points]
+        charts.append({"title": title, "heads": heads, "lines": lines, "low": low, "high": high})
 
     # The curves of the answers; the less clear measure of the same is left out
+    names = set.intersection(*(set(point.values) for point in points))
+    if "resolved_share" in names:
+        names.discard("answer_accuracy")
     for name, (title, line, low, high) in _ANSWER_CHARTS.items():
-        is_second = name == "answer_accuracy" and charts[-1]["measure"] == "resolved_share"
-        if not is_second and all(name in point.values for point in points):
+        if name in names:
             lines = [_line(name, line, "head", points)]
-            charts.append({"measure": name, "title": title, "heads": None, "lines": lines, "low": low, "high": high})
+            charts.append({"title": title, "heads": None, "lines": lines, "low": low, "high": high})
     return charts
 
 

@@ -1,4 +1,4 @@
-"""The live model of the report page: weights and tokenizer with which the page's script runs the model itself."""
+"""The live model of the report page: the weights and the tokenizer with which its script runs it."""
 
 import json
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def live_content(
 ) -> Live:
     """Return the live model of the page, if the page can run it and the user wants it.
 
-    `wanted` None: if it has at most MAX_WEIGHTS_BY_DEFAULT. The page begins with an example of the first finding.
+    `wanted` None: if it is small. The page begins with an example of the first finding.
     """
     if wanted is False:
         return Live(None, "")
@@ -80,12 +80,13 @@ def live_content(
         remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
         return Live(None, f"No live model in this file: {remedy}.")
 
-    # A sentence to begin with: a tested one of an own question or of English text, or the worked block
+    # A sentence to begin with: a tested one of an own question or English text, or the worked block
     finding = results.findings[0] if results and results.findings else None
     shown = finding.examples[0] if finding and finding.examples else None
     if shown and shown.kind != "worked":
-        end = len(shown.text.rstrip()) if shown.next else opened.tokenize(shown.text).spans[shown.query - 1][1]
-        text = shown.text[:end]
+        text = shown.text.rstrip()
+        if not shown.next:
+            text = text[: opened.tokenize(shown.text).spans[shown.query - 1][1]]
         pair = [word.lower() for word, _ in shown.next]
     elif opened.has_stories:
         text = EXAMPLE_BLOCK[0].text
@@ -126,17 +127,15 @@ def _obstacle(opened: OpenedModel, tokenizer: LiveTokenizer | None) -> str:
     if not opened.is_causal:
         return "model.mask=none has no next word and no attention to interpret"
     if opened.n_parameters > MAX_LIVE_WEIGHTS:
-        return f"the page runs models of up to {MAX_LIVE_WEIGHTS:,} weights, and this one has {opened.n_parameters:,}"
+        limit = f"up to {MAX_LIVE_WEIGHTS:,} weights"
+        return f"the page runs models of {limit}, and this one has {opened.n_parameters:,}"
     if getattr(opened.settings.data, "tokenizer", None) is TokenizerKind.file or tokenizer is None:
         return "its tokenizer is none of those that train.py makes"
     return ""
 
 
 def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
-    """Return what the page needs to run a tokenizer, None if it is none of the three that train.py makes.
-
-    `start` is the token before every text.
-    """
+    """Return what the page needs to run a tokenizer; None if train.py makes no such tokenizer."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
     splitter = content["pre_tokenizer"] or {}
@@ -160,13 +159,14 @@ def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
 
 
 def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> WeightHistory:
-    """Return the weights at steps other than `last`; those close to the step before go if there is no room."""
+    """Return the weights at steps other than `last`; without room, those close to another go."""
     if history is None:
         return WeightHistory([], [])
     chosen = [i for i, step in enumerate(history.steps) if step != last]
     room = MAX_HISTORY_CHARACTERS // len(history.data[0])
     if len(chosen) > room:
-        omissions.append(f"the weights at {len(chosen) - room} of {len(chosen)} steps of training, for their size")
+        left_out = f"{len(chosen) - room} of {len(chosen)} steps"
+        omissions.append(f"the weights at {left_out} of training, for their size")
     while len(chosen) > room:  # the first steps are close together, and no link has appeared yet
         gaps = [history.steps[after] - history.steps[before] for before, after in pairwise(chosen[:-1])]
         del chosen[1 + gaps.index(min(gaps))]

@@ -10,8 +10,7 @@ function drawQuestions() {
 function selectQuestion(i) {
   const [layer, head] = content.findings[i].place;
   const ids = content.findings[i].sentences;
-  const score = measuresOf(content.findings[i])[0] ?? null;
-  update({ question: i, layer, head, score, group: sentences.get(ids[0])?.group ?? null, row: null });
+  update({ question: i, layer, head, group: sentences.get(ids[0])?.group ?? null, row: null });
 }
 
 function showQuestion() {
@@ -33,17 +32,14 @@ function openAddress() {
 
 document.documentElement.classList.add("scripts");
 document.getElementById("live").hidden = sentences.size === 0 && !live;
-document.getElementById("heads").hidden = measuresOf(question()).length === 0;
 document.getElementById("attention").hidden = content.sentences.length === 0;
 document.getElementById("training").hidden = !training;
 state.sentence = content.sentences[0]?.id ?? null;
 drawLive();
 if (question()) selectQuestion(0);
 redrawOn("question", showQuestion);
-redrawOn("question layer head score time", drawHeads);
 redrawOn("question group layer head time revision", drawGroups);
 redrawOn("question layer head time", drawCharts);
-redrawOn("question", drawScoreChoice);
 for (const draw of [drawQuestions, drawSlider]) draw();
 state.width = document.getElementById("live-lines").clientWidth || state.width;
 for (const { draw } of views) draw();

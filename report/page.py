@@ -1,14 +1,14 @@
 """The report page: one HTML file that works offline, fetches nothing and runs no script but its own.
 
-Words and tables are written by page.html, so the page can be read without a script. The interactive views are drawn by
-the page*.js files from the JSON that the file carries.
+Words and tables are written by page.html, so the page can be read without a script. The interactive
+views are drawn by the page*.js files from the JSON that the file carries.
 """
 
 import hashlib
 import json
 import re
 from base64 import b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,16 @@ from markupsafe import Markup
 
 from data.errors import printable
 from data.typed_json import to_json
-from probe.results import Grid, Head
+from probe.results import Head
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.live import Live
 from report.tables import Table
 
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
-    "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_heads", "page_sentences",
-    "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_link", "page_lesson",
-    "page",
+    "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_sentences",
+    "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_link",
+    "page_lesson", "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
@@ -62,7 +62,6 @@ class PageFinding:
     tables: list[Table]
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
-    grids: dict[str, Grid]  # all heads, by measure
     sentences: list[str]  # their ids
 
 
@@ -77,11 +76,10 @@ class PageGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSentence:
-    """A sentence with the attention of every head between its words; words are indices into `words`."""
+    """A sentence with the attention of every head; words are indices into `words`."""
 
     id: str  # group and number, for the address: report.html#yours-1
     group: str
-    title: str
     text: str
     words: list[str]
     query: list[int]  # heads are read at these words; the first is selected on the page
@@ -99,15 +97,12 @@ class PageContent:
     run: PageModel
     heading: str
     notes: list[str]
-    max_p: float
-    findings: list[PageFinding] = field(default_factory=list)
-    measures: dict[str, dict[str, Any]]  # how a number of every head is called and coloured
+    findings: list[PageFinding]
     groups: dict[str, PageGroup]
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
-    tables: list[Table] = field(default_factory=list)
     omissions: list[str]  # parts that are left out for their size
-    live: Live = Live(None, "")
+    live: Live
 
 
 # HTML
@@ -116,7 +111,7 @@ class PageContent:
 def page(content: PageContent) -> str:
     """Return the HTML file of the page.
 
-    Every text is escaped, and the Content-Security-Policy allows this script and this style and nothing else. The
+    Every text is escaped, and the Content-Security-Policy allows this script and this style only. The
     result can be encoded as UTF-8 whatever the content holds.
     """
     # Every value is made printable before it is escaped.
@@ -157,7 +152,7 @@ def _embedded_json(content: PageContent) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as the template writes it, before it is escaped: printable, and cut to 2,000 characters."""
+    """Return a value as it is written, before it is escaped: printable, and cut to LONGEST_TEXT."""
     if hasattr(value, "__html__"):
         return value
     text = str(value)

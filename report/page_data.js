@@ -1,13 +1,11 @@
-// The page's data, what is selected, and the numbers that both lead to: attention weights and scores of heads.
+// The page's data, what is selected, and the attention weights that both lead to.
 
 const content = JSON.parse(document.getElementById("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
 const training = content.training;
-const measured = training ? training.steps : []; // that have scores of the heads
-// The slider's steps: those whose weights the page has, else those with scores.
-const steps = live && live.earlier.steps.length ? live.earlier.steps.filter((step) => step !== live.step) : measured;
-const END = steps.length; // the slider's last position: the trained model on the test split
+const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
+const END = steps.length; // the slider's last position: the trained model
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
 // `query` is the position of a word in the selected sentence; null: the sentence's default.
@@ -15,7 +13,6 @@ const state = {
   question: content.findings.length ? 0 : null,
   layer: 0,
   head: 0,
-  score: null, // a name of content.measures
   time: END,
   sentence: null,
   query: null,
@@ -76,29 +73,10 @@ function largest(weights, n) {
   return positions.sort((a, b) => weights[b] - weights[a]).slice(0, n);
 }
 
-// Scores of heads
-
-// The measures of all heads that a question has, after or during training; p only decides the dots.
-function measuresOf(finding) {
-  const names = [...Object.keys(finding?.grids ?? {}), ...chartsOf(finding).filter(({ heads }) => heads).map(({ measure }) => measure)];
-  return [...new Set(names)].filter((name) => name !== "p");
-}
-
 function chartsOf(finding) {
   return training?.charts[finding?.question] ?? [];
 }
 
-// Scores [layers][heads] at the slider's step; null if they were not measured then.
-function scoresNow() {
-  if (state.time === END) return question()?.grids[state.score] ?? null;
-  const chart = chartsOf(question()).find(({ measure }) => measure === state.score);
-  return chart?.heads[measured.indexOf(steps[state.time])] ?? null;
-}
-
 function perHead(value) {
   return Array.from({ length: nLayer }, (_, layer) => Array.from({ length: nHead }, (_, head) => value(layer, head)));
-}
-
-function isChosen(layer, head) {
-  return String(question()?.place) === String([layer, head]);
 }

@@ -63,17 +63,3 @@ function editName({ kind, layer, head, query, target, other }, { words }) {
   if (kind === "cut") return `${place}: line from ${name(query)} to ${name(target)} cut`;
   return `${place}: at ${name(query)}, the weights on ${name(target)} and ${name(other)} exchanged`;
 }
-
-// Choose the line whose cut changes the compared words most; Enter then cuts it.
-function findLink() {
-  const sentence = current();
-  const found = decidingLink(sentence.text);
-  if (!found) return showNotes(["No line found: each of the two words must be one token, and the text needs a word."]);
-  const { layer, head, query, target, change, pair } = found;
-  const [left, right] = pair.map((word) => label(word));
-  update({ layer, head, query, row: null });
-  const line = `${headName(layer, head)} from “${label(sentence.words[query])}” to “${label(sentence.words[target])}”`;
-  const odds = `log p(${left}) − log p(${right})`;
-  showNotes([`Of all lines from the last word, cutting ${line} changes ${odds} most: by ${number(change)}.`]);
-  document.querySelector(`#live-lines [data-name=line-${target}]`).focus();
-}

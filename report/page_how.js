@@ -36,12 +36,11 @@ function drawHow() {
     element("h2", {}, title),
     element("p", { class: "wide" }, `${asks} ${RECIPES[live.shape.weighting]} ${moves}`),
     scrolled("The steps for each word", howTable(names, query, rows, at, shown, adds[0], words[0])),
-    element("p", { class: "wide" }, `In all, this head adds to the logits after ${from}: ${totals}. ${LATER}`),
+    element("p", { class: "wide" }, `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`),
     list,
   );
 }
 
-const LATER = "What later layers make of it comes on top.";
 const RECIPES = {
   softmax: "Divide it by √d, hide the later words (−∞), take e to this power; the shares of the sum are the weights: softmax.",
   sum: "Divide it by √d, hide the later words, take what is above 0 and add 0.0001; the shares of the sum are the weights.",

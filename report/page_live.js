@@ -87,8 +87,7 @@ function drawLive() {
   }
   const field = document.getElementById("live-text");
   field.addEventListener("input", onTyped);
-  const find = button("Find the line that decides", findLink, { "data-name": "find" });
-  show("live-pair", wordInput("Compare"), wordInput("and"), find);
+  show("live-pair", wordInput("Compare"), wordInput("and"));
   show("word-list", `${knownWords.length.toLocaleString("en")} words: ${knownWords.join(" ")}`);
   document.getElementById("share").addEventListener("toggle", drawShare); // drawn only while it is open
   redrawOn("sentence query edits revision", drawChanges);
@@ -158,8 +157,8 @@ function drawCompare() {
 function oddsText(text, pair) {
   const [before, after] = [comparison(passOf(text, []), pair), comparison(passOf(text, state.edits), pair)];
   const [left, right] = pair.map((word) => label(word));
-  if (!before) return `“${left}” or “${right}” is not one token of this model, so they cannot be compared.`;
-  const shown = ({ logOdds }) => {
+  if (before === null) return `“${left}” or “${right}” is not one token of this model, so they cannot be compared.`;
+  const shown = (logOdds) => {
     const times = Number(Math.exp(Math.min(600, Math.abs(logOdds))).toPrecision(2));
     const [more, less] = logOdds < 0 ? [right, left] : [left, right];
     const many = times < 1e9 ? times.toLocaleString("en") : times.toExponential(0);

@@ -8,13 +8,9 @@ const readings = new Map(); // texts as the model reads them, by text
 const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
-function hasHistory() {
-  return Boolean(live?.earlier.steps.length);
-}
-
 // The step whose weights compute what the slider shows.
 function liveStep() {
-  return hasHistory() && state.time !== END ? steps[state.time] : live.step;
+  return state.time === END ? live.step : steps[state.time];
 }
 
 function liveModel(step) {
@@ -37,7 +33,7 @@ function isLive(sentence) {
 
 // The pass that computes a sentence's attention; null if the stored weights are shown.
 function livePass(sentence) {
-  if (!live || !(isLive(sentence) || (hasHistory() && state.time !== END))) return null;
+  if (!live || (!isLive(sentence) && state.time === END)) return null;
   return passOf(sentence.text, isLive(sentence) ? state.edits : []);
 }
 
@@ -45,10 +41,8 @@ function passOf(text, edits, step = liveStep()) {
   const key = JSON.stringify([text, step, edits]);
   if (!passes.has(key)) {
     const read = reading(text);
-    const inTokens = tokenEdits(read, edits);
-    const base = inTokens.length && inTokens.every(({ row }) => row !== undefined) ? passOf(text, [], step).run : null;
     if (passes.size >= MOST_PASSES) passes.delete(passes.keys().next().value);
-    passes.set(key, { reading: read, run: runModel(liveModel(step), read.tokens, inTokens, base) });
+    passes.set(key, { reading: read, run: runModel(liveModel(step), read.tokens, tokenEdits(read, edits)) });
   }
   return passes.get(key);
 }
@@ -90,12 +84,12 @@ function formsOf(text) {
   return [...ids];
 }
 
-// The chance that each of two words is next, and the log of their ratio in nats; null without both words.
+// The log of the ratio of the chances that two words are next, in nats; null without both words.
 function comparison(pass, [left, right]) {
   const chances = softmax(logitsOf(pass.run));
   const [ofLeft, ofRight] = [left, right].map((text) => formsOf(text).reduce((sum, id) => sum + chances[id], 0));
   if (!formsOf(left).length || !formsOf(right).length) return null;
-  return { left: ofLeft, right: ofRight, logOdds: Math.log(ofLeft || 1e-300) - Math.log(ofRight || 1e-300) };
+  return Math.log(ofLeft || 1e-300) - Math.log(ofRight || 1e-300);
 }
 
 // The n most probable words that are one token; at every step those of the trained model, so that numbers can be followed.
@@ -118,27 +112,4 @@ function comparedWords(text) {
   const written = isCapital ? other.slice(0, 1).toUpperCase() + other.slice(1) : other;
   const [[ofTwin]] = comparable(text.slice(0, spans.at(-1)[0]) + written, 1);
   return [first, ofTwin === first ? second : ofTwin];
-}
-
-// The link whose cut changes the log-odds of the compared words most, with the present changes: from the last word to any
-// other but the start, where heads rest. Null if the words cannot be compared or there is no such link.
-function decidingLink(text) {
-  const read = reading(text);
-  const query = read.words.length - 1;
-  const pair = comparedWords(text);
-  const { run: base } = passOf(text, state.edits);
-  const before = comparison({ run: base }, pair)?.logOdds;
-  if (before === undefined) return null;
-  const present = tokenEdits(read, state.edits);
-  let best = null;
-  perHead((layer, head) => {
-    for (let target = 1; target <= query; target++) {
-      const cut = tokenEdit(read, { kind: "cut", layer, head, query, target });
-      if (!cut) continue;
-      const run = runModel(base.model, base.tokens, [...present, cut], base, cut.row);
-      const change = comparison({ run }, pair).logOdds - before;
-      if (!best || Math.abs(change) > Math.abs(best.change)) best = { layer, head, query, target, change, pair };
-    }
-  });
-  return best;
 }

@@ -41,46 +41,36 @@ function openModel(shape, parameters, data, type) {
 //   {layer, head, kind: "remove"}                        its output is 0 at every token
 //   {layer, head, kind: "cut", row, left}                at token `row` the weights on the tokens `left` are 0
 //   {layer, head, kind: "exchange", row, left, right}    at token `row` the two sets of tokens exchange their weights
-// The rows before `first` are those of `base`, another pass over the same tokens. By default `base` has no edits, and
-// `first` is the first edited row.
-function runModel(model, tokens, edits = [], base = null, first = base ? Math.min(tokens.length, ...edits.map((edit) => edit.row ?? 0)) : 0) {
+function runModel(model, tokens, edits = []) {
   const { shape, layers } = model;
   const width = shape.d_model;
-  if (base && first === tokens.length) return base;
   const x = embed(model, tokens);
   const run = { model, tokens, edits, queries: [], keys: [], values: [], weights: [], stream: x };
   layers.forEach((layer, index) => {
     // Attention reads the normalised stream and adds to it.
-    const input = normalised(x, layer.norm_1, shape.norm_eps, first);
-    const query = product(input, layer.query, width, first);
-    const key = product(input, layer.key, width, first);
-    const value = product(input, layer.value, width, first);
+    const input = normalised(x, layer.norm_1, shape.norm_eps);
+    const query = product(input, layer.query, width);
+    const key = product(input, layer.key, width);
+    const value = product(input, layer.value, width);
     if (shape.position === "rope") {
-      rotate(query, model, first);
-      rotate(key, model, first);
-    }
-    if (base) {
-      query.set(base.queries[index].subarray(0, first * width));
-      key.set(base.keys[index].subarray(0, first * width));
-      value.set(base.values[index].subarray(0, first * width));
+      rotate(query, model);
+      rotate(key, model);
     }
     run.queries.push(query);
     run.keys.push(key);
     run.values.push(value);
     const ofLayer = edits.filter((edit) => edit.layer === index);
-    const earlier = base ? base.weights[index] : null;
-    const { output, weights } = attention(model, query, key, value, ofLayer, first, earlier);
+    const { output, weights } = attention(model, query, key, value, ofLayer);
     run.weights.push(weights);
-    add(x, product(output, layer.output, width, first), first * width);
+    add(x, product(output, layer.output, width));
 
     // The MLP: silu(gate) * up, projected down.
-    const middle = normalised(x, layer.norm_2, shape.norm_eps, first);
-    const gate = product(middle, layer.gate, width, first);
-    const up = product(middle, layer.up, width, first);
-    for (let i = first * shape.d_mlp; i < gate.length; i++) gate[i] = (gate[i] / (1 + Math.exp(-gate[i]))) * up[i];
-    add(x, product(gate, layer.down, shape.d_mlp, first), first * width);
+    const middle = normalised(x, layer.norm_2, shape.norm_eps);
+    const gate = product(middle, layer.gate, width);
+    const up = product(middle, layer.up, width);
+    for (let i = 0; i < gate.length; i++) gate[i] = (gate[i] / (1 + Math.exp(-gate[i]))) * up[i];
+    add(x, product(gate, layer.down, shape.d_mlp));
   });
-  if (base) x.set(base.stream.subarray(0, first * width));
   return run;
 }
 
@@ -98,12 +88,12 @@ function softmax(scores) {
   return powers.map((power) => power / sum);
 }
 
-// x [rows, inside] times the transpose of `weight` [outside, inside], from the row `first` on.
-function product(x, weight, inside, first = 0) {
+// x [rows, inside] times the transpose of `weight` [outside, inside].
+function product(x, weight, inside) {
   const [rows, outside] = [x.length / inside, weight.length / inside];
   const result = new Float32Array(rows * outside);
   const whole = inside - (inside % 4);
-  for (let row = first; row < rows; row++) {
+  for (let row = 0; row < rows; row++) {
     const at = row * inside;
     for (let out = 0; out < outside; out++) {
       const from = out * inside;
@@ -122,15 +112,15 @@ function product(x, weight, inside, first = 0) {
   return result;
 }
 
-function add(x, update, from) {
-  for (let i = from; i < x.length; i++) x[i] += update[i];
+function add(x, update) {
+  for (let i = 0; i < x.length; i++) x[i] += update[i];
 }
 
 // RMSNorm of each row.
-function normalised(x, gain, eps, first = 0) {
+function normalised(x, gain, eps) {
   const width = gain.length;
   const result = new Float32Array(x.length);
-  for (let at = first * width; at < x.length; at += width) {
+  for (let at = 0; at < x.length; at += width) {
     let sum = 0;
     for (let i = 0; i < width; i++) sum += x[at + i] * x[at + i];
     const scale = 1 / Math.sqrt(sum / width + eps);
@@ -163,12 +153,12 @@ function sinusoid(position, i, width) {
 }
 
 // RoPE, in place: the pair (i, i + K/2) turns by its angle. torch computes the angles in float32, so they are rounded here.
-function rotate(x, { shape, width }, first) {
+function rotate(x, { shape, width }) {
   const half = width / 2;
   const frequencies = Array.from({ length: half }, (_, i) =>
     Math.fround(1 / Math.fround(shape.rope_theta ** Math.fround((2 * i) / width))),
   );
-  for (let position = first; position < x.length / shape.d_model; position++) {
+  for (let position = 0; position < x.length / shape.d_model; position++) {
     frequencies.forEach((frequency, i) => {
       const angle = Math.fround(position * frequency);
       const [cos, sin] = [Math.fround(Math.cos(angle)), Math.fround(Math.sin(angle))];
@@ -183,7 +173,7 @@ function rotate(x, { shape, width }, first) {
 }
 
 // The concatenated heads [T, D], and the weights of each head [T, T].
-function attention(model, query, key, value, edits, first, earlier) {
+function attention(model, query, key, value, edits) {
   const { shape, width } = model;
   const rows = query.length / shape.d_model;
   const output = new Float32Array(query.length);
@@ -192,8 +182,7 @@ function attention(model, query, key, value, edits, first, earlier) {
     const ofHead = edits.filter((edit) => edit.head === head);
     const isRemoved = ofHead.some((edit) => edit.kind === "remove");
     const all = new Float32Array(rows * rows);
-    if (earlier) all.set(earlier[head].subarray(0, first * rows));
-    for (let row = first; row < rows; row++) {
+    for (let row = 0; row < rows; row++) {
       const ofRow = all.subarray(row * rows, row * rows + row + 1);
       setWeights(ofRow, model, query, key, head);
       for (const edit of ofHead) {
@@ -239,7 +228,7 @@ function setWeights(weights, model, query, key, head) {
   weights.forEach((weight, i) => (weights[i] = weight / sum));
 }
 
-// As cut_weights and exchange_weights of probe/interventions.py.
+// As cut_weights and exchange_weights of model/edits.py.
 function cutWeights(weights, left) {
   for (const token of left) weights[token] = 0;
   const sum = weights.reduce((a, b) => a + b);

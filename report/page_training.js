@@ -8,15 +8,14 @@ const PLAY = 700; // milliseconds for each step
 let playTimer = null;
 
 function drawSlider() {
-  if (!hasHistory()) document.querySelector("#training .lead")?.remove(); // nothing above moves
-  if (!steps.length) return;
+  if (!steps.length) return document.querySelector("#training .lead").remove(); // nothing above moves
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
   range.addEventListener("input", () => {
     stopPlaying();
     update({ time: Number(range.value) });
   });
   const play = button("", () => (playTimer ? stopPlaying() : playFrom(0)), { id: "play" });
-  show("slider", hasHistory() ? play : null, range, element("output", { for: "step", id: "step-name" }));
+  show("slider", play, range, element("output", { for: "step", id: "step-name" }));
   redrawOn("time playing", () => {
     range.value = state.time; // a link may have changed it
     range.setAttribute("aria-valuetext", stepName());
@@ -25,13 +24,9 @@ function drawSlider() {
   });
 }
 
-// The step of the weights that are shown; without such weights, that of the scores.
+// The step of the weights that are shown.
 function stepName() {
-  const step = (state.time === END ? live?.step : null) ?? steps[state.time];
-  if (step === undefined) return "trained model";
-  const name = `step ${step.toLocaleString("en")}`;
-  if (state.time === END) return `${name}, trained`;
-  return hasHistory() ? name : `scores of ${name}`;
+  return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : ""}`;
 }
 
 function playFrom(time) {
@@ -49,9 +44,9 @@ function stopPlaying() {
 function chartsNow() {
   const { layer, head } = state;
   const charts = chartsOf(question()).map(({ heads, lines, ...chart }) => {
-    if (!heads) return { ...chart, steps: measured, lines };
+    if (!heads) return { ...chart, steps: training.steps, lines };
     const selected = { name: headName(layer, head), kind: "head", values: heads.map((values) => values[layer][head]) };
-    return { ...chart, steps: measured, lines: [...lines, ...otherHeads(heads), selected] };
+    return { ...chart, steps: training.steps, lines: [...lines, ...otherHeads(heads), selected] };
   });
   const { loss } = training;
   const lines = [{ name: "validation loss", kind: "head", values: loss.validation }];

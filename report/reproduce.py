@@ -11,7 +11,7 @@ from probe.results import ProbeResults
 from training.command_line import program_command
 from training.settings import compose_settings, flatten
 
-_NOT_GIVEN = ("out", "resume", "cache_dir", "data.source")
+_NOT_GIVEN = ("out", "resume", "cache_dir", "data.source")  # the folder of a run and the like
 
 
 def eval_command(opened: OpenedModel, *arguments: str) -> str:
@@ -27,7 +27,7 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
 
 
 def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
-    """Return the commands that train a run and test it again with the same settings; `results` None: untested."""
+    """Return the commands that train a run and test it again; `results` None: not tested."""
     arguments = []
     if results and results.findings and results.findings[0].file:
         arguments.append(f"items={results.findings[0].file}")
@@ -35,14 +35,10 @@ def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> l
         arguments += _changed(asdict(results.settings), asdict(ProbeConfig()), "probe.")
     commands = [eval_command(opened, *arguments)]
     if isinstance(opened, OpenedRun):
-        # Every setting of a text is given. The folder of the run and the like are no settings of it.
-        source = opened.settings.data.source
-        defaults = flatten(compose_settings())
-        if source != "stories":
-            defaults = {name: value for name, value in defaults.items() if not name.startswith("data.")}
-        used = {name: value for name, value in flatten(opened.settings).items() if name not in _NOT_GIVEN}
-        group = [] if source == "stories" else [f"data={source}"]
-        commands.insert(0, program_command("train", *group, *_changed(used, defaults)))
+        used = {"data": opened.settings.data.source} | flatten(opened.settings)
+        given = {name: value for name, value in used.items() if name not in _NOT_GIVEN}
+        defaults = {"data": "stories"} | flatten(compose_settings())
+        commands.insert(0, program_command("train", *_changed(given, defaults)))
     return commands
 
 

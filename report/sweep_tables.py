@@ -1,7 +1,5 @@
-"""The tables of a sweep: seeds.md for its training seeds, compare.md and compare.csv for its variants."""
+"""The tables of a sweep: seeds.md for its training seeds, compare.md for its variants."""
 
-import csv
-import io
 from collections import Counter
 
 from data.text_tables import markdown_table
@@ -10,9 +8,6 @@ from probe.seeds import SHOWN, QuestionOverSeeds, SeedsResult, Summary
 from probe.statistics import MIN_SEEDS
 from probe.variants import COLUMNS, STANDARD, Comparison, Variant, variant_name
 
-_ANSWERS_NOTE = """\
-The models' answers. Resolved share: 0 if the pronoun is ignored, 1 at the entropy lower bound, below 0 if
-the model is misled."""
 _STAR = (
     "*: differs from the standard: the 95 % interval of the paired difference excludes 0, and the permutation p is at",
     "   most .05 or, with fewer than six seeds, the smallest possible p (five seeds: .0625); not corrected for columns",
@@ -34,38 +29,18 @@ def seeds_markdown(results: SeedsResult) -> str:
         rows = []
         for of_question in results.questions:
             if of_question.outcome == outcome:
+                supported = f"{of_question.n_supported} of {of_question.n}"
+                interval = f"[{of_question.share.low:.2f}, {of_question.share.high:.2f}]"
+                verdicts = ", ".join(f"{name} {n}" for name, n in Counter(of_question.verdicts).items())
                 means = [_mean(of_question.values[name], ".3f") for name in measures]
-                rows.append([*_verdicts(of_question), *means, _heads(of_question)])
-        lines += _table(header, rows)
-
-    # When they emerge
-    rows = []
-    for of_question in results.questions:
-        for curve, times in of_question.timing.items():
-            values = [_mean(times["end"], ".2f", "never"), _mean(times["t50"], ".0f", "never")]
-            rows.append([of_question.question, curve.replace("_", " "), *values])
-    note = "t50: the step at which a curve has risen half way from chance to its end."
-    lines += _table(["question", "curve", "end", "t50 (step)"], rows, note)
-
-    # What the models answer
-    rows = []
-    for name, answers in results.behaviour.items():
-        share = answers["resolved_share"]
-        if share.n:
-            shares = [_mean(share, ".3f"), f"{share.minimum:.3f}"]
-            rows.append([name, f"{answers['n'].minimum:.0f}", *shares, _mean(answers["accuracy"], ".3f")])
-    lines += _table(["answers", "n", "resolved share", "minimum", "accuracy"], rows, _ANSWERS_NOTE)
+                rows.append([of_question.question, f"{supported} {interval}", verdicts, *means, _heads(of_question)])
+        if rows:
+            lines += ["", *markdown_table(header, rows)]
     return "\n".join([*lines, *_notes(results), ""])
 
 
 def _measure_label(name: str) -> str:
     return MEASURES[name].label if name in MEASURES else f"rule: {name}"
-
-
-def _verdicts(row: QuestionOverSeeds) -> list[str]:
-    """Return the question, how many runs are supported, and the number of runs with each verdict."""
-    supported = f"{row.n_supported} of {row.n} [{row.share.low:.2f}, {row.share.high:.2f}]"
-    return [row.question, supported, ", ".join(f"{name} {n}" for name, n in Counter(row.verdicts).items())]
 
 
 def _heads(row: QuestionOverSeeds) -> str:
@@ -74,33 +49,30 @@ def _heads(row: QuestionOverSeeds) -> str:
     return ", ".join(f"{'+'.join(map(str, heads))} {level}" for heads, level in runs)
 
 
-def _table(header: list[str], rows: list[list[str]], note: str = "") -> list[str]:
-    """Return an empty line, a note and a table; nothing without rows."""
-    return ["", *([note, ""] if note else []), *markdown_table(header, rows)] if rows else []
-
-
-def _mean(values: Summary, form: str, missing: str = "–") -> str:
-    """Return the mean with its interval, if it has one; `missing` if no run has a value."""
+def _mean(values: Summary, form: str) -> str:
+    """Return the mean with its interval, if it has one; a dash if no run has a value."""
     if values.mean is None:
-        return missing
+        return "–"
     interval = f" [{values.interval[0]:{form}}, {values.interval[1]:{form}}]" if values.interval else ""
     return f"{values.mean:{form}}{interval}"
 
 
 def comparison_markdown(results: Comparison) -> str:
-    """Return a table with a row for each variant, one sentence for each, and what the columns mean."""
+    """Return a table with a row for each variant, and what the columns mean."""
     names = list(results.variants[0].values)
     header = ["variant", "seeds", *(name.replace("_", " ") for name in names), "supported"]
     rows = []
     for variant in results.variants:
-        supported = f"{variant.n_supported} of {len(variant.verdicts)}" if variant.verdicts else "not tested"
+        supported = "not tested"
+        if variant.verdicts:
+            supported = f"{variant.n_supported} of {len(variant.verdicts)}"
         means = [_with_star(variant, name) for name in names]
         rows.append([variant.name, str(len(variant.seeds)), *means, supported])
     lines = [*markdown_table(header, rows), "", f"- {STANDARD}: {variant_name(results.standard)}"]
-    lines += [f"- {variant.sentence}" for variant in results.variants[1:]]
     lines += ["", *(f"{name.replace('_', ' ')}: {COLUMNS[name].meaning}" for name in names)]
     if results.question:
-        lines.append(f"supported: number of runs whose head for the question {results.question} is supported")
+        head = f"head for the question {results.question}"
+        lines.append(f"supported: number of runs whose {head} is supported")
     return "\n".join([*lines, *_STAR, *_notes(results), ""])
 
 
@@ -109,20 +81,8 @@ def _notes(results: SeedsResult | Comparison) -> list[str]:
 
 
 def _with_star(variant: Variant, name: str) -> str:
-    """Return a mean, with a star if it differs significantly from that of the standard; a dash for none."""
+    """Return a mean, with a star if it differs from that of the standard; a dash for none."""
     if name not in variant.values:
         return "–"
     is_significant = name in variant.differences and variant.differences[name].is_significant
     return _mean(variant.values[name], COLUMNS[name].form) + (" *" if is_significant else "")
-
-
-def comparison_csv(results: Comparison) -> str:
-    """Return one row per variant, seed and measure."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["variant", "seed", "run", "measure", "value"])
-    for variant in results.variants:
-        for name, values in variant.values.items():
-            for seed, run, value in zip(variant.seeds, variant.runs, values.by_run, strict=True):
-                writer.writerow([variant.name, seed, run, name, "" if value is None else f"{value:.6f}"])
-    return stream.getvalue()

@@ -1,4 +1,4 @@
-"""The results of a probe as tables, which eval.py prints and the page shows, and as CSV and JSON lines."""
+"""The results of a probe as tables, for the terminal and the page, and as CSV and JSON lines."""
 
 import csv
 import io
@@ -21,17 +21,31 @@ from probe.questions import DEV, LEVELS, MAX_P, QUESTIONS
 from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
-_LEGENDS = {  # by outcome
-    "attention": """\
+# The columns of the summary by outcome and title: a measure of the heads and its format.
+_SUMMARY = {
+    "attention": {
+        "accuracy [95 %]": ("accuracy", ".3f"), "block": ("block_accuracy", ".3f"), "p": ("p", ".4f"),
+        "swap": ("swap", ".2f"),
+    },
+    "edge": {
+        "swap [95 %]": ("swap", ".2f"), "flips": ("flips", ".2f"), "author's entity": ("author", ".2f"),
+        "p": ("p", ".4f"),
+    },
+    "whose": {
+        "beyond place": ("beyond_place", ".3f"), "p": ("p_beyond_place", ".4f"),
+        "choice [95 %]": ("choice_share", ".2f"), "author's person": ("author", ".2f"), "AUC": ("author_auc", ".2f"),
+        "n": ("n", ""),
+    },
+}  # fmt: skip
+_ATTENTION_LEGEND = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
 block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
-the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict.""",
-    "edge": """\
+the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict."""
+_EDGE_LEGEND = """\
 swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
-the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md.""",
-    "whose": """\
-beyond place: what the edges tell of the author's person where a rule of place says the same; choice: share lost.""",
-}
+the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
+_PLACE_LEGEND = """\
+beyond place: what the edges tell of the author's person where a rule of place says the same; choice: share lost."""
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
@@ -39,9 +53,8 @@ changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences"
 _CUE_TITLE = "Tired or soft: up to “it” both sentences are identical; the adjective decides"
 _PARTS_NOTE = (
-    "Each column is a part of the tested texts: iid has the words of training; pairs: new pairs of nouns; nouns: nouns "
-    "no pronoun referred to in training; frames: new sentence frames; headline, which the verdict is about: such nouns "
-    "in new frames; distance: sentences in between. Rules do not know the model."
+    "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
+    "nouns no pronoun referred to in training, in new sentence frames. Rules do not know the model."
 )
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure
@@ -67,7 +80,8 @@ def number(value: float | Estimate | None, form: str = ".3f") -> str:
     if isinstance(value, Estimate):
         text = number(value.value, form)
         has_interval = value.low is not None and text != "–"
-        return f"{text} [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else text
+        interval = f" [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else ""
+        return text + interval
     if value is None or math.isnan(value):
         return "–"
     is_small = form == ".3f" and 0 < abs(round(value, 4)) < 0.001
@@ -91,18 +105,17 @@ def head_names(heads: Iterable[Head]) -> str:
 
 def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
-    lines = _confirmed_lines(results.confirmed)
+    lines: list[str] = []
     by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
     by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
     of_place = [finding for finding in results.findings if finding.outcome == "whose"]
 
     # Heads chosen by attention, then worked examples of their questions
     if by_attention:
-        header = ["question", "head", "accuracy [95 %]", "block", "p", "swap", "verdict"]
-        lines += aligned([header, *map(_attention_row, by_attention)])
+        lines += _summary_table(by_attention)
         for finding in by_attention:
             lines += _lacking(finding)
-        lines += ["", _LEGENDS["attention"]]
+        lines += ["", _ATTENTION_LEGEND]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):
             title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
@@ -110,74 +123,40 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
 
     # Heads chosen by their edges with passages, and whose gender they copy
     if by_edges:
-        lines += [""] if by_attention else []
-        header = ["question", "head", "swap [95 %]", "flips", "author's entity", "p", "verdict"]
-        lines += aligned([header, *map(_edge_row, by_edges)])
+        lines += ["", *_summary_table(by_edges)] if by_attention else _summary_table(by_edges)
         for finding in by_edges if verbose else by_edges[:1]:
             lines += _passage_lines(finding)
     if of_place:
-        header = ["question", "head", "beyond place", "p", "choice [95 %]", "author's person", "AUC", "n", "verdict"]
-        lines += aligned([header, *map(_place_row, of_place)])
-    lines += ["", _LEGENDS["edge"]] if by_edges else []
-    lines += [_LEGENDS["whose"]] if of_place else []
+        lines += _summary_table(of_place)
+    lines += ["", _EDGE_LEGEND] if by_edges else []
+    lines += [_PLACE_LEGEND] if of_place else []
     return lines
 
 
-def _attention_row(finding: Finding) -> list[str]:
-    judged = finding.judged
-    return [
-        f"{finding.question}: {finding.description}",
-        head_names(judged.heads),
-        _cell(finding, "accuracy"),
-        number(judged.value("block_accuracy")),
-        _cell(finding, "p"),
-        number(judged.value("swap"), ".2f"),
-        f"{finding.verdict} ({finding.level})",
-    ]
+def _summary_table(findings: Sequence[Finding]) -> list[str]:
+    """Return the table of findings of one outcome, with the measures of _SUMMARY."""
+    columns = _SUMMARY[findings[0].outcome]
+    rows = [["question", "head", *columns, "verdict"]]
+    for finding in findings:
+        by_attention = finding.outcome == "attention"
+        name = f"{finding.question}: {finding.description}" if by_attention else finding.description
+        cells = [_summary_cell(finding, title, *column) for title, column in columns.items()]
+        rows.append([name, head_names(finding.judged.heads), *cells, f"{finding.verdict} ({finding.level})"])
+    return aligned(rows)
 
 
-def _edge_row(finding: Finding) -> list[str]:
-    judged = finding.judged
-    return [
-        finding.description,
-        head_names(judged.heads),
-        number(judged.values.get("swap"), ".2f"),
-        number(judged.value("flips"), ".2f"),
-        f"{number(judged.value('author'), '.2f')} (nearest {number(finding.rules['nearest'], '.2f')})",
-        _cell(finding, "p"),
-        f"{finding.verdict} ({finding.level})",
-    ]
-
-
-def _place_row(finding: Finding) -> list[str]:
-    best = max(finding.rules, key=lambda name: finding.rules[name])
-    return [
-        finding.description,
-        head_names(finding.judged.heads),
-        _cell(finding, "beyond_place"),
-        _cell(finding, "p_beyond_place"),
-        number(finding.judged.values.get("choice_share"), ".2f"),
-        f"{number(finding.judged.value('author'), '.2f')} ({best} {number(finding.rules[best], '.2f')})",
-        number(finding.judged.value("author_auc"), ".2f"),
-        f"{finding.n:,}",
-        f"{finding.verdict} ({finding.level})",
-    ]
-
-
-def _cell(finding: Finding, name: str) -> str:
-    """Return a measure of the heads that the verdict is about, with its interval."""
-    return number(finding.judged.values.get(name), MEASURES[name].form)
-
-
-def _confirmed_lines(confirmed: Sequence[Finding]) -> list[str]:
-    """Return the table of heads that were chosen on the run's own validation text; none without any."""
-    names = ("edge_effect", "swap", "cut_meant", "cut_other", "author", "p")
-    header = ["head chosen on the run's own text", "head", "passages", *(MEASURES[name].label for name in names)]
-    rows = []
-    for finding in confirmed:
-        cells = [finding.description, head_names(finding.judged.heads), f"{finding.n:,}"]
-        rows.append([*cells, *(_cell(finding, name) for name in names)])
-    return [*aligned([header, *rows]), ""] if rows else []
+def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
+    """Return a measure of the judged heads, with its interval if the title says so."""
+    if name == "n":
+        return f"{finding.n:,}"
+    if title.endswith("[95 %]"):
+        return number(finding.judged.values.get(name), form)
+    text = number(finding.judged.value(name), form)
+    if name == "author":
+        best = max(finding.rules, key=lambda rule: finding.rules[rule])
+        rule = "nearest" if finding.outcome == "edge" else best
+        text += f" ({rule} {number(finding.rules[rule], form)})"
+    return text
 
 
 def _lacking(finding: Finding) -> list[str]:
@@ -186,12 +165,15 @@ def _lacking(finding: Finding) -> list[str]:
         return []
     lines = []
     if finding.smallest_p >= MAX_P:
-        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in finding.clusters.items() if name != "pairs")
-        lines.append(f"  no p can be below {finding.smallest_p:.2g}: test has {counts}; {ENOUGH} of each are needed")
+        clusters = {name: n for name, n in finding.clusters.items() if name != "pairs"}
+        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in clusters.items())
+        too_few = f"test has {counts}; {ENOUGH} of each are needed"
+        lines.append(f"  no p can be below {finding.smallest_p:.2g}: {too_few}")
     if math.isnan(finding.judged.value("swap")):
-        is_constant = "answer" in finding.judged.values
-        no_answers = "the texts have no answers that can be compared"
-        lines.append(f"  no swap: {'the answer does not follow the antecedent' if is_constant else no_answers}")
+        reason = "the texts have no answers that can be compared"
+        if "answer" in finding.judged.values:
+            reason = "the answer does not follow the antecedent"
+        lines.append(f"  no swap: {reason}")
     return lines
 
 
@@ -235,7 +217,6 @@ def detail_lines(results: ProbeResults) -> list[str]:
         lines += ["", "", f"{finding.question}, head {heads}: {finding.verdict} ({finding.level})"]
         lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
         lines += _table_lines(finding_tables(finding))
-    lines += _table_lines(model_tables(results))
     return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
 
 
@@ -244,7 +225,8 @@ def _table_lines(tables: Sequence[Table]) -> list[str]:
     lines = []
     for table in tables:
         lines += ["", f"  {table.title}"]
-        lines += [f"    {line}" for line in [*aligned([table.header, *table.rows]), *wrap(table.note, 116)]]
+        rows = aligned([table.header, *table.rows])
+        lines += [f"    {line}" for line in [*rows, *wrap(table.note, 116)]]
     return lines
 
 
@@ -254,7 +236,8 @@ def finding_tables(finding: Finding) -> list[Table]:
     rows = []
     for n_heads, (added, on_dev, tested) in enumerate(finding.curve, 1):
         rows.append([str(n_heads), str(added), number(on_dev), number(tested)])
-    together = Table("Heads together", header, rows, "Swap of heads together, added one by one on dev.")
+    note = "Swap of heads together, added one by one on dev."
+    together = Table("Heads together", header, rows, note)
     tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding), together]
     return [table for table in tables if table.rows]
 
@@ -273,7 +256,7 @@ def _criteria_table(finding: Finding) -> Table:
 
 
 def _measured(criterion: Criterion) -> str:
-    """Return the numbers of a criterion: "lead, low 0.49"; low and high are the ends of the interval."""
+    """Return the numbers of a criterion: "lead, low 0.49" is the lower end of its interval."""
     texts = []
     for key, value in criterion.measured.items():
         name = key.removesuffix("_low").removesuffix("_high")
@@ -283,7 +266,7 @@ def _measured(criterion: Criterion) -> str:
 
 
 def _measure_table(finding: Finding) -> Table:
-    """Return every measure of the head and of the set, with those of untrained models and of rules."""
+    """Return every measure of the head, the set and untrained models, and the rules."""
     columns = {f"head {finding.place} [95 %]": (finding.head.values, finding.rules)}
     if finding.set is not None:
         columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
@@ -292,11 +275,12 @@ def _measure_table(finding: Finding) -> Table:
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]
     counts += [f"{n:,} left out: {reason.replace('_', ' ')}" for reason, n in finding.left_out.items()]
     note = f"{finding.n:,} tested texts: {', '.join(counts)}."
-    return Table("Measures", ["measure", *columns, "meaning"], _measure_rows(list(columns.values())), note)
+    rows = _measure_rows(list(columns.values()))
+    return Table("Measures", ["measure", *columns, "meaning"], rows, note)
 
 
 def _part_table(finding: Finding) -> Table:
-    """Return the scores of the head, and the accuracies of rules, on each part of the tested items."""
+    """Return the scores of the head and of rules on each part of the tested items."""
     parts = finding.parts.values()
     rows = []
     for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):
@@ -308,7 +292,7 @@ def _part_table(finding: Finding) -> Table:
 
 
 def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, float]]]) -> list[list[str]]:
-    """Return a row for each measure, then for each rule: label, a cell for each of `columns`, and meaning."""
+    """Return a row for each measure and rule: label, a cell for each of `columns`, and meaning."""
     rows = []
     for name, measure in MEASURES.items():
         cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
@@ -320,24 +304,14 @@ def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, f
     return rows
 
 
-def model_tables(results: ProbeResults) -> list[Table]:
-    """Return the model's answers, for all questions; none if they were not measured."""
-    rows = []
-    for answers in results.behaviour:
-        shares = [number(answers.resolved_share), number(answers.accuracy)]
-        rows.append([answers.question, answers.part, f"{answers.n:,}", *shares])
-    header = ["question", "part", "texts", "resolved share", "accuracy [95 %]"]
-    note = "Resolved share: 0 if the deciding word is ignored, 1 at the entropy lower bound, below 0 if misled."
-    return [Table("The model's answers", header, rows, note)] if rows else []
-
-
 def claims_markdown(results: ProbeResults) -> str:
     """Return the claim of every finding with its evidence and its limits."""
     lines = []
     for finding in results.findings:
         lines += [f"## {finding.question}", "", f"**{claim_of(finding, results.model)}**"]
         for table in finding_tables(finding):
-            lines += ["", f"{table.title}. {table.note}".rstrip(), "", *markdown_table(table.header, table.rows)]
+            lines += ["", f"{table.title}. {table.note}".rstrip(), ""]
+            lines += markdown_table(table.header, table.rows)
         limits = limits_of(finding, results.model)
         for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
             if texts:
@@ -350,7 +324,7 @@ def claims_markdown(results: ProbeResults) -> str:
 
 
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
-    """Return a table for each question; without `all_rows`, of the heads that changed and that decide most."""
+    """Return a table for each question: of all heads, or of those that changed and decide most."""
     # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
     for change in results.changes:
@@ -367,9 +341,10 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
             rows += map(_change_row, changes if all_rows else _most_changed(changes))
             if changes and measure != "answer":
                 n_changed = sum(change.p < MAX_P for change in changes)
-                few = f"; so few frames and words cannot show a change (smallest p {changes[0].smallest_p:.3f})"
-                notes.append(f"  {measure}: {n_changed} of {len(changes)} heads changed, {changes[0].n} cases")
-                notes[-1] += few if changes[0].smallest_p >= MAX_P else ""
+                smallest_p = changes[0].smallest_p
+                few = f"; so few frames and words cannot show a change (smallest p {smallest_p:.3f})"
+                counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
+                notes.append(f"  {measure}: {counts}{few if smallest_p >= MAX_P else ''}")
         lines += ["", f"{question}: {description}", *aligned(rows), *notes]
     lines += ["", _CHANGE_LEGEND]
     if not any(change.difference.value for change in results.changes):
@@ -380,19 +355,20 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
 
 
 def _most_changed(changes: list[Change]) -> list[Change]:
-    """Return the changes, the heads with the largest value before and after, and at least FEWEST_CHANGES by |t|."""
+    """Return what changed, the largest before and after, and at least FEWEST_CHANGES by |t|."""
     by_t = sorted(changes, key=lambda change: -abs(change.t))
     shown = [change for change in by_t if change.p < MAX_P][:MOST_CHANGES]
     if changes:
-        shown += [max(changes, key=lambda change: change.before), max(changes, key=lambda change: change.after)]
+        shown.append(max(changes, key=lambda change: change.before))
+        shown.append(max(changes, key=lambda change: change.after))
     shown = list(dict.fromkeys(shown))
     return list(dict.fromkeys([*shown, *by_t]))[: max(FEWEST_CHANGES, len(shown))]
 
 
 def _change_row(change: Change) -> list[str]:
     name = f"  {change.measure}" + (f" {change.head}" if change.head else "")
-    numbers = [number(change.before), number(change.after), number(change.difference), f"{change.p:.4f}"]
-    return [name, *numbers, "changed" if change.p < MAX_P else "no change shown"]
+    numbers = [number(value) for value in (change.before, change.after, change.difference)]
+    return [name, *numbers, f"{change.p:.4f}", "changed" if change.p < MAX_P else "no change shown"]
 
 
 # A sentence of the user's
@@ -405,11 +381,11 @@ def sentence_lines(
     chosen: Mapping[Head, Sequence[str]],
     effects: Mapping[int, np.ndarray] | None = None,
 ) -> list[str]:
-    """Return the attention of every head from each of `rows`: to the candidates, and the three largest weights.
+    """Return the attention of every head from each of `rows`: to nouns, and the three largest weights.
 
-    `weights` are those between the words of `text`, [L, H, W, W]; `rows` the nouns that may be meant, by the index of
-    the word to read at; `chosen` the questions for which the probe chose a head. With `effects` [L, H] of removing each
-    head, by row, only the MOST_HEADS largest are shown, and the chosen heads.
+    `weights` are those between the words of `text`, [L, H, W, W]; `rows` the nouns that may be meant,
+    by the index of the word to read at; `chosen` the questions for which the probe chose a head. With
+    `effects` [L, H] of removing each head, by row, only the MOST_HEADS largest are shown, and chosen heads.
     """
     lines = []
     for row, nouns in rows.items():
@@ -424,7 +400,7 @@ def sentence_lines(
             lines.append(f"  the {MOST_HEADS} that matter most; {meaning}")
             lines.append("  (all heads: verbose=true)")
 
-        # A line for each head: the summed weight on all earlier mentions of each noun, and the largest weights
+        # A line for each head: the weight on all earlier mentions of each noun, and the largest weights
         cells = []
         for head in heads:
             of_words = weights[head.layer, head.head, row]  # [W]
@@ -445,11 +421,11 @@ def sentence_lines(
 
 
 def heads_csv(results: ProbeResults) -> str:
-    """Return every measure of every head: a row for each question, measure and head; no question: the whole model."""
+    """Return every measure of every head: a row for each question, measure and head."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["question", "measure", "layer", "head", "value"])
-    grids = {finding.question: finding.grids for finding in results.findings} | {"": results.grids}
+    grids = {finding.question: finding.grids for finding in results.findings}
     for question, of_question in grids.items():
         for name, grid in of_question.items():
             for head, value in np.ndenumerate(np.array(grid, dtype=float)):
@@ -459,9 +435,10 @@ def heads_csv(results: ProbeResults) -> str:
 
 
 def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
-    """Return one object for each tested text of each question, with what the chosen head does at it."""
+    """Return an object for each tested text of each question, with what the chosen head does."""
     lines = []
     for finding in findings:
+        layer, head = finding.place
         for part in scores.items.parts(finding.question):
             if part == DEV:
                 continue
@@ -470,8 +447,8 @@ def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
             for i, cell in enumerate(tested.items.cells):
                 pair = tested.items.pairs[i // 2]
                 record = {
-                    "question": pair.question, "layer": finding.place.layer, "head": finding.place.head, "part": part,
-                    "block": pair.block, "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
+                    "question": pair.question, "layer": layer, "head": head, "part": part, "block": pair.block,
+                    "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
                     "query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant,
                 }  # fmt: skip
                 for name in (field.name for field in fields(HeadRows)):

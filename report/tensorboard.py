@@ -6,13 +6,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from probe.results import MEASURES
-from probe.sentences import EXAMPLE_BLOCK, Example
 from training.metrics import HeadPoint
 
 BLUE = (0, 114, 178)
 WHITE = (255, 255, 255)
 ORANGE = (213, 94, 0)
-GREY = (120, 120, 120)
 BLACK = (32, 32, 32)
 ROW = 26  # pixels: height of a row
 GAP = 2  # pixels between two coloured boxes
@@ -20,21 +18,17 @@ SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  #
 Colour = tuple[int, int, int]
 
 
-def mixed(colour: Colour, share: float) -> Colour:
-    """Return white with `share` of `colour` in it, from 0 to 1."""
-    share = min(1.0, max(0.0, share))
-    red, green, blue = (round(white + share * (value - white)) for white, value in zip(WHITE, colour, strict=True))
+def score_colour(value: float, centre: float, end: float) -> Colour:
+    """Return white at `centre`, blue at `end` and above, orange at the same distance below."""
+    share = max(-1.0, min(1.0, (value - centre) / (end - centre)))
+    colour = BLUE if share >= 0 else ORANGE
+    channels = zip(WHITE, colour, strict=True)
+    red, green, blue = (round(white + abs(share) * (full - white)) for white, full in channels)
     return red, green, blue
 
 
-def score_colour(value: float, centre: float, end: float) -> Colour:
-    """Return white at `centre`, blue at `end` and above, orange at the same distance below."""
-    share = (value - centre) / (end - centre)
-    return mixed(BLUE if share >= 0 else ORANGE, abs(share))
-
-
 def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
-    """Draw a caption and rows of texts in columns, each text in a box of its colour: [height, width, 3] uint8."""
+    """Draw a caption and rows of coloured boxes with texts: [height, width, 3] uint8."""
     # A column is as wide as its longest text.
     font = ImageFont.load_default(12)
     widths = []
@@ -57,7 +51,7 @@ def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> n
     return np.asarray(image)
 
 
-def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float = 1.0) -> np.ndarray:
+def head_map(scores: np.ndarray, caption: str, centre: float, end: float) -> np.ndarray:
     """Draw a score [L, H] of every head: a row for each layer, coloured by `score_colour`."""
     rows = [[("", WHITE), *((f"H{head}", WHITE) for head in range(scores.shape[1]))]]
     for layer, of_layer in enumerate(scores):
@@ -68,37 +62,11 @@ def head_map(scores: np.ndarray, caption: str, centre: float = 0.5, end: float =
     return _draw_boxes(rows, caption)
 
 
-def draw_snapshot(
-    points: Mapping[str, HeadPoint], examples: Sequence[tuple[Example, Sequence[str], np.ndarray]]
-) -> dict[str, np.ndarray]:
-    """Return maps of all heads for each question, and the example block for the first question's best head, by tag.
-
-    `examples` are worked examples with their words and the attention between them, [L, H, W, W].
-    """
+def draw_snapshot(points: Mapping[str, HeadPoint]) -> dict[str, np.ndarray]:
+    """Return maps of all heads by tag, one for each question and measure."""
     images = {}
     for name, point in points.items():
         for measure, grid in point.grids.items():
             label = MEASURES[measure].label
             images[f"{name}/{label} of heads"] = head_map(np.array(grid), label, *SCALES[measure])
-
-    # The words of each sentence of the block, as the best head attends to them from the query
-    question, best = next(iter(points.items()))
-    rows = []
-    for example, words, weights in examples:
-        if example in EXAMPLE_BLOCK:
-            of_query = weights[best.layer, best.head, list(words).index(example.query)]
-            rows.append(_word_boxes(example, words, of_query))
-    if rows:
-        caption = f"{question}: attention of L{best.layer}H{best.head} from the last word"
-        images["example block/best head"] = _draw_boxes(rows, caption)
     return images
-
-
-def _word_boxes(example: Example, words: Sequence[str], weights: np.ndarray) -> list[tuple[str, Colour]]:
-    """Return every word, coloured by its weight [W]: antecedent blue, distractor orange, other words grey."""
-    colours = {example.antecedent: BLUE, example.distractor: ORANGE}
-    row = []
-    for word, weight in zip(words, weights.tolist(), strict=True):
-        text = f"{word} {weight:.2f}" if word in colours else word
-        row.append((text, mixed(colours.get(word, GREY), weight)))
-    return row

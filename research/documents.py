@@ -1,11 +1,13 @@
-"""What README.md and docs/ take from the example reports and from research/results: python -m research.documents.
+"""What README.md and docs/ take from the example reports and from research/results.
 
-It draws docs/pictures/*.svg, renews the tables of DOCUMENTS, and writes PAGES for a browser from their Markdown.
-`make reports` runs it too.
+make reports                                   draws docs/pictures/*.svg and renews the tables of DOCUMENTS
+make pages                                     writes PAGES for a browser from their Markdown, to docs/
+python -m research.documents pages FOLDER      to another folder
 """
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from html import escape
@@ -177,7 +179,11 @@ def anchor(heading: str) -> str:
 
 
 def main() -> None:
-    """Write pictures, tables and pages."""
+    """Write pictures and tables, or with the argument "pages" the pages."""
+    if sys.argv[1:2] == ["pages"]:
+        write_pages(Path(sys.argv[2]) if len(sys.argv) > 2 else DOCS)
+        return
+
     # Pictures
     for name, (height, drawing) in pictures().items():
         size = f'viewBox="0 0 880 {height}" width="880" height="{height}"'
@@ -190,7 +196,9 @@ def main() -> None:
         rows = r"^\| (`(?:#text=|&).*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
         path.write_text(re.sub(rows, renewed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
-    # Pages, without links to files outside docs/
+
+def write_pages(folder: Path) -> None:
+    """Write PAGES to `folder`, without links to files outside docs/."""
     for page in PAGES:
         if page == "index":  # the beginning of README, seen from docs/
             text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## ")[0].replace("docs/", "")
@@ -204,7 +212,9 @@ def main() -> None:
         body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)
         metas = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
         head = f'<!doctype html>\n<html lang="en">\n{metas}\n<title>Antecedent: {page}</title>\n'
-        (DOCS / f"{page}.html").write_text(f"{head}<style>\n{PAGE}</style>\n<main>\n{body}</main>\n", encoding="utf-8")
+        (folder / f"{page}.html").write_text(
+            f"{head}<style>\n{PAGE}</style>\n<main>\n{body}</main>\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

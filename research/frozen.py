@@ -28,14 +28,14 @@ def _names(text: str) -> dict[str, str]:
 
 # In places, * stands for every key or index, and all that is below a place goes along.
 _SCORES = _names("""accuracy block_accuracy pair_accuracy pronoun_contrast=contrast chance_level=bar
-    value_weighted_contrast=value_contrast p_pair_accuracy p_pronoun_contrast=p_contrast
+    p_pair_accuracy p_pronoun_contrast=p_contrast
     p_corrected=p best_baseline.difference=lead lead selectivity unlinked_share""")
 _EDITS = _names("""attention_swap=swap edge_ablation=cut_meant distractor_edge_ablation=cut_other
     edge_specificity=specificity zero_ablation=zero denoising_patch=restored
     answer_difference=answer""")
 _EDGES = _names("""edge_effect p t meant_cut=cut_meant other_cut=cut_other content_cut=beyond_control share=swap
     flips""")
-_ANSWERS = _names("""follows_twin=follows interchanged author_accuracy=author
+_ANSWERS = _names("""follows_twin=follows author_accuracy=author
     author_where_nearest_is_wrong=author_where_nearest_wrong""")
 _TESTED = _names("verdict evidence_level=level criteria.*.outcome")
 _TOLERANCE = (3e-6, 3e-5)  # relative: the files have six digits; absolute, in nats: float32
@@ -53,13 +53,13 @@ def _of_links(unit: str) -> dict[str, str]:
         **_moved(_EDITS, "causal.", "head.values."),
         **_moved(_TESTED | _names("reasons"), "", f"{unit}."),
         **_moved(_names("layer=0.0 head=0.1 dev=1 test=2"), "head_set.curve.*.", "curve.*."),
-        **_moved(_names("n_items=n clusters baselines.*.accuracy=rules.*"), "test.*.", "parts.*."),
+        **_moved(_names("n_items=n baselines.*.accuracy=rules.*"), "test.*.", "parts.*."),
         **_moved(_names("accuracy block_accuracy"), "test.headline.untrained.", "untrained."),
-        **_names("""test.headline.smallest_p=smallest_p unit head_type
+        **_names("""test.headline.smallest_p=smallest_p unit
             selectivity=head.values.selectivity unlinked_share=head.values.unlinked_share
             mass.linked=head.values.mass weights.ov_auc=head.values.ov_auc
             layer=head.heads.0.0 head=head.heads.0.1
-            heads.pronoun_contrast=grids.contrast head_set.all_heads_dev=all_heads_swap"""),
+            heads.pronoun_contrast=grids.contrast"""),
     }
 
 
@@ -81,11 +81,6 @@ def _of_seeds() -> dict[str, str]:
     places |= {"heads.*.heads": "heads.*"}
     for old, new in _names("accuracy block_accuracy pronoun_contrast=contrast").items():
         places |= {f"heads.*.{old}": f"values.{new}.by_run.*", f"scores.{old}": f"values.{new}"}
-    curves = {"answer loss": "answer_loss", "accuracy": "accuracy", "pronoun contrast": "contrast"}
-    for old, new in (curves | {"resolved share": "resolved_share"}).items():
-        for name in ("t50", "end"):
-            places |= {f"timing.{old}.{name}": f"timing.{new}.{name}"}
-            places |= {f"timing.{old}.by_seed.*.{name}": f"timing.{new}.{name}.by_run.*"}
     return places
 
 
@@ -169,8 +164,10 @@ def compared(old: Any, new: Any) -> tuple[list[_Compared], list[str]]:
     for group in old["behaviour"]:
         if group["site"] in ("pronoun", "cue"):
             groups.append({**group, "accuracy_interval": group["interval"]})
-    answers = _keyed(new["behaviour"], "question", "part")
-    places = _moved(_names("n accuracy resolved_share loss"), "*.", "*.")
+    answers: dict[str, Any] = {}
+    for name, finding in findings.items():
+        answers |= {f"{name} {part}": found["values"] for part, found in finding["parts"].items()}
+    places = _moved(_names("accuracy=answer_accuracy resolved_share"), "*.", "*.")
     values += _both(_keyed(groups, "level", "holdout"), answers, places)
     return values, sorted(entries.keys() - findings.keys())
 

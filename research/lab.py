@@ -25,7 +25,7 @@ class _LabOptions:
 
 @dataclass(frozen=True)
 class _VariantRow:
-    """One variant, means over seeds by measure (None: not measured), and the sentence about it."""
+    """One variant, means over seeds by measure (None: not measured)."""
 
     name: str
     n_seeds: int
@@ -33,7 +33,6 @@ class _VariantRow:
     n_tested: int
     means: dict[str, Estimate | None]
     different: list[str]  # measures that differ from the standard
-    sentence: str
 
     def cells(self) -> list[str]:
         """Return the row of the table, with a star at the measures that differ from the standard."""
@@ -58,8 +57,6 @@ class LabResults:
         return [
             *markdown_table(header, [variant.cells() for variant in self.variants]),
             "",
-            *(f"- {variant.sentence}" for variant in self.variants),
-            "",
             f"Training took {self.train_seconds:.0f} s, the comparison {self.compare_seconds:.0f} s.",
         ]
 
@@ -78,7 +75,6 @@ def _variant_row(variant: dict[str, Any], names: list[str]) -> _VariantRow:
         n_tested=len(variant["verdicts"]),
         means=means,
         different=different,
-        sentence=variant["sentence"],
     )
 
 

@@ -22,7 +22,7 @@ from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.questions import MAX_P, WHOSE, WHOSE_QUESTIONS
 from probe.results import ProbeResults
-from probe.rules import FIXED_RULES
+from probe.rules import FIXED_RULES, preferred
 from probe.whose import covariates_of, edge_coefficients, permuted_within, strata_of
 from research.measure import share_range, start_benchmark, write_page
 
@@ -121,7 +121,7 @@ def main(options: _WhoseOptions) -> None:
 
     # What eval.py tests: labels, place rule and the edges of the head.
     sites = Sites(run.model, items, config.tokens_per_batch)
-    prefers = {name: np.array([rule(pair.cells[0]) for pair in items.pairs]) for name, rule in FIXED_RULES.items()}
+    prefers = {name: preferred(name, items) for name in FIXED_RULES}
     labels = prefers["nearest"] > 0
     to_nearest = np.where(labels, 1.0, -1.0)
     covariates = covariates_of(items)

@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import HealthCheck, settings
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported
     os.environ.setdefault(variable, "1")
 
-from tests.program import SMALL, run_program  # noqa: E402
+from tests.program import ROOT, SMALL, run_program  # noqa: E402
 
 # The same cases in every run; HYPOTHESIS_PROFILE=explore (make explore) draws new ones.
 for profile, is_fixed in (("fixed", True), ("explore", False)):
@@ -47,3 +49,12 @@ def trained_run(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(trained_run: Path, tmp_path: Path) -> Path:
     """A copy of the small run, which a test may change."""
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of docs/ with its pages for a browser."""
+    folder = tmp_path_factory.mktemp("pages") / "docs"
+    shutil.copytree(ROOT / "docs", folder)
+    subprocess.run([sys.executable, "-m", "research.documents", "pages", folder], cwd=ROOT, check=True)
+    return folder

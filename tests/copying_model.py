@@ -7,10 +7,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from model.observe import HeadEdit, HeadWeights, LayerRecord, ObservableModel, apply_edits
+from model.observe import HeadWeights
+from model.own_model import Attend, OwnModel
 
 
-class CopyingModel(ObservableModel):
+class CopyingModel(OwnModel):
     """One layer of heads that look at persons; head h writes `gains[h]` times the gender it sees into the logits."""
 
     n_layer = 1
@@ -51,45 +52,19 @@ class CopyingModel(ObservableModel):
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        n, length = tokens.shape
-        if query_positions is None:
-            query_positions = torch.arange(length).expand(n, -1)
-        # Persons get more attention than other words, the same in all heads
+    def run(self, tokens: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        # Persons get more attention than other words, the same in all heads; the values hold the gender.
+        length = tokens.shape[1]
         is_person = (self.name_class[tokens] != 0).float()
-        scores = (5 * is_person + self.place_bias[:length])[:, None].expand(-1, self.n_head, -1)  # [B, H, T]
-        # No head sees later tokens: scores [B, H, Q, T]
-        later = torch.arange(length) > query_positions[..., None]
-        scores = scores[:, :, None].expand(-1, -1, query_positions.shape[1], -1)
-        scores = scores.masked_fill(later[:, None], float("-inf"))
-        # Values hold the gender, [B, H, T, 1]
-        values = self.copied[tokens][:, None, :, None].expand(-1, self.n_head, -1, -1)
-        complete = torch.zeros_like(values)
-        rows = query_positions[:, None, :, None].expand(-1, self.n_head, -1, 1)
-        complete.scatter_(2, rows, scores.softmax(-1) @ values)
-        return [LayerRecord(scores, values, complete, values[:, 0])]
+        scores = 5 * is_person + self.place_bias[:length]  # [B, T]
+        scores = scores[:, None, None].expand(-1, self.n_head, length, -1)  # [B, H, T, T]
+        values = self.copied[tokens][:, None, :, None].expand(-1, self.n_head, -1, -1)  # [B, H, T, 1]
 
-    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        # The heads write into the logits.
-        return [torch.zeros(*tokens.shape, 1)] * 2
-
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        """Return the logits [B, T, V], or [B, V] at `positions` [B]: only the pronouns differ."""
-        # Outputs of the heads, [B, H, T], add up to the margin of "she", [B, T]
-        [record] = self.record(tokens)
-        weights = record.scores.softmax(-1)  # [B, H, T, T]
-        apply_edits(weights, 0, [edits], "weights")
-        outputs = weights @ record.values  # [B, H, T, 1]
-        apply_edits(outputs, 0, [edits], "output")
-        margin = torch.einsum("bhtk,h->bt", outputs, self.gains) + self.word_bias[tokens].cumsum(-1)
-        logits = margin[..., None] * self.pronoun_class / 2
-        return logits if positions is None else logits[torch.arange(len(tokens)), positions]
+        # The heads write the margin of "she" into the logits, not into the stream.
+        stream = torch.zeros(*tokens.shape, 1)
+        outputs = attend(0, stream, scores, values)  # [B, T, H]
+        margin = outputs @ self.gains + self.word_bias[tokens].cumsum(-1)  # [B, T]
+        return margin[..., None] * self.pronoun_class / 2, stream
 
     def head_weights(self, layer: int) -> HeadWeights:
         return HeadWeights(None, None, None, self.gains[:, None, None])

@@ -71,7 +71,7 @@ def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> 
 
 
 @pytest.mark.parametrize(
-    "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.skew=0.7", "max_steps=3"]
+    "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.seed=7", "max_steps=3"]
 )
 def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothing(
     run: Path, cache: str, override: str
@@ -82,7 +82,7 @@ def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothi
     assert hashes(run) == old
 
 
-@pytest.mark.parametrize("config", [None, "{", "[]"])
+@pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
 def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str, config: str | None) -> None:
     if config is None:
         shutil.rmtree(run / "checkpoints")

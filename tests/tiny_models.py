@@ -5,24 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import Mask, ModelConfig, Position, Scale, Weighting
+from model.config import ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
 from model.transformer import Transformer
 
 L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp, context length, vocabulary
 SIZES: dict[str, Any] = {"n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": M, "context_length": T}
-PLAIN: dict[str, Any] = {
-    "rope_theta": 1e4,
-    "norm_eps": 1e-5,
-    "dropout": 0.0,
-    "scale": Scale.inverse_sqrt,
-    "weighting": Weighting.softmax,
-    "position": Position.rope,
-    "mask": Mask.causal,
-    "tie_query_key": False,
-    "tie_key_value": False,
-    "token_shift": False,
-}
+SIZES |= {"rope_theta": 1e4, "norm_eps": 1e-5, "dropout": 0.0}
 
 # Together these use each switch of the lab that keeps a model causal.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -40,7 +29,7 @@ each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIAN
 
 
 def config(**changes: Any) -> ModelConfig:
-    return ModelConfig(**{**PLAIN, **SIZES, **changes})
+    return ModelConfig(**(SIZES | changes))
 
 
 def untrained(vocab_size: int = V, seed: int = 0, **changes: Any) -> Transformer:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from data.errors import UserError
 from training.settings import Device, Precision
@@ -108,22 +107,6 @@ class Distributed:
         if self.world_size > 1:
             dist.all_gather_object(values, value)
         return values
-
-    def all_reduce_max(self, number: int) -> int:
-        """Return the largest `number` of all ranks."""
-        if self.world_size == 1:
-            return number
-        tensor = torch.tensor(number)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
-        return int(tensor)
-
-    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean of `tensor` over all ranks."""
-        if self.world_size == 1:
-            return tensor
-        total = tensor.clone()
-        dist.all_reduce(total)
-        return total / self.world_size
 
 
 SINGLE_PROCESS = Distributed()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -167,14 +168,14 @@ def _is_stopped(stop: StopRequest, trainer: Trainer) -> bool:
     if trainer.distributed.world_size > 1:
         if trainer.step % trainer.settings.run.log_every_steps:
             return False
-        stop.receive(trainer.distributed.all_reduce_max(stop.signal or 0))
+        stop.receive(max(trainer.distributed.gather(stop.signal or 0)))
     return stop.signal is not None
 
 
 def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> None:
     """Record a training step, and stop a run that has diverged. Between evaluations the only wait for the device."""
     wait_for_device(trainer)
-    loss = trainer.distributed.all_reduce_mean(stats.loss).item()
+    loss = fmean(trainer.distributed.gather(stats.loss.item()))
 
     # Losses and norms are of this step, the speed is of all steps since the last record.
     if context:

@@ -197,15 +197,15 @@ def saved_settings(config: Any) -> TrainSettings:
     if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in names):
         raise UserError("config.json: not the settings of a run")
     try:
-        groups = {name: config[name] for name in names}
-        for group, removed in (("data", REMOVED_SETTINGS), ("run", {"sharding": "none"})):
-            groups[group] = dict(entry for entry in groups[group].items() if entry not in removed.items())
-        return _from_groups(**groups)
+        return _from_groups(**{name: config[name] for name in names})
     except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None
 
 
 def _from_groups(run: Any, model: Any, data: Any, optim: Any) -> TrainSettings:
+    # Settings of earlier versions at values without effect.
+    run = dict(entry for entry in run.items() if entry != ("sharding", "none"))
+    data = dict(entry for entry in data.items() if entry not in REMOVED_SETTINGS.items())
     source = data.get("source")
     if source not in SCHEMAS:
         raise UserError(f"data.source={source}: must be one of {', '.join(SCHEMAS)}")

@@ -28,15 +28,14 @@ from data.pairs import LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language
-from data.stories.plots import ALL_HOLDOUTS, PLOTS
+from data.stories.plots import PLOTS
 from data.typed_json import from_json
 from data.words import words_of
 
 # To be raised whenever the same config gives other stories; caches depend on it.
-GENERATOR_VERSION = 6
+GENERATOR_VERSION = 7
 _CELLS = 4  # stories per block
-# dev has these two hold-outs: heads and settings are chosen on dev, never on test.
-_VERDICT_HOLDOUTS = ("iid", "headline")
+_HOLDOUTS = ("iid", "headline")  # of dev and of test: heads and settings are chosen on dev, never on test
 
 
 @contextmanager
@@ -55,9 +54,9 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
     """Return the stories of one split; the same config gives the same stories on every machine.
 
     Train and validation follow the configured mix of plots; train has no links, and validation excludes texts of
-    `train`, which is generated again if None. Test contains, for every plot and the hold-outs iid and headline,
-    `n_test_frames` frames x `n_test_pairs` pairs x 4 cells; test_others the same for the other hold-outs; dev half as
-    many frames, with held-out words and frames of its own. Links of dev and test have the surprisal of each oracle.
+    `train`, which is generated again if None. Test contains, for every plot and hold-out, `n_test_frames` frames x
+    `n_test_pairs` pairs x 4 cells; dev half as many frames, with held-out words and frames of its own. Links of dev and
+    test have the surprisal of each oracle.
     """
     # The mix of training.
     if split == "train":
@@ -68,8 +67,7 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
 
     # Designs, in which every plot has the same number of stories.
-    cells = "dev" if split == "dev" else "test"
-    return [_with_surprisal(config, cells, story) for story in _sample_design(config, split)]
+    return [_with_surprisal(config, split, story) for story in _sample_design(config, split)]
 
 
 def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
@@ -103,11 +101,10 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     shares = plot_shares(config)
     if holdout != "iid":
         shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
-    skew = config.skew if split == "train" else 0.5
-    return Language(split, holdout, skew, shares)
+    return Language(split, holdout, shares)
 
 
-@lru_cache(maxsize=len(ALL_HOLDOUTS))  # a Floor caches its results
+@lru_cache(maxsize=2 * len(_HOLDOUTS))  # a Floor caches its results
 def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
     return Floor(language_of(config, split, holdout))
 
@@ -137,8 +134,7 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
         if plot.has_pronoun:
             for _ in range(round(n_stories * share / _CELLS)):
                 frame = rng.choice(language.frames_of(plot))
-                block = sample_block(rng, language, plot, frame, minimal_pairs=False)
-                blocks.append(_resample(rng, block, language.skew))
+                blocks.append(sample_block(rng, language, plot, frame, minimal_pairs=False))
             continue
         # Stories with a pronoun are separated by frame and pair; the others by their text alone.
         n_blocks = len(blocks) + round(n_stories * share)
@@ -151,17 +147,8 @@ def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[
     return list(chain.from_iterable(blocks))
 
 
-def _resample(rng: Random, block: list[LinkedText], skew: float) -> list[LinkedText]:
-    """Return four cells of a block, drawn so that the first mention is the antecedent with probability `skew`."""
-    if skew == 0.5:
-        return block
-    first = block[::3]  # cells in which order and meant are equal
-    second = block[1:3]
-    return [rng.choice(first if rng.random() < skew else second) for _ in block]
-
-
 def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
-    """Return dev, test or test_others: every plot and hold-out with the same numbers of frames and pairs."""
+    """Return dev or test: every plot and hold-out with the same number of blocks."""
     rng = Random(f"{config.seed} {split}")
     is_dev = split == "dev"
     n_frames = max(1, config.n_test_frames // 2) if is_dev else config.n_test_frames
@@ -170,19 +157,14 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
         plot = PLOTS[name]
         if not plot.has_pronoun or (is_dev and plot.family == "no_antecedent"):
             continue
-        for holdout in plot.holdouts:
-            if (holdout in _VERDICT_HOLDOUTS) == (split == "test_others"):
-                continue
-            # The same number of frames for every plot, with as many pairs for each. A hold-out that once followed
-            # distance drew as often: its draws are repeated, so that the stories after it stay those of saved runs.
-            language = language_of(config, "dev" if is_dev else "test", holdout)
-            for is_kept in (True, False) if holdout == "distance" else (True,):
-                frames = list(language.frames_of(plot))
-                rng.shuffle(frames)
-                for frame in frames[:n_frames]:
-                    for _ in range(config.n_test_pairs):
-                        block = sample_block(rng, language, plot, frame, minimal_pairs=True)
-                        stories += block if is_kept else []
+        for holdout in _HOLDOUTS:
+            # A plot with fewer frames has more pairs for each: the test of a head needs many pairs of words.
+            language = language_of(config, split, holdout)
+            frames = list(language.frames_of(plot))
+            rng.shuffle(frames)
+            frames = frames[:n_frames]
+            for i in range(n_frames * config.n_test_pairs):
+                stories += sample_block(rng, language, plot, frames[i % len(frames)], minimal_pairs=True)
     return stories
 
 

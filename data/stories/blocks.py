@@ -22,10 +22,9 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
     cells differ in everything but frame and pair, as training needs. Stories of the training split have no links.
     """
     # The cell (frame, pair) must belong to the language's split and hold-out.
-    holdout = "iid" if language.holdout == "distance" else language.holdout
     pairs = language.pairs_of(plot)
     pair = rng.choice(pairs)
-    while placement(frame, pair) != (language.split, holdout):
+    while placement(frame, pair) != (language.split, language.holdout):
         pair = rng.choice(pairs)
 
     seed = rng.random()
@@ -48,7 +47,6 @@ def _sample_cell(
     bindings = {
         "PLOT": plot.name,
         "FRAME": frame[order],
-        "FIRST": "AB"[order] if plot.two_orders else "A",
         "A": pair[slots[0]].word,
         "B": pair[slots[1]].word,
         "MEANT": "A" if slots[0] == meant else "B",

@@ -8,8 +8,7 @@ probable as a training story.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from itertools import groupby, product
-from typing import Any
+from itertools import chain, groupby, product
 
 from data.stories import frames, lexicon
 from data.stories.frames import Frame
@@ -31,14 +30,13 @@ def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
 
 
 @cache
-def _pairs(plot_name: str, split: str, held_out_pairs: bool) -> tuple[MentionPair, ...]:
+def _pairs(plot_name: str, split: str) -> tuple[MentionPair, ...]:
     plot = PLOTS[plot_name]
     pairs: list[MentionPair] = []
     for pair in product(*_word_pools(plot.pools)):
         if plot.has_pronoun:
-            is_in_split = pair[0].held_out == split
-            is_in_holdout = bool(split) or _is_held_out_pair(pair) == held_out_pairs
-            if _valid(pair) and is_in_split and is_in_holdout:
+            is_in_split = pair[0].held_out == split and (split or not _is_held_out_pair(pair))
+            if _valid(pair) and is_in_split:
                 pairs.append(pair)
         elif _valid_without_pronoun(pair) and not (plot.refers_by_kind and pair[0].held_out):
             pairs += [pair] * (_weight(pair[0]) * _weight(pair[1]))
@@ -70,7 +68,7 @@ def _weight(referent: Referent) -> int:
 
 
 def _is_held_out_pair(pair: MentionPair) -> bool:
-    """Return True if two words never appear together in training: one pair in ten, by hash."""
+    """Return True if two known words never appear together: one pair in ten, by hash."""
     return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
 
 
@@ -82,15 +80,11 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
     word_split = pair[0].held_out
     frame_split = frames.held_out(frame[0])
 
-    # Held-out words, held-out pairs, held-out frames.
-    if word_split and frame_split:
+    # Held-out words are in held-out frames only.
+    if word_split or frame_split:
         return (word_split, "headline") if word_split == frame_split else None
-    if word_split:
-        return word_split, "nouns"
     if _is_held_out_pair(pair):
-        return None if frame_split else ("test", "pairs")
-    if frame_split:
-        return frame_split, "frames"
+        return None
 
     # Known words in a known frame: one cell in ten is held out.
     cell = unit_hash("cell", frames.base_frame(frame[0]), pair[0].word, pair[1].word)
@@ -103,23 +97,20 @@ _Rule = Callable[["Language", Bindings], Options]
 class Language:
     """The grammar of one population: the training mix, or one hold-out of a split."""
 
-    def __init__(self, split: str, holdout: str, skew: float, shares: Mapping[str, float]) -> None:
-        """`skew`: the probability that the first mention is the antecedent; plots without a share are impossible."""
+    def __init__(self, split: str, holdout: str, shares: Mapping[str, float]) -> None:
+        """Plots without a share are impossible."""
         self.split = split
         self.holdout = holdout
-        self.skew = skew
         self.shares = shares
+        self._held_out = split if holdout == "headline" else ""  # the split that words and frames are held out for
         self._rules: dict[str, Options | _Rule] = {}  # by slot
-        self._made: dict[tuple, Any] = {}
 
     def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
-        return _frames(plot.name, self.split if self.holdout in ("frames", "headline") else "")
+        return _frames(plot.name, self._held_out)
 
     def pairs_of(self, plot: Plot) -> tuple[MentionPair, ...]:
         """Return the pairs of mentions of a plot; a repeated pair is drawn more often."""
-        if self.holdout in ("nouns", "headline"):
-            return _pairs(plot.name, self.split, False)
-        return _pairs(plot.name, "", self.holdout == "pairs")
+        return _pairs(plot.name, self._held_out)
 
     def rules(self, slot: str, bindings: Bindings) -> Options:
         """Return the options of a slot, given the bindings to its left."""
@@ -129,19 +120,13 @@ class Language:
             rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
         return rule if isinstance(rule, list) else rule(self, bindings)
 
-    def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Return `make(self, *arguments)`, which is called once for the same arguments."""
-        key = (make, *arguments)
-        if key not in self._made:
-            self._made[key] = make(self, *arguments)
-        return self._made[key]
-
 
 def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
     """Return the rule of a slot whose options are made once for the same values of these bindings."""
 
     def rule_of(make: Callable[..., Options]) -> _Rule:
-        return lambda language, bindings: language.once(make, *map(bindings.get, names))
+        make_once = cache(make)
+        return lambda language, bindings: make_once(language, *map(bindings.get, names))
 
     return rule_of
 
@@ -149,23 +134,25 @@ def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
 def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Options:
     """Return the options of a mention; the word is drawn at its first use and bound."""
     if name in bindings:
-        return language.once(_inflected, bindings[name], form)
+        return _inflected(bindings[name], form)
     partner = bindings.get(_PARTNERS[name], "")
-    return language.once(_first_mention, bindings["PLOT"], name, partner, form)
+    return _first_mention(language, bindings["PLOT"], name, partner, form)
 
 
+@cache
 def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
     """Draw the word of a mention, given that of its partner, and inflect it."""
     options = []
-    words = language.once(_words_by_partner, plot_name, name)[partner]
+    words = _words_by_partner(language, plot_name, name)[partner]
     total = words.total()
     for word, n in words.items():
-        for inflected in language.once(_inflected, word, form):
+        for inflected in _inflected(word, form):
             probability = n / total * inflected.probability
             options.append(Option(probability, inflected.symbols, ((name, word),)))
     return options
 
 
+@cache
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
     """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
     plot = PLOTS[plot_name]
@@ -183,19 +170,17 @@ def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str
 def _pronouns(form: Callable[[str], str]) -> _Rule:
     """Return the rule of a pronoun in one form; it draws the antecedent and binds MEANT."""
 
-    @_depends_on("FIRST", "MEANT", "A", "B")
-    def options(language: Language, first: str | None, meant: str | None, a: str, b: str) -> Options:
-        # The probability of each mention to be the antecedent, in order of mention.
-        skew = language.skew
-        prior = [(slot, skew if i == 0 else 1 - skew) for i, slot in enumerate("BA" if first == "B" else "AB")]
-        slots = [(meant, 1.0)] if meant else prior
+    @_depends_on("MEANT", "A", "B")
+    def options(language: Language, meant: str | None, a: str, b: str) -> Options:
+        slots = meant or "AB"  # each is the antecedent with the same probability
         words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
-        return [Option(probability, (words[slot],), (("MEANT", slot),)) for slot, probability in slots]
+        return [Option(1 / len(slots), (words[slot],), (("MEANT", slot),)) for slot in slots]
 
     return options
 
 
-def _inflected(language: Language, word: str, form: str) -> Options:
+@cache
+def _inflected(word: str, form: str) -> Options:
     """Return the options of a slot such as {A.was} whose mention is known."""
     referent = REFERENTS[word]
     child = "girl" if referent.pronoun == "She" else "boy"
@@ -235,25 +220,12 @@ def _plot(language: Language) -> Options:
 
 @_depends_on("PLOT", "FRAME")
 def _frame(language: Language, plot_name: str, frame_text: str | None) -> Options:
-    """Draw a frame; if its two orders differ, draw the order and bind the first mention."""
+    """Draw a frame, and one of its two orders if they differ."""
     if frame_text is not None:
         return _uniform(frame_text)
     plot = PLOTS[plot_name]
     texts = language.frames_of(plot)
-    if not plot.two_orders:
-        return _uniform(*(text for text, _ in texts))
-    options = []
-    for frame in texts:
-        for text, first in zip(frame, "AB", strict=True):
-            options.append(Option(0.5 / len(texts), tuple(text.split()), (("FIRST", first),)))
-    return options
-
-
-@_depends_on()
-def _fillers(language: Language) -> Options:
-    """Draw the number of neutral sentences before the pronoun."""
-    numbers = Counter((3, 4, 5) if language.holdout == "distance" else (0, 0, 0, 1, 2))
-    return [Option(count / numbers.total(), ("{FILLER}",) * n) for n, count in numbers.items()]
+    return _uniform(*(chain(*texts) if plot.two_orders else (text for text, _ in texts)))
 
 
 @_depends_on("USED")
@@ -283,7 +255,7 @@ def _nothing(language: Language, bindings: Bindings) -> Options:
 def _introduction(language: Language, plot_name: str) -> Options:
     """Draw the only mention {A} of a plot without a pronoun."""
     plot = PLOTS[plot_name]
-    pools = _word_pools(plot.pools)
+    pools = [pool for pool in _word_pools(plot.pools) if pool[0].kind in plot.introductions]
     options = []
     for pool in pools:
         total = sum(map(_weight, pool))
@@ -304,7 +276,7 @@ _RULES: dict[str, Options | _Rule] = {
     "OPENER": _uniform(*frames.OPENERS),
     "PLOT": _plot,
     "FRAME": _frame,
-    "FILLERS": _fillers,
+    "FILLERS": [Option(0.6, ()), Option(0.2, ("{FILLER}",)), Option(0.2, ("{FILLER}", "{FILLER}"))],
     "FILLER": _filler,
     "PLACE": _uniform(*frames.PLACES),
     "POSTURE": _uniform(*frames.POSTURES),

@@ -4,31 +4,25 @@ A causal model at a pronoun has read only the text before it. If two nouns fit, 
 no attention weight at the pronoun can show the link.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from data.pairs import Span
 from data.stories.lexicon import FEELINGS, PRONOUN_OF_FORM, QUALITIES, REFERENTS, Referent
 from data.words import word_spans
 
-_CHILDREN = {"girl": "She", "boy": "He"}
 _ADJECTIVES = {"animal": FEELINGS, "rest": QUALITIES}
 
 
-@dataclass(frozen=True, slots=True)
-class PronounNote:
+class PronounNote(NamedTuple):
     """The analysis of one pronoun."""
 
-    span: Span
-    candidates: tuple[str, ...]  # the earlier mentions that agree with the pronoun
-    clue: Span | None  # a later word that decides between several candidates
+    read_at: list[Span]  # the pronoun, and a later word that decides between several candidates
     note: str  # one sentence for the reader of the report
 
 
 def lint(text: str) -> list[PronounNote]:
     """Return a note for every personal or possessive pronoun of `text`, in order."""
     words = word_spans(text)
-    texts = [word for word, _ in words]
-    mentions = [_mention(texts, i) for i in range(len(words))]
     notes = []
     for position, (word, span) in enumerate(words):
         pronoun = PRONOUN_OF_FORM.get(word.lower())
@@ -36,7 +30,8 @@ def lint(text: str) -> list[PronounNote]:
             continue
 
         # Only among several candidates can a later word decide.
-        fitting = {mention.word: mention for mention in mentions[:position] if mention and mention.pronoun == pronoun}
+        known = [REFERENTS[earlier] for earlier, _ in words[:position] if earlier in REFERENTS]
+        fitting = {referent.word: referent for referent in known if referent.pronoun == pronoun}
         later = words[position + 1 :] if len(fitting) > 1 else []
         clue = next((entry for entry in later if _decides(entry[0], list(fitting.values()))), None)
 
@@ -44,19 +39,8 @@ def lint(text: str) -> list[PronounNote]:
         note = f'"{word}" can refer to {names} by the text before it'
         if len(fitting) > 1:
             note += f'; "{clue[0]}" decides: read the attention there' if clue else "; no later word decides"
-        notes.append(PronounNote(span, tuple(fitting), clue and clue[1], note))
+        notes.append(PronounNote([span, clue[1]] if clue else [span], note))
     return notes
-
-
-def _mention(words: list[str], i: int) -> Referent | None:
-    """Return what word `i` mentions: a noun of the stories, or a name as in "a girl named Zor" or "Zor the girl"."""
-    if words[i] in REFERENTS:
-        return REFERENTS[words[i]]
-    stating = words[i - 2] if i > 1 and words[i - 1] == "named" else ""
-    if words[i + 1 : i + 2] == ["the"]:
-        stating = "".join(words[i + 2 : i + 3])
-    is_name = words[i][0].isupper() and stating in _CHILDREN
-    return Referent(words[i], words[i], "name", _CHILDREN[stating], (), "") if is_name else None
 
 
 def _decides(word: str, candidates: list[Referent]) -> bool:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from data.stories import frames
 from data.stories.frames import Frame
 
-ALL_HOLDOUTS = ("iid", "pairs", "nouns", "frames", "headline", "distance")
-
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
@@ -36,7 +34,6 @@ class Plot:
     pools: str  # the words from which the pair of mentions is drawn (language._word_pools)
     frames: tuple[Frame, ...]
     links: tuple[LinkSpec, ...] = ()
-    holdouts: tuple[str, ...] = ("iid", "headline")  # hold-outs that the test split contains
     # A frame has one text per order, and {A} is the pair's first word; otherwise {A} is the first mention.
     two_orders: bool = False
     introductions: Mapping[str, str] = field(default_factory=dict)  # plots with one mention: slot by kind of word
@@ -54,16 +51,16 @@ _VERB = LinkSpec("pronoun", "PRONOUN", "VERB")
 _PLOTS = (
     Plot(
         "agreement number", "agreement", 0.45, "number", _AGREEMENT + " So everybody {DEED} the {REPEAT} .", "number",
-        frames.NOUN_FRAMES, (_BEFORE, _VERB), ALL_HOLDOUTS,
+        frames.NOUN_FRAMES, (_BEFORE, _VERB),
     ),
     Plot(
         "agreement gender", "agreement", 0.55, "gender", _AGREEMENT + " So everybody {DEED} {REPEAT} .", "gender",
-        frames.NAME_FRAMES, (_BEFORE, _VERB), ALL_HOLDOUTS,
+        frames.NAME_FRAMES, (_BEFORE, _VERB),
     ),
     Plot(
         "later_cue", "later_cue", 1.0, "later_cue", "{FRAME} {REASON}", "rest", frames.REST_FRAMES,
         (LinkSpec("pronoun", "PRONOUN.lower", "REPEAT"), LinkSpec("cue", "ADJECTIVE", "REPEAT")),
-        ALL_HOLDOUTS[:5], two_orders=True,
+        two_orders=True,
     ),
     Plot(
         "no_antecedent", "no_antecedent", 1.0, "no_antecedent",
@@ -78,9 +75,14 @@ _PLOTS = (
         "no_pronoun name", "no_pronoun", 0.24, "", "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
         introductions={"name": "{NAME}"},
     ),
+    # Animals more often than rests: at a cue, heads attended to held-out animals more weakly, and seeds failed by that.
     Plot(
-        "no_pronoun rest", "no_pronoun", 0.26, "", "{INTRODUCTION} .", "rest", (),
-        introductions={"animal": "{ANIMAL_FELT}", "rest": "{REST_WAS}"},
+        "no_pronoun animal", "no_pronoun", 0.17, "", "{INTRODUCTION} .", "rest", (),
+        introductions={"animal": "{ANIMAL_FELT}"},
+    ),
+    Plot(
+        "no_pronoun rest", "no_pronoun", 0.09, "", "{INTRODUCTION} .", "rest", (),
+        introductions={"rest": "{REST_WAS}"},
     ),
     Plot(
         "no_pronoun nouns", "no_pronoun", 0.02, "", "{FRAME} {FILLERS} The {MENTION_AGAIN} {VERB} {ENDING}", "number",

@@ -60,7 +60,7 @@ def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Pat
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
-    names = {"probe.json", "claims.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
+    names = {"probe.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
     assert {path.name for path in page.parent.iterdir()} == names <= {path.name for path in written.iterdir()}
     assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:

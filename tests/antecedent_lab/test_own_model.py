@@ -3,8 +3,9 @@
 import io
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,16 +15,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from antecedent_lab import OwnModel, UserError, open_model, probe_model, remove_head
+from antecedent_lab import UserError, open_model, probe_model, remove_head
 from antecedent_lab.arrays import LabModel
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
-from model.observe import LayerRecord
 from tests.program import ROOT, SMALL, process_state
 
 USAGE = (ROOT / "docs" / "usage.md").read_text()
 TEXTS = ["Lily met Tom in the park.", "The dog"]
 VOCABULARY = 500
+Pass = Callable[..., Any]  # of an adapter
 
 
 def example(name: str) -> str:
@@ -140,82 +141,43 @@ def test_the_lines_for_weights_and_biases_start_it_before_training_writes(
     assert list((run / "tb").glob("events.out.tfevents.*"))
 
 
-Adapter = Callable[[type[OwnModel]], type[OwnModel]]
+def twice_the_scores(run: Pass, tokens: Tensor, attend: Pass) -> Any:
+    return run(tokens, lambda layer, stream, scores, values: attend(layer, stream, 2 * scores, values))
 
 
-def other_scale(view: Any) -> Any:
-    class Wrong(view):
-        def run(self, tokens: Tensor, attend: Any) -> tuple[Tensor, Tensor]:
-            return super().run(tokens, lambda layer, stream, scores, values: attend(layer, stream, 2 * scores, values))
-
-    return Wrong
+def no_mask(record: Pass, *arguments: Any) -> Any:
+    return [layer._replace(scores=layer.scores.clamp(min=-9)) for layer in record(*arguments)]
 
 
-def no_mask(view: Any) -> Any:
-    class Wrong(view):
-        def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-            records = super().record(tokens, query_positions)
-            return [record._replace(scores=record.scores.clamp(min=-9)) for record in records]
-
-    return Wrong
+def no_edits(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_streams: Any) -> Any:
+    return logits(tokens, positions)
 
 
-def shifted_values(view: Any) -> Any:
-    class Wrong(view):
-        def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-            shifted = []
-            for record in super().record(tokens):
-                values = record.values.roll(1, 2)
-                shifted.append(record._replace(values=values, head_output=record.scores.softmax(-1) @ values))
-            if query_positions is not None:
-                rows = query_positions[:, None, :, None]
-                shifted = [record._replace(scores=record.scores.take_along_dim(rows, dim=2)) for record in shifted]
-            return shifted
-
-    return Wrong
+def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_streams: Any) -> Any:
+    return logits(tokens, None if positions is None else 0 * positions, **edits_and_streams)
 
 
-def no_edits(view: Any) -> Any:
-    class Wrong(view):
-        def logits(
-            self, tokens: Tensor, positions: Any = None, edits: Sequence[Any] = (), streams: Any = None
-        ) -> Tensor:
-            return super().logits(tokens, positions)
-
-    return Wrong
-
-
-def first_rows(view: Any) -> Any:
-    class Wrong(view):
-        def logits(
-            self, tokens: Tensor, positions: Any = None, edits: Sequence[Any] = (), streams: Any = None
-        ) -> Tensor:
-            return super().logits(tokens, None if positions is None else 0 * positions, edits)
-
-    return Wrong
-
-
-def one_stream(view: Any) -> Any:
-    class Wrong(view):
-        def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-            return super().residual_stream(tokens)[:1]
-
-    return Wrong
+def one_stream(streams: Pass, tokens: Tensor) -> Any:
+    return streams(tokens)[:1]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "problem"),
+    ("name", "change", "problem"),
     [
-        (other_scale, "the logits of run are not those of the module"),
-        (no_mask, "no report for this model: the recorded attention is not"),
-        (shifted_values, "no report for this model: the recorded pass does not end in the model's logits"),
-        (no_edits, "edits of the heads' output change nothing"),
-        (first_rows, "the logits at positions are not those rows"),
-        (one_stream, "residual_stream must have the stream before each layer"),
+        ("run", twice_the_scores, "the logits of run are not those of the module"),
+        ("record", no_mask, "no report for this model: the recorded attention is not"),
+        ("logits", no_edits, "edits of the heads' output change nothing"),
+        ("logits", first_rows, "the logits at positions are not those rows"),
+        ("residual_stream", one_stream, "residual_stream must have the stream before each layer"),
     ],
 )
-def test_a_wrong_adapter_is_refused_in_one_line(page: dict[str, Any], wrong: Adapter, problem: str) -> None:
-    view = wrong(page["View"])(page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=VOCABULARY)
+def test_a_wrong_adapter_is_refused_in_one_line(page: dict[str, Any], name: str, change: Pass, problem: str) -> None:
+    class Wrong(page["View"]):  # type: ignore[misc]
+        """The page's adapter with one changed pass."""
+
+    right = getattr(page["View"], name)
+    setattr(Wrong, name, lambda self, *values, **named: change(partial(right, self), *values, **named))
+    view = Wrong(page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=VOCABULARY)
     with pytest.raises(UserError, match=f"^model=Wrong: (Wrong: )?{problem}") as error:
         open_model(view, tokenizer=page["path"])
     assert "\n" not in str(error.value)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antecedent_lab.sources import check_items, own_source, text_source
+from antecedent_lab.sources import check_items, source_of
 from data.own_file import load_question
 from data.pairs import Cell, Items, Pair
 from probe.config import ProbeConfig
@@ -44,7 +44,8 @@ def test_items_that_a_model_cannot_read_are_refused(opened: OpenedModel) -> None
 
 def test_english_text_is_cut_into_documents_and_asked_about_its_pronouns(tmp_path: Path) -> None:
     (tmp_path / "a b.txt").write_text("Lily met Tom. She ran home.\n" * 3)
-    source = text_source(word_model(["Lily met Tom . She He ran home"]), None, str(tmp_path / "a b.txt"), ProbeConfig())
+    opened = word_model(["Lily met Tom . She He ran home"])
+    source = source_of(opened, ProbeConfig(), "", path=str(tmp_path / "a b.txt"))
     assert source.name == "a b" and [text for _, text in source.documents][0].startswith("Lily met Tom.")
     assert {question.outcome for question in source.questions} == {"edge"}
 
@@ -65,6 +66,6 @@ def test_an_example_question_has_enough_blocks_and_the_antecedent_of_its_meaning
 
     # A model with its words can be asked.
     opened = word_model([text.text for text in [*own.dev, *own.test]])
-    source = own_source(opened, own)
+    source = source_of(opened, ProbeConfig(), "", own_file=str(path))
     assert source.items.has_blocks and len(source.items) == (len(own.dev) + len(own.test)) // 2
     assert [question.link for question in source.questions] == [own.link]

@@ -34,7 +34,7 @@ def test_variants_are_described_by_the_settings_that_differ_from_the_standard() 
         (["seed=2", "data.seed=5"], "data.seed"),
         (["data=text", "data.path=x"], "data.source differs"),
         (["tokens_per_batch=1024"], "tokens_per_batch"),
-        (["data.skew=0.9"], "data.skew"),
+        (["data.n_train_stories=8"], "data.n_train_stories"),
         (["model.context_length=32"], "model.context_length"),
     ],
 )

@@ -15,20 +15,19 @@ _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_ante
 _EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.15) | {"share_no_pronoun": 1 - 0.15 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
     source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=7, n_test_pairs=3,
-    skew=0.5, **(NO_SHARES | _DEFAULT_SHARES),
+    **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families
     CONFIG, n_validation_stories=200, n_test_frames=4, n_test_pairs=1, **_EQUAL_SHARES
 )
 SMALL = replace(FULL, n_train_stories=1200, n_validation_stories=40)
-SPLITS = ("train", "validation", "dev", "test", "test_others")
+SPLITS = ("train", "validation", "dev", "test")
 
 
 @cache
 def full_stories() -> dict[str, list[LinkedText]]:
     train = generate_split(FULL, "train")
-    stories = {split: generate_split(FULL, split, train) for split in SPLITS}
-    return stories | {"test": stories["test"] + stories["test_others"]}
+    return {split: generate_split(FULL, split, train) for split in SPLITS}
 
 
 def all_rows(stories: dict[str, list[LinkedText]]) -> list[LinkedText]:

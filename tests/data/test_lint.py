@@ -6,24 +6,17 @@ from data.stories.lint import lint
 
 
 @pytest.mark.parametrize(
-    ("text", "candidates", "clue"),
+    ("text", "read_at", "candidates"),
     [
-        ("The cat sat near the buses. It", ("cat",), None),
-        ("The cat sat on the mat because it was tired.", ("cat", "mat"), "tired"),
-        ("The cat lay on the mat. The dog sat on the rug because it was soft.", ("cat", "mat", "dog", "rug"), None),
-        ("The cat sat near the dog. It was late.", ("cat", "dog"), None),
-        ("Before it purred, the cat stood at home.", (), None),
-        ("him", (), None),
-        ("A girl named Zak met a boy named Kit. He", ("Kit",), None),
-        ("Zak the girl met Kit the boy. She", ("Zak",), None),
+        ("The cat sat near the buses. It", "It", "cat"),
+        ("The cat sat on the mat because it was tired.", "it tired", "cat or mat"),
+        ("The cat lay on the mat. The dog sat on the rug because it was soft.", "it", "cat or mat or dog or rug"),
+        ("The cat sat near the dog. It was late.", "It", "cat or dog"),
+        ("Before it purred, the cat stood at home.", "it", "no noun of the stories"),
+        ("Lily saw the cats. They purred.", "They", "cats"),
     ],
 )
-def test_candidates_and_clue_of_the_first_pronoun(text: str, candidates: tuple[str, ...], clue: str | None) -> None:
-    note = lint(text)[0]
-    assert note.candidates == candidates
-    assert (text[slice(*note.clue)] if note.clue else None) == clue
-
-
-def test_every_pronoun_has_its_own_note() -> None:
-    notes = lint("Lily saw the cats. She laughed. They purred.")
-    assert [note.candidates for note in notes] == [("Lily",), ("cats",)]
+def test_a_pronoun_has_its_candidates_and_the_word_that_decides(text: str, read_at: str, candidates: str) -> None:
+    [note] = lint(text)
+    assert " ".join(text[slice(*span)] for span in note.read_at) == read_at
+    assert f"can refer to {candidates} by the text" in note.note

@@ -22,6 +22,7 @@ from data.passages import (
     ngram_rule,
     passage_items,
     passage_parts,
+    passages_in,
     sections,
 )
 from data.tokenizer import word_tokenizer
@@ -229,7 +230,7 @@ MEN = sorted(MASCULINE_NAMES)[:20]
 TEXTS = [f"{woman} met {man} near some trees. She ran home." for woman, man in zip(WOMEN, MEN, strict=True)]
 TEXTS += ["Lily sang here. She ran home.", "Tom sang here. Then he ran.", "Lily met Tom. He sat. Then she ran home."]
 READER = (word_tokenizer([*TEXTS, *FEMININE_NAMES, *MASCULINE_NAMES]), 0)
-PASSAGES = [passage for i, text in enumerate(TEXTS) for passage in find_passages(f"d{i}", text, "gender")]
+PASSAGES = passages_in([(f"d{i}", text) for i, text in enumerate(TEXTS)], "gender")
 
 
 def words_of(cell: Cell, positions: Iterable[int]) -> list[str | None]:

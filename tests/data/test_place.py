@@ -6,15 +6,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from data.passages import Passage, find_passages
+from data.passages import Passage, passages_in, with_two
 from data.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
 from tests.probe.factories import documents
 
 
 @cache
 def people() -> tuple[Passage, ...]:
-    found = [each for name, text in documents() for each in find_passages(name, text, "gender")]
-    return tuple(each for each in found if each.has_two and not each.pronouns)
+    return tuple(with_two(passages_in(documents(), "gender")))
 
 
 def labelled(rule_is_subject: bool) -> list[Passage]:
@@ -49,10 +48,16 @@ def test_the_rule_knows_neither_the_names_nor_the_author() -> None:
 
 
 def test_a_text_with_names_of_one_gender_keeps_the_people_of_the_other() -> None:
-    found = find_passages("d", "Lily met the king in the park. She was glad.", "gender")
-    [passage] = [each for each in found if each.has_two]
+    [passage] = with_two(passages_in([("d", "Lily met the king in the park. She was glad.")], "gender"))
     [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
     assert drawn.text == passage.text and np.isfinite(drawn.place)
+
+
+def without_mentions(passage: Passage) -> str:
+    text = passage.text
+    for start, end in sorted((*passage.mentions[0], *passage.mentions[1]), reverse=True):
+        text = f"{text[:start]}_{text[end:]}"
+    return text
 
 
 def test_names_are_drawn_anew_and_everything_else_stays() -> None:
@@ -62,18 +67,10 @@ def test_names_are_drawn_anew_and_everything_else_stays() -> None:
     for old, new in zip(passages, drawn, strict=True):
         assert (new.doc, new.meant, new.forms) == (old.doc, old.meant, old.forms)
         for side in (0, 1):
-            surfaces = {new.text[slice(*span)] for span in new.mentions[side]}
-            assert len(surfaces) == 1 or surfaces == {old.text[slice(*span)] for span in old.mentions[side]}
+            surfaces = {*new.surfaces(side)}
+            assert len(surfaces) == 1 or surfaces == {*old.surfaces(side)}
             names[side].update(name for name in surfaces if name[0].isupper())
-        # Without the mentions the texts are the same
-        pieces = [old, new]
-        rest = []
-        for passage in pieces:
-            text = passage.text
-            for start, end in sorted((*passage.mentions[0], *passage.mentions[1]), reverse=True):
-                text = f"{text[:start]}_{text[end:]}"
-            rest.append(text)
-        assert rest[0] == rest[1]
+        assert without_mentions(new) == without_mentions(old)
     assert all(1 < len(of_side) <= N_NAMES for of_side in names)
     lengths = {len(name) % 2 for of_side in names for name in of_side}
     assert len(lengths) == 1  # as many tokens each

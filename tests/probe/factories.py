@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from data.config import StoriesConfig
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.pairs import Cell, Items, Pair, Word, link_pairs
-from data.passages import Passage, find_passages
+from data.passages import Passage, passages_in
 from data.stories import generate_split
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import TransformerView
@@ -46,16 +46,14 @@ def story_tokenizer() -> Tokenizer:
 
 @cache
 def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
-    """Return the pairs of a split; "test" with all hold-outs, "study" as a study needs them."""
+    """Return the pairs of a split; "study" has those that a study needs."""
     if split == "study":
         return with_dev(story_pairs("dev", config), story_pairs("test", config))
-    names = ("test", "test_others") if split == "test" else (split,)
-    stories = [story for name in names for story in generate_split(config, name)]
-    return link_pairs(stories, story_tokenizer(), end_id(story_tokenizer()), names_of)
+    return link_pairs(generate_split(config, split), story_tokenizer(), end_id(story_tokenizer()), names_of)
 
 
 def chosen(items: Items, *questions: str) -> Items:
-    return Items([pair for pair in items.pairs if pair.question in questions])
+    return items.where(lambda pair: pair.question in questions)
 
 
 def planted(kind: str, **options: Any) -> Transformer:
@@ -200,7 +198,7 @@ def passage_tokenizer() -> Tokenizer:
 
 @cache
 def passages() -> list[Passage]:
-    return [passage for name, text in documents() for passage in find_passages(name, text, "gender")]
+    return passages_in(documents(), "gender")
 
 
 def passage_items(found: Sequence[Passage] | None = None) -> Items:

@@ -1,19 +1,19 @@
 """Runs of a sweep without training: their metrics and the results of their probe."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from probe.config import ProbeConfig
-from probe.results import Answers, Estimate, Finding, Head, ProbeResults, Tested
+from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from probe.seeds import SweepRun
 from probe.variants import Comparison, compare_runs
 from tests.blank import blank
-from training.metrics import HeadPoint, Metrics, ProbePoint, TrainRecord, ValidationRecord
+from training.metrics import Metrics, TrainRecord, ValidationRecord
 
 TIED, UNMASKED = {"model.tie_query_key": True}, {"model.mask": "none"}
 BASE = [0.030, 0.034, 0.028, 0.031, 0.036]
 WORSE = [gap + 0.010 for gap in BASE]
-STEPS = [0, 100, 200, 300, 400, 500, 600, 700, 800, 1000]
 
 
 def finding(*heads: Head, question: str = "number", outcome: str = "attention", **values: Any) -> Finding:
@@ -27,52 +27,35 @@ def finding(*heads: Head, question: str = "number", outcome: str = "attention", 
     return found
 
 
-def answers(question: str, part: str, share: float | None) -> Answers:
-    group: Answers = blank(Answers, question=question, part=part, n=80, accuracy=Estimate(0.5), resolved_share=share)
-    return group
-
-
-def sweep_run(seed: int, findings: Sequence[Finding], groups: Sequence[Answers] = (), **values: Any) -> SweepRun:
+def sweep_run(seed: int, findings: Sequence[Finding], **values: Any) -> SweepRun:
     """Return a run; the fields of its metrics and changes are empty unless they are given."""
-    probe = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings), behaviour=list(groups))
+    probe = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings))
     return SweepRun(**{"name": f"run {seed}", "seed": seed, "metrics": Metrics([], [], []), "probe": probe} | values)
 
 
-def seed_run(seed: int, rise: int = 200, end: float = 0.95, share: float = 1.0) -> SweepRun:
-    """Return a run with another head in each seed, whose curves rise at step `rise`, the resolved share 100 later."""
-    place = Head(seed % 2, seed % 3)
-    points = []
-    for step in STEPS:
-        accuracy = [[0.5] * 3 for _ in range(2)]
-        accuracy[place.layer][place.head] = end if step >= rise else 0.5
-        contrast = [[8 * (value - 0.5) for value in row] for row in accuracy]
-        values = {"bar": 0.6, "resolved_share": share if step >= rise + 100 else 0.0, "answer_loss": 6.0 - step / 200}
-        point = HeadPoint(*place, {"accuracy": accuracy, "contrast": contrast}, values)
-        points.append(ProbePoint(step, {"number": point}))
-    groups = [answers("number", "iid", seed / 10), answers("gender", "iid", None)]
-    return sweep_run(seed, [finding(place, accuracy=end)], groups, metrics=Metrics([], [], points))
+def seed_run(seed: int, accuracy: float = 0.95) -> SweepRun:
+    """Return a run with another head in each seed."""
+    return sweep_run(seed, [finding(Head(seed % 2, seed % 3), accuracy=accuracy)])
 
 
 def five_runs() -> list[SweepRun]:
-    """Return runs that rise at different steps."""
-    return [seed_run(seed, rise) for seed, rise in ((1, 200), (2, 300), (3, 200), (4, 400), (5, 300))]
+    return [seed_run(seed) for seed in range(1, 6)]
 
 
 def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:
     """Return runs of seeds 1, 2, ...; the last gap and the gradient norms up to step 20 of each count."""
     runs = []
     train = [TrainRecord(step, 1.0, norm) for step, norm in ((5, 10.0), (20, 15.0), (25, 99.0))]
-    groups = [answers("gender", "iid", 0.1), answers("number", "iid", 0.9), answers("number", "headline", 0.7)]
-    grids = {"entropy": [[0.4, 0.6]], "asymmetry": [[0.7, 0.5]]}
+    parts = {}
+    for name, share in (("iid", 0.9), ("headline", 0.7)):
+        parts[name] = blank(Part, values={"resolved_share": Estimate(share)})
+    of_question = replace(finding(), parts=parts)
     for i, gap in enumerate(gaps):
         validation = []
         for last in (9.9, gap):
             validation.append(ValidationRecord(step=0, loss=1.0, bits_per_byte=None, whole=False, gap=last))
         values = {"name": str(first + i), "changes": changes or {}, "metrics": Metrics(train, validation, [])}
-        run = sweep_run(i + 1, [finding()], groups, **values, **({"probe": None} if changes == UNMASKED else {}))
-        if run.probe:
-            run.probe.grids.update(grids)
-        runs.append(run)
+        runs.append(sweep_run(i + 1, [of_question], **values, **({"probe": None} if changes == UNMASKED else {})))
     return runs
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from model.observe import TransformerView
-from probe.behaviour import behaviour_study, mean_losses, measure_payoffs
-from tests.probe.factories import SETTINGS, chosen, story_model, story_pairs
+from probe.behaviour import answer_values, mean_losses, measure_payoffs
+from tests.probe.factories import SETTINGS, story_model, story_pairs
 
 MODEL = TransformerView(story_model())
 
@@ -24,14 +24,13 @@ def test_margin_and_loss_are_those_of_the_whole_texts_probabilities() -> None:
 
 
 def test_answer_accuracy_is_the_share_of_positive_margins() -> None:
-    items = chosen(story_pairs("test"), "number", "gender")
-    results = behaviour_study(MODEL, items, SETTINGS)
-    [result] = [result for result in results if (result.question, result.part) == ("number", "headline")]
-    cells = items.of("number", "headline").cells
-    margins, losses = measure_payoffs(MODEL, cells, 4096)
-    assert (result.n, result.accuracy.value) == (len(cells), pytest.approx((margins > 0).mean()))
-    assert result.loss == pytest.approx(losses.mean(), abs=1e-4)
-    assert (result.blind_loss, result.bayes_loss) == pytest.approx(np.mean([cell.surprisal for cell in cells], axis=0))
+    items = story_pairs("test").of("number", "headline")
+    values = answer_values(MODEL, items, SETTINGS)
+    margins, losses = measure_payoffs(MODEL, items.cells, 4096)
+    blind, bayes = np.mean([cell.surprisal for cell in items.cells], axis=0)
+    assert values["answer_accuracy"].value == pytest.approx((margins > 0).mean())
+    assert values["resolved_share"].value == pytest.approx((blind - losses.mean()) / (blind - bayes), abs=1e-3)
+    assert answer_values(MODEL, story_pairs("test").of("no_antecedent", "headline"), SETTINGS) == {}
 
 
 @pytest.mark.parametrize(

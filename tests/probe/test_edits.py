@@ -79,7 +79,7 @@ def test_each_margin_is_that_of_the_text_alone_with_the_edit_by_hand(switches: d
             assert margins.counter[i, text] == pytest.approx(margin_alone(view, own, None, twin.tokens), abs=3e-5)
 
 
-@pytest.mark.parametrize("edit", ["swap", "cut_meant", "cut_other", "cut_control", "interchange"])
+@pytest.mark.parametrize("edit", ["swap", "cut_meant", "cut_other", "cut_control"])
 def test_a_pass_at_the_site_equals_whole_passes(edit: str) -> None:
     """Texts whose answers come right after the query, with one token for each side."""
     pairs = []

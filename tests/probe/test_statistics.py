@@ -137,11 +137,6 @@ def test_few_clusters_enumerate_every_sign_pattern() -> None:
     assert test.smallest_p == 1 / 128
 
 
-def test_the_share_interval_is_exact() -> None:
-    """None of 200: the upper end solves (1 - p)^200 = .025."""
-    assert share_interval(0, 200) == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
-
-
 def test_a_two_sided_test_finds_either_sign() -> None:
     values = np.random.default_rng(12).normal(size=(80, 3)) + [0.0, 2.0, -2.0]
     clusters = [np.repeat(np.arange(20), 4)]

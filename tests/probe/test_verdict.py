@@ -76,8 +76,7 @@ def test_all_criteria_support_a_head_and_the_first_and_another_are_suggestive(n_
 def test_another_head_type_or_contradicting_values_exclude_any_claim(
     types: dict[str, float], contrasts: tuple[float, float], n: int
 ) -> None:
-    values = dict(zip(("contrast", "value_contrast"), map(Estimate, contrasts), strict=True))
-    exclusions = exclusions_of(LINK, types, values)
+    exclusions = exclusions_of(LINK, types, *contrasts)
     found = judge(STRONG, LINK, *exclusions)
     assert (len(exclusions), found.reasons) == (n, exclusions)
     assert (found.verdict, found.level) == (("not established", "E0") if n else ("supported", "E3"))
@@ -87,7 +86,7 @@ def test_another_head_type_or_contradicting_values_exclude_any_claim(
 def test_guards_that_a_question_of_the_users_own_switches_off_are_not_asked() -> None:
     own = question_of_file("mine", "", "a to b", ["selective", "previous"], "file.jsonl")
     assert (own.outcome, own.file, own.exclusions) == ("attention", "file.jsonl", ("induction", "value_contrast"))
-    assert exclusions_of(own, {"previous": 0.9}, {}) == []
+    assert exclusions_of(own, {"previous": 0.9}, 2.0, 1.5) == []
     found = judge(STRONG | {"selectivity": Estimate(0.0)}, own)
     assert found.verdict == "supported" and "selective" not in {criterion.name for criterion in found.criteria}
 

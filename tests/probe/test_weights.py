@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.config import Position
 from model.observe import HeadWeights, TransformerView
 from probe.attention import measure_heads
 from probe.results import Head
-from probe.weights import entropies, ov_auc, ov_logits, score_asymmetry, type_scores
+from probe.weights import ov_auc, ov_logits, type_scores
 from tests.probe.factories import GAIN, NOUN, START, VERB, noun_pairs, pair_view, three_heads
-from tests.tiny_models import H
 
 TYPES = ("previous", "first", "duplicate", "induction")
 N = 7  # tokens before the text repeats
@@ -54,14 +52,13 @@ def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int,
     assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
 
 
-def test_without_known_weights_there_is_no_area_no_asymmetry_and_no_value_weighted_attention() -> None:
+def test_without_known_weights_there_is_no_area_and_no_value_weighted_attention() -> None:
     class Unknown(TransformerView):
         def head_weights(self, layer: int) -> HeadWeights:
             return HeadWeights(None, None, None, None)
 
     view = Unknown(three_heads().model)
     assert np.isnan(ov_auc(view, noun_pairs().cells, Head(0, 0), seed=0).value)
-    assert score_asymmetry(view) is None
     rows = measure_heads(view, noun_pairs(), 100).rows
     assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
 
@@ -80,25 +77,3 @@ def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None
     scores = type_scores(maps_of(kind))
     assert scores[kind].tolist() == [[1]]
     assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
-
-
-def test_entropy_equals_a_loop_over_queries() -> None:
-    view = pair_view()
-    texts = torch.randint(1, 53, (3, 5), generator=torch.Generator().manual_seed(1))
-    maps = view.attention_scores(texts).softmax(-1).double().numpy()
-    shares = []
-    for row in maps[1, :, 2, 1:].reshape(-1, 5):
-        n_keys = (row > 0).sum()
-        shares.append(-sum(w * np.log(w) for w in row if w > 0) / np.log(n_keys))
-    assert entropies(view, texts)[1, 2] == pytest.approx(np.mean(shares), rel=1e-5)
-
-
-def test_asymmetry_is_0_for_tied_projections_about_071_for_random_ones_and_1_for_an_antisymmetric_form() -> None:
-    assert (score_asymmetry(pair_view(tie_query_key=True, position=Position.none)) < 1e-6).all()
-    assert (abs(score_asymmetry(pair_view()) - 0.5**0.5) < 0.1).all()
-    antisymmetric = pair_view()
-    attention = antisymmetric.model.blocks[0].attention
-    with torch.no_grad():  # W_Q = J W_K with J a rotation by 90 degrees in pairs of rows, so A^T = -A
-        pairs = attention.key.weight.unflatten(0, (H, -1, 2))
-        attention.query.weight.copy_(torch.stack((pairs[:, :, 1], -pairs[:, :, 0]), dim=2).flatten(0, 2))
-    np.testing.assert_allclose(score_asymmetry(antisymmetric)[0], 1, rtol=1e-5)

@@ -78,8 +78,7 @@ def test_split_weights_keeps_the_sum_and_the_shares_within_each_set() -> None:
 
 @cache
 def two_people() -> Items:
-    items = passage_items().of("next_pronoun_gender", TESTED)
-    return Items([pair for pair in items.pairs if pair.has_two])
+    return passage_items().of("next_pronoun_gender", TESTED).where(lambda pair: pair.has_two)
 
 
 def test_a_head_whose_weights_are_split_evenly_chooses_nobody() -> None:

@@ -1,4 +1,4 @@
-"""Hostile text stays text: in tokenizers, training, on the terminal, in the page and as names of files."""
+"""Hostile text stays text: in training, on the terminal, in the page and as names of files."""
 
 import json
 import re
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from data.tokenizer import bpe_tokenizer, character_tokenizer, encode, end_id, load_tokenizer, word_tokenizer
 from tests.program import run_program
 from tests.report.conftest import Markup
 
@@ -54,13 +53,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         result = run_program("train.py", *SMALL_TEXT, f"data.tokenizer={kind}", f"out={kind}", cwd=folder)
         assert result.status == 0 and not CONTROL.search(result.out + result.err), result.err
     return folder
-
-
-def test_no_text_becomes_the_end_token(folder: Path) -> None:
-    tokenizers = [bpe_tokenizer(FRAGMENTS, 600), word_tokenizer(FRAGMENTS), character_tokenizer(FRAGMENTS)]
-    tokenizers += [load_tokenizer(folder / kind / "tokenizer.json") for kind in KINDS]
-    for tokenizer in tokenizers:
-        assert not any(end_id(tokenizer) in ids for ids in encode(tokenizer, TEXTS))
 
 
 @pytest.mark.slow

@@ -50,10 +50,6 @@ class Opened:
         self.page.locator("#live-text").fill(text)
         self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
 
-    def head_scores(self) -> list[float]:
-        """Return the number on the button of every head."""
-        return [float(text) for text in self.page.locator("#heads-grid button").all_inner_texts()]
-
     def word_weights(self) -> list[float]:
         """Return the weight on every word from the first to the chosen one, as the titles of the lines say it."""
         titles = self.page.locator("#live-lines .link title").all_text_contents()

@@ -18,7 +18,7 @@ from model.transformer import Transformer, n_parameters
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedRun
 from probe.questions import HEADLINE, QUESTIONS
-from probe.results import Answers, Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
+from probe.results import Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
 from probe.sentences import TokenizedText, tokenize_text
 from report.content import page_content
 from report.live import Live
@@ -88,7 +88,7 @@ def finding(name: str, **changes: Any) -> Finding:
         "unit": "head", "head": tested, "curve": [(LINK_HEAD, 0.98, Estimate(0.99, 0.9, 1.0))], "n": 920,
         "clusters": {"frames": 28, "one": 60, "two": 80}, "smallest_p": 0.0005, "rules": {"nearest": 0.5},
         "untrained": {"accuracy": Estimate(0.4766, 0.4388, 0.519)}, "grids": grids | {"p": grid(4, 0.7, 0.0005)},
-        "parts": {part: Part(n=920, clusters={}, values=values, rules={"nearest": 0.5}) for part in ("iid", HEADLINE)},
+        "parts": {part: Part(n=920, values=values, rules={"nearest": 0.5}) for part in ("iid", HEADLINE)},
         "examples": [passage] if question.outcome == "edge" else [],
     }  # fmt: skip
     return Finding(**facts | changes)
@@ -96,8 +96,7 @@ def finding(name: str, **changes: Any) -> Finding:
 
 def results(*findings: Finding, **changes: Any) -> ProbeResults:
     """Return results with these findings."""
-    answers = blank(Answers, question="number", part="iid", n=560, accuracy=Estimate(0.9), resolved_share=0.5)
-    facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings), "behaviour": [answers]}
+    facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings)}
     return blank(ProbeResults, **facts | changes)
 
 
@@ -172,7 +171,7 @@ def content() -> PageContent:
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
     yours = [shown for shown in content().sentences if shown.group == "yours"]
-    nothing: dict[str, Any] = {"findings": [], "training": None, "tables": []}
+    nothing: dict[str, Any] = {"findings": [], "training": None}
     return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 
@@ -180,7 +179,7 @@ def hostile() -> PageContent:
     """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = cycle(HOSTILE)
     # What the script reads as names and numbers
-    names = {"id", "group", "verdict", "place", "grids", "training", "weights", "live", "measures", "groups", "kind"}
+    names = {"id", "group", "verdict", "place", "training", "weights", "live", "groups", "kind"}
 
     def attack(value: Any, key: str) -> Any:
         if key in names:

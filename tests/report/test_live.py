@@ -1,7 +1,6 @@
 """The live section of the report page shows what torch computes, after typing and after each change."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -99,53 +98,38 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_a_change_moves_lines_and_bars_unless_the_reader_wants_no_motion(motion: str, show: Show) -> None:
-    moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
-    with show(reduced_motion=motion) as view:
-        view.line("cat").click()
-        assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
-        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
-
-
-def test_a_line_is_clicked_anywhere_on_its_arc(show: Show) -> None:
+def test_a_click_anywhere_on_an_arc_moves_lines_and_bars_unless_the_reader_wants_no_motion(
+    motion: str, show: Show
+) -> None:
     top = """(path) => {
       const { x, y } = path.getPointAtLength(path.getTotalLength() / 2).matrixTransform(path.getScreenCTM());
       return [x, y];
     }"""
-    with show() as view:
+    moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
+    with show(reduced_motion=motion) as view:
         view.page.mouse.click(*view.page.locator("[data-name=line-6] path.arc").evaluate(top))
+        assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
         assert "“cat” cut" in view.page.locator(".edits").inner_text()
         assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
 
 
-def test_the_line_that_decides_between_two_words_is_found(show: Show) -> None:
-    tokens = torch.tensor([read(TEXT).tokens])
-    ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
+def test_two_words_are_compared_at_every_step(show: Show) -> None:
+    def odds(model: TransformerView) -> str:
+        ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
+        cat, buses = model.logits(torch.tensor([read(TEXT).tokens]))[0, -1, ids].tolist()
+        return f"log p(cat) − log p(buses) = {cat - buses:.2f}"
 
-    def change(edit: HeadEdit) -> float:
-        """Return how far an edit moves the log-odds of both words."""
-        before, after = (VIEW.logits(tokens, edits=edits)[0, -1, ids] for edits in ([], [edit]))
-        return float((after - before)[0] - (after - before)[1])
-
-    heads = list(product(range(sample.N_LAYER), range(sample.N_HEAD)))
-    last = tokens.shape[1] - 1
-    places = product(heads, range(1, last + 1))
-    (layer, head), target = max(places, key=lambda place: abs(change(cut_link(*place[0], last, [place[1]]))))
     with show() as view:
-        view.type(TEXT)
-        for label, word in (("Compare", "cat"), ("and", "buses")):
-            view.page.get_by_label(label, exact=True).fill(word)
-            view.page.get_by_label(label, exact=True).press("Tab")
-        press(view, "Find the line that decides")
-        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == f"L{layer}H{head}"
-        assert view.page.evaluate("document.activeElement.dataset.name") == f"line-{target}"
+        compared = [view.page.get_by_label(label, exact=True) for label in ("Compare", "and")]
+        for field, word in zip(compared, ("cat", "buses"), strict=True):
+            field.fill(word)
+            field.press("Tab")
+        assert odds(VIEW) in view.page.locator("#live-odds").inner_text()
         view.page.locator("#step").fill("0")
-        assert [view.page.get_by_label(label, exact=True).input_value() for label in ("Compare", "and")] == [
-            "cat",
-            "buses",
-        ]
-        view.page.get_by_label("Compare", exact=True).fill("two words")
-        view.page.get_by_label("Compare", exact=True).press("Tab")
+        assert odds(sample.model_of(JSON, LIVE.earlier.data[0])) in view.page.locator("#live-odds").inner_text()
+        assert [field.input_value() for field in compared] == ["cat", "buses"]
+        compared[0].fill("two words")
+        compared[0].press("Tab")
         assert "cannot be compared" in view.page.locator("#live-odds").inner_text()
 
 
@@ -274,14 +258,15 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         keyboard = view.page.keyboard
 
         def focused() -> str:
-            return view.page.evaluate("document.activeElement.dataset.name ?? document.activeElement.id")
+            of_focus = "(({ dataset, id, labels }) => dataset.name ?? (id || labels?.[0].innerText) ?? '')"
+            return view.page.evaluate(f"{of_focus}(document.activeElement)")
 
         view.page.locator("#live-text").focus()
         reached = []
-        while "find" not in reached and len(reached) < 60:
+        while "Compare" not in reached and len(reached) < 60:
             keyboard.press("Tab")
             reached.append(focused())
-        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "find"} <= set(reached)
+        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "Compare"} <= set(reached)
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
         view.page.locator("[data-name=line-6]").focus()
         keyboard.press("Enter")

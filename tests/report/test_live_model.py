@@ -36,8 +36,7 @@ Script = Callable[[str, Any], Any]
 RUN = """(task) => {
   const model = openModel(task.shape, task.parameters, task.data, task.type);
   return task.cases.map(({ tokens, edits }) => {
-    const base = edits.every(({ row }) => row !== undefined) ? runModel(model, tokens) : null;
-    const run = runModel(model, tokens, edits, base);
+    const run = runModel(model, tokens, edits);
     const parts = [...tokens.map((_, i) => logitsOf(run, i)), ...run.weights.flat()];
     const bytes = parts.map((part) => new Uint8Array(part.buffer, part.byteOffset, part.byteLength));
     let text = "";

@@ -74,7 +74,7 @@ def test_an_error_that_a_user_can_cause_is_one_line_and_status_2(
 
 def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:
     assert shlex.split(next_command("eval", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
-    assert shlex.split(next_command("eval", "run=a", "x", "open=true"))[2:] == ["run=a", "cache_dir=x", "open=true"]
+    assert shlex.split(next_command("eval", "run=a", "x", "live=true"))[2:] == ["run=a", "cache_dir=x", "live=true"]
 
 
 # The programs
@@ -104,16 +104,13 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
     ("arguments", "error"),
     [
         ("train.py max_steps=0", "max_steps=0: must be 1 or more"), ("eval.py probe.n=1", "probe.n=1: no such setting"),
-        ("train.py max_steps=abc", "max_steps=abc: must be an integer"), ("train.py -x", "-x: no such flag"),
-        ("train.py device=tpu", "device=tpu: must be one of auto, cpu, cuda"), ("train.py sed=1", "did you mean seed?"),
+        ("train.py -sc", "-sc: no such flag"), ("train.py sed=1", "did you mean seed?"),
         ("train.py seed=[1", "seed=[1: cannot be read"), ("train.py seed=1,2", "seed=1,2: has several values"),
         ("train.py data=stories data.vocab_size=300", "data.vocab_size=300: not a setting of these data; choose"),
         ("train.py hydra/launcher=nowhere", "nowhere"), ("eval.py probe.n_untrained=0", "must be 2 or more"),
-        ("train.py -sc", "-sc: no such flag"), (f"train.py cache_dir={__file__}", "is a file; choose a folder"),
+        (f"train.py cache_dir={__file__}", "is a file; choose a folder"), ("train.py --hlep", "did you mean --help?"),
         ("train.py model.n_haed=3", "did you mean model.n_head?"), ("train.py modle=tiny", "did you mean model?"),
-        ("train.py max_step=5", "did you mean max_steps?"), ("train.py --hlep", "did you mean --help?"),
-        ("train.py model=tinny", "did you mean tiny?"), ("train.py variant=one_haed", "did you mean one_head?"),
-        ("train.py experiment=lab/head", "did you mean lab/heads?"),
+        ("train.py model=tinny", "did you mean tiny?"), ("train.py experiment=lab/head", "did you mean lab/heads?"),
         ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "run=nowhere: does not exist"),
     ],
 )  # fmt: skip

@@ -1,11 +1,11 @@
-"""Run directories: created once, locked, found again; JSON files, and a lock that is a link."""
+"""Run directories: created once, locked, found again; and a lock that is a link."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from training.files import is_locked, lock, read_json, write_json
+from training.files import is_locked, lock
 from training.run_dir import create_run, find_run, find_runs
 
 
@@ -20,16 +20,6 @@ def test_runs_without_a_name_get_directories_of_their_own() -> None:
         run_lock.close()
     paths = {path for path, _ in runs}
     assert len(paths) == 8 and all(path.parent == Path("runs") and path.is_dir() for path in paths)
-
-
-def test_an_empty_directory_is_used_and_one_with_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    path, run_lock = create_run("out")
-    run_lock.close()
-    assert path == Path("out")
-    (tmp_path / "out" / "thesis.tex").touch()
-    with pytest.raises(FileExistsError, match="out=out"):
-        create_run("out")
 
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
@@ -50,15 +40,6 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path
     with pytest.raises(OSError) as error:
         lock(tmp_path / "run")
     assert str(error.value.filename).endswith(".lock") and (tmp_path / "mine").read_text() == "mine"
-
-
-def test_json_comes_back_and_damaged_json_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"a": [1, None, "é"]})
-    assert read_json(tmp_path / "a.json") == {"a": [1, None, "é"]}
-    for content in ("{", "[" * 100_000):
-        (tmp_path / "b.json").write_text(content)
-        with pytest.raises(ValueError, match=r"b\.json"):
-            read_json(tmp_path / "b.json")
 
 
 # Finding

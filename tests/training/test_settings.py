@@ -52,7 +52,7 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
     [
         ("optim.learning_rate=0", "above 0 and at most 1e+18"), ("optim.learning_rate=nan", "above 0"),
         ("optim.weight_decay=-1", "at least 0 and at most 1e+18"), ("optim.momentum=1", "at least 0 and below 1"),
-        ("model.n_layer=0", "above 0"), ("threads=0", "at least 1 and at most 1,024"), ("data.skew=1", "and below 1"),
+        ("model.n_layer=0", "above 0"), ("threads=0", "at least 1 and at most 1,024"),
         ("max_steps=0", "1 or more"), ("seed=4294967296", "at least 0 and at most 4,294,967,295"),
         ("resume=true", "needs out=DIR"), ("model.n_head=3", "multiple"), ("max_steps=1.5", "an integer"),
         ("max_steps=null", "an integer"), ("max_steps=[1]", "an integer"), ("device=tpu", "one of auto, cpu, cuda"),

@@ -163,8 +163,10 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
             frames = list(language.frames_of(plot))
             rng.shuffle(frames)
             frames = frames[:n_frames]
-            for i in range(n_frames * config.n_test_pairs):
-                stories += sample_block(rng, language, plot, frames[i % len(frames)], minimal_pairs=True)
+            n_blocks = n_frames * config.n_test_pairs
+            for i in range(n_blocks):
+                frame = frames[i * len(frames) // n_blocks]
+                stories += sample_block(rng, language, plot, frame, minimal_pairs=True)
     return stories
 
 

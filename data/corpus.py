@@ -306,6 +306,9 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
         tokenizer.save(str(folder / "tokenizer.json"))
         progress = _Progress(n_characters, start, notes)
 
+    if progress.n_characters >= _SHARD:
+        done = sum(progress.characters.values()) / progress.n_characters
+        print(f"tokenizing {progress.n_characters / 1e6:,.0f} million characters, {done:.0%} done before", flush=True)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     pieces = islice(_split_pieces(texts, progress.validation_start), progress.pieces, None)
     _tokenize(pieces, tokenizer, folder, progress)

@@ -42,10 +42,10 @@ def _row_losses(
     R rows, each a story or a window of text. Tokens without a class are in class 0. Text has no lower bounds: no rows.
     """
     device = next(model.parameters()).device
-    empty = torch.zeros(0, len(TOKEN_CLASSES), dtype=torch.float64)  # a rank may have no batch
-    losses = [empty]
-    counts = [empty]
-    floors = [empty]
+    # Lists: small tensors that stay between the large ones of each pass would split the memory, gigabytes in a long split.
+    losses: list[list[float]] = []
+    counts: list[list[float]] = []
+    floors: list[list[float]] = []
     for batch in batches:
         # No row holds several documents, so a causal model needs no document ids.
         inputs = batch.model_inputs(single_document=model.config.is_causal)
@@ -58,11 +58,12 @@ def _row_losses(
         classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
         zeros = torch.zeros(len(classes), len(TOKEN_CLASSES), dtype=torch.float64)
-        losses.append(zeros.scatter_add(1, classes, loss.view_as(classes)))
-        counts.append(zeros.scatter_add(1, classes, is_target))
+        losses += zeros.scatter_add(1, classes, loss.view_as(classes)).tolist()
+        counts += zeros.scatter_add(1, classes, is_target).tolist()
         if batch.floor is not None:
-            floors.append(zeros.scatter_add(1, classes, batch.floor.double() * is_target))
-    return torch.cat(losses), torch.cat(counts), torch.cat(floors)
+            floors += zeros.scatter_add(1, classes, batch.floor.double() * is_target).tolist()
+    sums = [torch.tensor(rows, dtype=torch.float64).view(-1, len(TOKEN_CLASSES)) for rows in (losses, counts, floors)]
+    return sums[0], sums[1], sums[2]
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:

@@ -21,9 +21,6 @@ from data.tokenizer import encode_text
 Span = tuple[int, int]  # characters [start, end)
 Word = tuple[int, ...]  # the positions of a word's tokens, ascending
 
-# Predictors with a known surprisal at each payoff: with all but the antecedent, and Bayes-optimal.
-ORACLES = ("blind", "bayes")
-
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -39,7 +36,7 @@ class Link:
     payoff: Span | None = None  # the first word that only the antecedent explains
     answers: tuple[str, ...] = ()  # the words that fit at the payoff
     foils: tuple[str, ...] = ()  # the words that would fit if a distractor were the antecedent
-    surprisal: tuple[float, ...] = ()  # -log p in nats of the payoff for each of ORACLES
+    n_fitting: int = 0  # how many words fit at the payoff, all with the same probability; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class Cell:
     target: int | None = None  # the next token there
     control: Word = ()  # a content word, to compare the mentions with
     subject: Word | None = None
-    surprisal: tuple[float, ...] = ()  # -log p(target) in nats for each of ORACLES; empty if unknown
+    n_fitting: int = 0  # how many tokens fit as `target`, all with the same probability; 0: unknown
     has_lost_answer: bool = False  # answers and foils begin with the same tokens
 
     @property
@@ -299,13 +296,13 @@ def _cells(
         query = words[link.query][-1]
         # The payoff is read one token before the first token that differs between answers and foils.
         payoff = None
-        surprisal: tuple[float, ...] = ()
+        n_fitting = 0
         if link.payoff and choices.answers and choices.foils:
             word = _with_space(text, encoding.offsets, words[link.payoff])
             payoff = word[0] - 1 + choices.n_shared
-            # The oracles predict words, so their surprisal is that of a one-token word only.
+            # Words of several tokens have other probabilities at the first.
             if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
-                surprisal = link.surprisal
+                n_fitting = link.n_fitting
         yield Cell(
             tokens=(bos_id, *ids[: max(query, payoff or 0)]),
             query=query,
@@ -316,7 +313,7 @@ def _cells(
             payoff=payoff,
             target=None if payoff is None else ids[payoff],
             subject=words[link.subject] if link.subject else None,
-            surprisal=surprisal,
+            n_fitting=n_fitting,
             has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
         )
 

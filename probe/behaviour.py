@@ -1,5 +1,6 @@
 """How the model answers at the payoff, between two oracles: with and without knowledge of the antecedent."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,14 +54,15 @@ def measure_payoffs(
 def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
     """Return the mean `loss` of the texts [N] in nats, and if known of each oracle, `blind_loss` and `bayes_loss`.
 
-    `resolved_share` is (blind loss - loss) / (blind loss - Bayes loss). 1: as good as the Bayes-optimal predictor; 0:
-    as good as if the model ignored the antecedent; below 0: worse. Without the three losses, or if the antecedent makes
-    no difference to them, it is None.
+    The Bayes-optimal predictor chooses among the words that fit the antecedent; a blind one, which does not know the
+    antecedent, among those of both mentions. `resolved_share` is (blind loss - loss) / (blind loss - Bayes loss). 1: as
+    good as the optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse.
     """
     loss = float(losses.mean())
     blind = bayes = share = None
-    surprisals = [cell.surprisal for cell in cells]
-    if all(surprisals):
-        blind, bayes = np.array(surprisals).mean(axis=0).tolist()  # as in ORACLES
-        share = None if blind == bayes else (blind - loss) / (blind - bayes)
+    n_fitting = np.array([cell.n_fitting for cell in cells])
+    if n_fitting.all():
+        bayes = float(np.log(n_fitting).mean())
+        blind = bayes + math.log(2)
+        share = (blind - loss) / math.log(2)
     return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}

@@ -245,7 +245,7 @@ def _permute_labels(items: Items, seed: int) -> Items:
     for pair in items.pairs:
         if coins[pair.clusters] and pair.cells[0].meant:
             # The texts change places, because the other pronoun now means what this one meant
-            first, second = (replace(_other_answers(_other_meant(cell)), surprisal=()) for cell in pair.cells)
+            first, second = (replace(_other_answers(_other_meant(cell)), n_fitting=0) for cell in pair.cells)
             pair = replace(pair, cells=(second, first), texts=pair.texts[::-1])
         pairs.append(pair)
     return Items(pairs)

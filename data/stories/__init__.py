@@ -17,7 +17,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,6 @@ from data.stories.floor import Floor
 from data.stories.language import Language
 from data.stories.plots import PLOTS
 from data.typed_json import from_json
-from data.words import words_of
 
 # To be raised whenever the same config gives other stories; caches depend on it.
 GENERATOR_VERSION = 7
@@ -55,8 +54,7 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
 
     Train and validation follow the configured mix of plots; train has no links, and validation excludes texts of
     `train`, which is generated again if None. Test contains, for every plot and hold-out, `n_test_frames` frames x
-    `n_test_pairs` pairs x 4 cells; dev half as many frames, with held-out words and frames of its own. Links of dev and
-    test have the surprisal of each oracle.
+    `n_test_pairs` pairs x 4 cells; dev half as many frames, with held-out words and frames of its own.
     """
     # The mix of training.
     if split == "train":
@@ -67,7 +65,7 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
 
     # Designs, in which every plot has the same number of stories.
-    return [_with_surprisal(config, split, story) for story in _sample_design(config, split)]
+    return _sample_design(config, split)
 
 
 def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
@@ -107,19 +105,6 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
 @lru_cache(maxsize=2 * len(_HOLDOUTS))  # a Floor caches its results
 def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
     return Floor(language_of(config, split, holdout))
-
-
-def _with_surprisal(config: StoriesConfig, split: str, story: LinkedText) -> LinkedText:
-    # The position of each payoff among the words of the story.
-    positions = {link.payoff: len(words_of(story.text[: link.payoff[0]])) for link in story.links if link.payoff}
-    if not positions:
-        return story
-
-    oracles = _floor(config, split, story.holdout).oracles(story.text, positions.values())
-    links = []
-    for link in story.links:
-        links.append(replace(link, surprisal=oracles[positions[link.payoff]]) if link.payoff else link)
-    return replace(story, links=tuple(links))
 
 
 def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset()) -> list[LinkedText]:

@@ -124,4 +124,5 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
         payoff=places[spec.payoff][0] if spec.payoff else None,
         answers=fitting[meant],
         foils=fitting[rival],  # two mentions of a story share no verb
+        n_fitting=len(fitting[meant]),
     )

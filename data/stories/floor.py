@@ -2,20 +2,18 @@
 
 The grammar is a left-to-right process, so p(word | words before) is a forward filter over all derivations that can have
 produced those words. Derivations that reach the same state are added up; the probability of a single derivation would
-give a bound that is too high. The oracle "blind" uses the same filter: at a payoff it has all information of the
-optimal predictor, except which candidate is the antecedent.
+give a bound that is too high.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from data.errors import UserError
 from data.stories.grammar import Symbols, is_slot
 from data.stories.language import START, Language
-from data.stories.plots import PLOTS
 from data.tokenizer import END
 from data.words import words_of
 
@@ -118,21 +116,6 @@ class Floor:
         words = [*words_of(text), END]
         return [surprisal for surprisal, _ in self._read(words, text)]
 
-    def oracles(self, text: str, payoffs: Collection[int]) -> dict[int, tuple[float, float]]:
-        """Return -log p in nats of the words at the positions `payoffs` for each of data.links.ORACLES.
-
-        Raise UserError if the grammar cannot produce the text up to the last of them.
-        """
-        words = words_of(text)[: max(payoffs) + 1]
-        oracles = {}
-        for i, (surprisal, belief) in enumerate(self._read(words, text)):
-            if i in payoffs:
-                # The words before are known, the antecedent is not.
-                without_antecedent = self._without_antecedent(belief.states)
-                blind = sum(self._joint(without_antecedent, words[i]).values())
-                oracles[i] = (-math.log(blind), surprisal)
-        return oracles
-
     def _read(self, words: list[str], text: str) -> Iterator[tuple[float, _Belief]]:
         """Yield -log p in nats of each word and the belief before it."""
         belief = self.start
@@ -143,18 +126,3 @@ class Floor:
                 raise UserError(f"the grammar of the stories does not allow {place}")
             yield -math.log(probability), belief
             belief = posterior
-
-    def _without_antecedent(self, states: Mapping[_State, float]) -> dict[_State, float]:
-        """Return the belief in which each of the two candidates is the antecedent with probability 1/2."""
-        # The weight of a state is shared equally by its two candidates.
-        belief: dict[_State, float] = defaultdict(float)
-        for state, weight in states.items():
-            bindings = dict(state.bindings)
-            family = PLOTS[bindings["PLOT"]].family
-            if "MEANT" not in bindings or family in ("no_antecedent", "no_pronoun"):
-                belief[state] += weight
-                continue
-            for slot in "AB":
-                changed = tuple(sorted({**bindings, "MEANT": slot}.items()))
-                belief[self._state(state.symbols, changed)] += weight / 2
-        return belief

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from data.stories import frames, generate_split, language, lexicon
+from data.stories import frames, generate_split, language, language_of, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.grammar import Symbols, is_slot
@@ -159,13 +159,14 @@ def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> 
     assert_sampled_from([draw() for _ in range(700)], all_texts(small.rules)[0])
 
 
-def test_at_a_payoff_bayes_chooses_among_the_antecedents_verbs_and_blind_among_twice_as_many() -> None:
+def test_at_a_payoff_the_optimal_predictor_chooses_among_the_words_that_fit() -> None:
     families = Counter()
     config = replace(CONFIG, n_test_frames=2, n_test_pairs=2)
     for story in generate_split(config, "test"):
+        surprisal = Floor(language_of(config, "test", story.holdout)).surprisal(story.text)
         for link in story.links:
             if link.payoff and (story.family == "agreement" or link.site != "pronoun"):
-                bayes = math.log(len(link.answers)) if story.family == "agreement" else 0.0
-                assert link.surprisal == pytest.approx((bayes + math.log(2), bayes), abs=1e-9)
+                position = len(words_of(story.text[: link.payoff[0]]))
+                assert surprisal[position] == pytest.approx(math.log(link.n_fitting), abs=1e-9)
                 families[story.family] += 1
     assert min(families["agreement"], families["later_cue"]) > 30

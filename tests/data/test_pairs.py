@@ -159,7 +159,7 @@ def test_the_tokens_of_each_mention_spell_it(subwords: Linked) -> None:
     assert n_several > 50  # words of several tokens are covered
 
 
-def test_answers_and_foils_are_different_tokens_and_a_surprisal_is_that_of_a_whole_word(subwords: Linked) -> None:
+def test_answers_and_foils_differ_and_the_number_that_fit_is_known_of_whole_words(subwords: Linked) -> None:
     tokenizer, cells = subwords
 
     def tokens(word: str) -> list[int]:
@@ -174,7 +174,7 @@ def test_answers_and_foils_are_different_tokens_and_a_surprisal_is_that_of_a_who
         word = tokens(text[slice(*link.payoff)])
         n_same_start = sum(tokens(candidate)[0] == word[0] for candidate in (*link.answers, *link.foils))
         known.append(len(word) == 1 and n_same_start == 1)
-        assert cell.surprisal == (tuple(link.surprisal) if known[-1] else ())
+        assert cell.n_fitting == (len(link.answers) if known[-1] else 0)
     assert 0 < sum(known) < len(known) - 100
 
 
@@ -213,7 +213,7 @@ def test_answers_of_several_tokens_are_told_apart_by_one(
     target = None if cell.target is None else tokenizer.id_to_token(cell.target)
     assert (*tokens, cell.payoff, target) == expected
     assert cell.tokens == (0, *tokenizer.encode(text).ids[: cell.payoff or 2])
-    assert not cell.surprisal or cell.payoff
+    assert not cell.n_fitting or cell.payoff
 
 
 def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:

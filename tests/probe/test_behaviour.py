@@ -1,7 +1,7 @@
 """The model's own answers at the payoffs."""
 
+import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,22 +27,19 @@ def test_answer_accuracy_is_the_share_of_positive_margins() -> None:
     items = story_pairs("test").of("number", "headline")
     values = answer_values(MODEL, items, SETTINGS)
     margins, losses = measure_payoffs(MODEL, items.cells, 4096)
-    blind, bayes = np.mean([cell.surprisal for cell in items.cells], axis=0)
     assert values["answer_accuracy"].value == pytest.approx((margins > 0).mean())
-    assert values["resolved_share"].value == pytest.approx((blind - losses.mean()) / (blind - bayes), abs=1e-3)
+    assert values["resolved_share"].value == pytest.approx((math.log(8) - losses.mean()) / math.log(2), abs=1e-3)
     assert answer_values(MODEL, story_pairs("test").of("no_antecedent", "headline"), SETTINGS) == {}
 
 
 @pytest.mark.parametrize(
-    ("surprisals", "share"),
-    [
-        ([(2.5, 1.0)] * 2, 1), ([(1.0, -0.5)] * 2, 0), ([(1.5, -0.5)] * 2, 0.25), ([(0.5, -0.5)] * 2, -0.5),
-        ([(2.0, 2.0)] * 2, None), ([(2.5, 1.0), ()], None),
-    ],
-)  # fmt: skip
-def test_the_resolved_share_places_the_loss_between_blind_and_bayes(surprisals: list[Any], share: float | None) -> None:
-    """A loss of 1; unknown without oracles or if the antecedent does not matter."""
-    cells = [replace(story_pairs("test").cells[0], surprisal=surprisal) for surprisal in surprisals]
-    known = mean_losses(np.array([0.5, 1.5]), cells)
-    assert known["resolved_share"] == (None if share is None else pytest.approx(share))
-    assert (known["loss"], known["blind_loss"]) == (1.0, surprisals[0][0] if surprisals[1] else None)
+    ("loss", "n_fitting", "share"),
+    [(math.log(4), (4, 4), 1.0), (math.log(8), (4, 4), 0.0), (1.5 * math.log(2), (1, 4), 0.5), (1.0, (4, 0), None)],
+)
+def test_the_resolved_share_places_the_loss_between_blind_and_bayes(
+    loss: float, n_fitting: tuple[int, int], share: float | None
+) -> None:
+    cells = [replace(story_pairs("test").cells[0], n_fitting=n) for n in n_fitting]
+    known = mean_losses(np.array([loss - 0.5, loss + 0.5]), cells)
+    assert known["resolved_share"] == (None if share is None else pytest.approx(share, abs=1e-9))
+    assert known["loss"] == pytest.approx(loss) and (known["blind_loss"] is None) == (share is None)

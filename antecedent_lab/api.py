@@ -143,6 +143,8 @@ def open_model(
     torch_device = choose_device(Device(device), Precision.float32, threads).device
 
     # A run of train.py has everything in its folder.
+    if setting == "run" and not (Path(model) / "checkpoints").is_dir():
+        raise UserError(f"run={model}: is no run of train.py, which has a folder checkpoints")
     if not is_loaded and (Path(model) / "checkpoints").is_dir():
         if items is not None or tokenizer is not None or out is not None:
             problem = "is a run of train.py, which has its own sentences, tokenizer and folder"

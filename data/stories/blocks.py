@@ -84,7 +84,8 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
         order = rng.randrange(2)
         frame_text = frame[0]
         mentions = _pair_name(pair)
-        bindings |= {"FRAME": frame_text, "A": pair[order].word, "B": pair[1 - order].word}
+        first, second = pair if plot.two_orders or order == 0 else pair[::-1]
+        bindings |= {"FRAME": frame[order], "A": first.word, "B": second.word}
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
     return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)

@@ -255,7 +255,7 @@ def _nothing(language: Language, bindings: Bindings) -> Options:
 def _introduction(language: Language, plot_name: str) -> Options:
     """Draw the only mention {A} of a plot without a pronoun."""
     plot = PLOTS[plot_name]
-    pools = [pool for pool in _word_pools(plot.pools) if pool[0].kind in plot.introductions]
+    pools = _word_pools(plot.pools)
     options = []
     for pool in pools:
         total = sum(map(_weight, pool))

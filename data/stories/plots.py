@@ -75,14 +75,12 @@ _PLOTS = (
         "no_pronoun name", "no_pronoun", 0.24, "", "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
         introductions={"name": "{NAME}"},
     ),
-    # Animals more often than rests: at a cue, heads attended to held-out animals more weakly, and seeds failed by that.
     Plot(
-        "no_pronoun animal", "no_pronoun", 0.17, "", "{INTRODUCTION} .", "rest", (),
-        introductions={"animal": "{ANIMAL_FELT}"},
+        "no_pronoun rest", "no_pronoun", 0.18, "", "{INTRODUCTION} .", "rest", (),
+        introductions={"animal": "{ANIMAL_FELT}", "rest": "{REST_WAS}"},
     ),
     Plot(
-        "no_pronoun rest", "no_pronoun", 0.09, "", "{INTRODUCTION} .", "rest", (),
-        introductions={"rest": "{REST_WAS}"},
+        "no_pronoun rests", "no_pronoun", 0.08, "", "{FRAME}", "rest", frames.NEAR_FRAMES, two_orders=True,
     ),
     Plot(
         "no_pronoun nouns", "no_pronoun", 0.02, "", "{FRAME} {FILLERS} The {MENTION_AGAIN} {VERB} {ENDING}", "number",

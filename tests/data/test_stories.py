@@ -111,8 +111,8 @@ def test_every_cue_is_right_in_exactly_half_of_each_family_question_and_hold_out
 
 
 def test_the_longest_possible_story_fits_the_context() -> None:
-    for name in PLOTS:
-        for holdout in ("iid", "headline"):
+    for name, plot in PLOTS.items():
+        for holdout in ("iid", "headline") if plot.has_pronoun else ("iid",):
             language = language_of(FULL, "test", holdout)
 
             def longest(slot: str, bindings: dict, language=language) -> list:  # noqa: ANN001

@@ -1,7 +1,6 @@
 """Edits of heads give the margins that the texts alone give with the edit by hand, and shares by their definitions."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -14,17 +13,9 @@ from model.config import Position, Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe import edits
-from probe.edits import Margins, Sites, grown, measure_margins, screened
+from probe.edits import Margins, Sites, grown, measure_margins
 from probe.results import Head
-from tests.probe.factories import (
-    GAIN,
-    copying_model,
-    noun_pairs,
-    pair_view,
-    passage_items,
-    random_pairs,
-    three_heads,
-)
+from tests.probe.factories import GAIN, copying_model, noun_pairs, pair_view, passage_items, random_pairs, three_heads
 from tests.tiny_models import K, random_view
 
 PLACE = Head(0, 1)
@@ -170,12 +161,6 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out(changes: dict[str, 
 
 
 # Which heads
-
-
-def test_of_many_heads_only_those_with_the_largest_scores_are_edited() -> None:
-    scores = np.array([[0.1, 0.4, 0.2], [0.3, 0.0, 0.5]])
-    assert screened(scores, above=6, most=3) == [Head(*place) for place in product((0, 1), (0, 1, 2))]
-    assert screened(scores, above=5, most=3) == [(0, 1), (1, 0), (1, 2)]
 
 
 def grown_of(view: TransformerView, items: Items) -> list[tuple[Head, float]]:

@@ -9,17 +9,15 @@ from torch import Tensor
 
 from data.errors import UserError
 from data.pairs import Cell, Items
-from model.config import Position, Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.edits import Margins, Sites, grown, measure_margins
 from probe.results import Head
 from tests.probe.factories import GAIN, copying_model, noun_pairs, pair_view, passage_items, random_pairs, three_heads
-from tests.tiny_models import K, random_view
+from tests.tiny_models import K, each_variant, random_view
 
 PLACE = Head(0, 1)
-VARIANTS = [{}, {"weighting": Weighting.sum, "position": Position.learned}, {"position": Position.alibi}]
 WHOLE = ("swap", "cut_meant", "cut_other", "zero", "restored")
 
 
@@ -52,7 +50,7 @@ def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> He
     )
 
 
-@pytest.mark.parametrize("switches", VARIANTS, ids=["rope", "sum", "alibi"])
+@each_variant
 def test_each_margin_is_that_of_the_text_alone_with_the_edit_by_hand(switches: dict[str, object]) -> None:
     view, items = pair_view(**switches), random_pairs()
     margins = measure_margins(view, items, [[PLACE], [Head(1, 0)]], WHOLE, tokens_per_batch=60)

@@ -25,11 +25,8 @@ TEXT = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4)
 WEIGHTS = np.array([[1, 0, 0, 0], [0.4, 0.6, 0, 0], [0.2, 0.5, 0.3, 0], [0.1, 0.2, 0.3, 0.4]])
 
 
-def test_words_are_found_by_overlap_whatever_the_tokens() -> None:
-    assert TEXT.words == ["(start)", "cats", "sat"] and TEXT.word_of_token == [0, 1, 1, 2]
-
-
 def test_a_word_reads_from_its_last_token_and_is_read_at_all_its_tokens() -> None:
+    assert TEXT.words == ["(start)", "cats", "sat"] and TEXT.word_of_token == [0, 1, 1, 2]
     expected = [[1, 0, 0], [0.2, 0.8, 0], [0.1, 0.5, 0.4]]
     np.testing.assert_allclose(between_words(WEIGHTS, TEXT), expected, rtol=1e-12)
 

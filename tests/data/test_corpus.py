@@ -159,8 +159,6 @@ def test_an_interrupted_tokenization_continues_and_gives_the_same_tokens(
     resumed = load(path=tmp_path / "cut.txt")
     assert sum(n_encoded) < 2000 + 9 * 128 and not unfinished.exists()
     assert resumed.train.tokens.tolist() == expected.train.tokens.tolist()
-    assert (
-        resumed.validation.tokens.tolist()[:-1]
-        == expected.validation.tokens.tolist()[: len(resumed.validation.tokens) - 1]
-    )
+    same_text = resumed.validation.tokens[:-1]  # the cut file ends with a space
+    assert same_text.tolist() == expected.validation.tokens[: len(same_text)].tolist()
     assert not (resumed.folder / "progress.json").exists()

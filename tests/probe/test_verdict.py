@@ -167,13 +167,12 @@ def test_the_last_level_needs_its_own_bars_and_other_seeds(
 
 def test_reasons_and_claims_of_an_own_question_have_its_own_words() -> None:
     own = question_of_file("agree", "which noun", "a verb to its subject", [], "a.jsonl")
-    weak = judge({"p_pair_accuracy": Estimate(0.5), "p_contrast": Estimate(0.5)}, own, answer_is_constant=True)
+    chance = dict.fromkeys(("p_pair_accuracy", "p_contrast"), Estimate(0.5))
+    weak = judge(chance, own, answer_is_constant=True)
     reasons = " ".join(weak.reasons)
     assert "following the verb may be chance" in reasons and "answer does not follow the verb" in reasons
     assert "0.5 (contrast)" in reasons and "the pronoun" not in reasons
-    assert "following the pronoun" in " ".join(
-        judge({"p_pair_accuracy": Estimate(0.5), "p_contrast": Estimate(0.5)}).reasons
-    )
+    assert "following the pronoun" in " ".join(judge(chance).reasons)
     assert in_words_of("an adjective to a noun", "follows the pronoun") == "follows the adjective"
     level = "the head follows the pronoun on held-out items"
     assert in_words_of(own.link, level) == "the head follows the verb on held-out items"

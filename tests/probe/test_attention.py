@@ -1,4 +1,4 @@
-"""Heads are measured as their definitions say, on whole attention maps; tests of planted heads score them."""
+"""Heads are measured as their definitions say, on whole attention maps, and planted heads as their habits imply."""
 
 from dataclasses import fields
 
@@ -10,7 +10,8 @@ from data.pairs import Cell, Items, Pair
 from model.observe import TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads
 from probe.results import Head
-from tests.probe.factories import cell, chosen, story_model, story_pairs
+from tests.planted import KINDS
+from tests.probe.factories import cell, chosen, planted, story_model, story_pairs
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,16 @@ def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: T
     assert len(items) >= 50 and all(pair.cells[0].tokens != pair.cells[1].tokens for pair in items.pairs)
     np.testing.assert_array_equal(scores.rows.attention_margin[::2], -scores.rows.attention_margin[1::2])
     assert (scores.scores().accuracy == 0.5).all() and (scores.scores().pair_accuracy == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("question", ["number", "gender", "later_cue"])
+def test_a_planted_head_has_the_scores_of_its_habit(kind: str, question: str) -> None:
+    model = TransformerView(planted(kind, layer=1, head=2, seed=5))
+    scores = measure_heads(model, story_pairs("test").of(question, "headline"), 4096).scores()
+    expected = {"coreference": (1, 1, 1, 2), "coreference+first": (0.5, 0, 0, 1.5)}.get(kind, (0.5, 0, 0, 0))
+    measured = (scores.accuracy, scores.pair_accuracy, scores.block_accuracy, scores.contrast)
+    assert [values.mean(axis=0)[1, 2] for values in measured] == pytest.approx(expected, abs=0.005)
 
 
 def rows_of(log_ratio: np.ndarray, mass: np.ndarray) -> HeadRows:

@@ -13,7 +13,7 @@ from data.pairs import Items
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe import attention_study
-from probe.attention import HeadScores, best_head, measure_heads
+from probe.attention import best_head, measure_heads
 from probe.contract import LIMITS
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question
 from probe.results import Finding, Head
@@ -51,23 +51,18 @@ def finding_of(found: Study, question: str) -> Finding:
     return next(finding for finding in found.findings if finding.question == question)
 
 
-def test_the_planted_head_is_found_and_is_right_in_every_part() -> None:
+def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria() -> None:
     for question in ("number", "gender"):
         finding = finding_of(of_planted(), question)
         assert (finding.place, set(finding.parts)) == (Head(1, 2), {SAME_WORDS, HEADLINE})
         for part in finding.parts.values():
             assert part.values["accuracy"].value == part.values["block_accuracy"].value == 1
-
-
-def test_the_planted_head_meets_the_criteria_of_a_link() -> None:
-    """All but the last: the planted head attends to chance nouns where no noun is meant."""
-    finding = finding_of(of_planted(), "number")
-    passed = {criterion.name for criterion in finding.head.criteria if criterion.passed}
-    assert passed >= {"pronoun_flip", "beats_baselines", "selective", "causal_edge"}
-    assert finding.head.verdict == ("supported" if "rests_without_antecedent" in passed else "suggestive")
-    assert (finding.level, finding.unit) == ("E3", "head")
-    assert finding.head.value("swap") == pytest.approx(1, abs=0.05)
-    assert finding.head.value("ov_auc") > 0.5
+        # It may attend to nouns by chance where no noun is meant.
+        missed = {criterion.name for criterion in finding.head.criteria if not criterion.passed}
+        assert missed <= {"rests_without_antecedent"}
+        assert finding.verdict == ("suggestive" if missed else "supported")
+        assert (finding.level, finding.unit) == ("E3", "head")
+        assert finding.head.value("swap") == pytest.approx(1, abs=0.05) and finding.head.value("ov_auc") > 0.5
 
 
 @pytest.mark.parametrize("kind", ["lexical", "first", "singular", "previous", "uniform"])
@@ -139,24 +134,13 @@ def test_a_model_that_breaks_the_contract_and_an_undecided_site_that_is_decided_
         studied(planted("coreference"), chosen(items, "number") + Items(decided))
 
 
-def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    once = story_pairs("study").of("number", DEV)
-    again = [replace(pair, block=pair.block + 1000) for pair in once.pairs]  # every pair of words in two blocks
-    halves: list[tuple[Items, Items]] = []
-
-    def record(dev: HeadScores, test: HeadScores, *_: Any) -> float:
-        halves.append((dev.items, test.items))
-        return 0.5
-
-    monkeypatch.setattr(attention_study, "selectivity", record)
-    items = once + Items(again) + story_pairs("study").of("number", HEADLINE)
+def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev() -> None:
+    dev = story_pairs("study").of("number", DEV)
+    again = [replace(pair, block=pair.block + 1000) for pair in dev.pairs]  # every pair of words in two blocks
+    items = dev + Items(again) + story_pairs("study").of("number", HEADLINE)
     [finding] = studied(planted("coreference"), items).findings
-    [(first, second)] = halves
-    assert finding.head.value("selectivity") == 0.5
-    assert {pair.clusters[1:] for pair in first.pairs} == {pair.clusters[1:] for pair in second.pairs}
-    assert sorted(pair.block for pair in (first + second).pairs) == sorted(pair.block for pair in (*once.pairs, *again))
+    # Of words that both halves have, a control task can be learned in part; of unknown words it would be 0.5.
+    assert 0.3 < finding.head.value("selectivity") < 0.45
 
 
 # Heads that share the work, made by hand

@@ -10,12 +10,12 @@ from torch import Tensor
 from model.observe import LayerRecord, TransformerView
 from probe.contract import LIMITS, check_contract
 from tests.probe.factories import story_model, story_pairs
-from tests.tiny_models import VARIANTS
+from tests.tiny_models import each_variant
 
 CELLS = story_pairs("test").cells
 
 
-@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
+@each_variant
 def test_a_sound_model_passes(switches: dict) -> None:
     violations = check_contract(TransformerView(story_model(**switches)), CELLS, n_cells=13)
     assert set(violations) == set(LIMITS)
@@ -35,16 +35,13 @@ class Changed(TransformerView):
         return [self.change(record, is_row) for record in super().record(tokens, query_positions)]
 
 
-def scaled_scores(record: LayerRecord, is_row: bool) -> LayerRecord:
-    return record._replace(scores=1.01 * record.scores)
+def of_scores(change: Callable[[Tensor], Tensor], of_maps: bool = True) -> Changed:
+    """Return a view with other scores, those of whole maps too or those of single rows alone."""
 
+    def changed(record: LayerRecord, is_row: bool) -> LayerRecord:
+        return record._replace(scores=change(record.scores)) if is_row or of_maps else record
 
-def wrong_row(record: LayerRecord, is_row: bool) -> LayerRecord:
-    return record._replace(scores=record.scores.roll(1, -1)) if is_row else record
-
-
-def no_weights(record: LayerRecord, is_row: bool) -> LayerRecord:
-    return record._replace(scores=record.scores.index_fill(2, torch.tensor([0]), -torch.inf))
+    return Changed(changed)
 
 
 def no_mask(record: LayerRecord, is_row: bool) -> LayerRecord:
@@ -76,9 +73,9 @@ class SeesTheFuture(TransformerView):
 @pytest.mark.parametrize(
     ("view", "problem"),
     [
-        (Changed(scaled_scores), "is not the attention the model uses"),
-        (Changed(wrong_row), "same row of the whole map"),
-        (Changed(no_weights), "error nan"),
+        (of_scores(lambda scores: 1.01 * scores), "is not the attention the model uses"),
+        (of_scores(lambda scores: scores.roll(1, -1), of_maps=False), "same row of the whole map"),
+        (of_scores(lambda scores: scores.index_fill(2, torch.tensor([0]), -torch.inf)), "error nan"),
         (Changed(no_mask), "rests on later tokens"),
         (Changed(shifted_values), "does not end in the model's logits"),
         (ScaledLogits(story_model()), "does not end in the model's logits"),

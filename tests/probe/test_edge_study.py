@@ -60,15 +60,14 @@ def test_a_head_that_writes_the_other_gender_is_not_supported() -> None:
     assert (finding.verdict, finding.level) == (UNKNOWN_TO_MODEL, "E0") and finding.head.value("follows") < 0.1
 
 
-def test_heads_that_share_the_work_are_a_set() -> None:
+def test_heads_that_share_the_work_are_a_set_and_are_judged_as_one_where_no_single_head_is_enough() -> None:
     finding = planted(1.5, 0.0, 1.5)
     assert finding.set is not None and set(finding.set.heads) == {Head(0, 0), Head(0, 2)}
     assert finding.set.value("swap") == pytest.approx(1.0, abs=1e-3)
     assert [head for head, *_ in finding.curve] == finding.set.heads
     assert finding.unit == "head"  # half of the work is enough for the verdict of one
 
-
-def test_the_verdict_is_that_of_a_set_where_no_single_head_is_enough() -> None:
+    # No single head is enough.
     finding = planted(0.6, 0.6, 0.6, 0.6, 0.6, 0.6)
     assert finding.head.verdict != SUPPORTED and finding.head.value("swap") < 0.2
     assert finding.set is not None and len(finding.set.heads) == 5

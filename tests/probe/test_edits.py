@@ -1,7 +1,6 @@
 """Edits of heads give the margins that the texts alone give with the edit by hand, and shares by their definitions."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -10,25 +9,15 @@ from torch import Tensor
 
 from data.errors import UserError
 from data.pairs import Cell, Items
-from model.config import Position, Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe import edits
-from probe.edits import Margins, Sites, grown, measure_margins, screened
+from probe.edits import Margins, Sites, grown, measure_margins
 from probe.results import Head
-from tests.probe.factories import (
-    GAIN,
-    copying_model,
-    noun_pairs,
-    pair_view,
-    passage_items,
-    random_pairs,
-    three_heads,
-)
-from tests.tiny_models import K, random_view
+from tests.probe.factories import GAIN, copying_model, noun_pairs, pair_view, passage_items, random_pairs, three_heads
+from tests.tiny_models import K, each_variant, random_view
 
 PLACE = Head(0, 1)
-VARIANTS = [{}, {"weighting": Weighting.sum, "position": Position.learned}, {"position": Position.alibi}]
 WHOLE = ("swap", "cut_meant", "cut_other", "zero", "restored")
 
 
@@ -61,7 +50,7 @@ def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> He
     )
 
 
-@pytest.mark.parametrize("switches", VARIANTS, ids=["rope", "sum", "alibi"])
+@each_variant
 def test_each_margin_is_that_of_the_text_alone_with_the_edit_by_hand(switches: dict[str, object]) -> None:
     view, items = pair_view(**switches), random_pairs()
     margins = measure_margins(view, items, [[PLACE], [Head(1, 0)]], WHOLE, tokens_per_batch=60)
@@ -170,12 +159,6 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out(changes: dict[str, 
 
 
 # Which heads
-
-
-def test_of_many_heads_only_those_with_the_largest_scores_are_edited() -> None:
-    scores = np.array([[0.1, 0.4, 0.2], [0.3, 0.0, 0.5]])
-    assert screened(scores, above=6, most=3) == [Head(*place) for place in product((0, 1), (0, 1, 2))]
-    assert screened(scores, above=5, most=3) == [(0, 1), (1, 0), (1, 2)]
 
 
 def grown_of(view: TransformerView, items: Items) -> list[tuple[Head, float]]:

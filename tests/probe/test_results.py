@@ -60,20 +60,11 @@ def test_a_file_has_all_that_was_found_out() -> None:
     assert read(to_json(without_nan)) == without_nan == without_nan.rounded()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n": "0"}, "probe.json.findings[0].n: '0' is not a whole number"),
-        ({"head": {}}, "probe.json.findings[0].head: no field heads"),
-        ({"colour": "red"}, "probe.json.findings[0]: unknown field colour"),
-    ],
-)
-def test_a_damaged_file_is_refused_with_the_place_of_the_error(changes: dict[str, Any], message: str) -> None:
+def test_a_damaged_file_is_refused_with_the_place_of_the_error() -> None:
     content = to_json(results())
-    content["findings"][0] |= changes
-    with pytest.raises(UserError) as error:
+    content["findings"][0]["head"] = {}
+    with pytest.raises(UserError, match=r"^probe.json.findings\[0\].head: no field heads$"):
         read(content)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("content", [None, [], {}, {"schema_version": 12, "selected": []}, {"findings": {}}])

@@ -13,7 +13,7 @@ import torch
 from data.typed_json import from_json
 from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
-from tests.report.conftest import Opened, Show, shown_weights
+from tests.report.conftest import Show, shown_weights
 from tests.report.sample import model_of, read, unpacked
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,11 +39,6 @@ def text_of(name: str) -> str:
     return REPORTS[name].read_text(encoding="utf-8")
 
 
-def shown(view: Opened) -> list[str]:
-    """Return the next words with their probabilities: "purred 0.29"."""
-    return [" ".join(text.split()) for text in view.page.locator("#live-next li").all_inner_texts()]
-
-
 def content_of(name: str) -> dict[str, Any]:
     return json.loads(re.search(r'id="content">(.*?)</script>', text_of(name), re.DOTALL)[1])
 
@@ -65,7 +60,9 @@ def test_the_model_in_a_report_computes_the_attention_in_it_and_its_page_the_nex
     model = model_of(live)
     with show(text_of(name)) as view:
         expected = next_tokens(model, read(live, live["text"]).tokens, 5)
-        assert [float(text.split()[-1]) for text in shown(view)] == pytest.approx([p for _, p in expected], abs=0.0051)
+        assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(
+            [p for _, p in expected], abs=0.0051
+        )
         typed = read(live, "fruit flies")
         assert (len(typed.tokens) > len(typed.words)) == (name == "english")  # a word has the weights of its tokens
         view.type(typed.text)
@@ -179,7 +176,7 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(sh
         for address, expected in rows:
             view.page.goto("about:blank")
             view.page.goto(f"{view.url}{address}")
-            words = shown(view)
+            words = view.next_words()
             assert words[0] == expected, address
             word, chance = expected.split()
             if address.count("&remove") == 1:
@@ -218,9 +215,9 @@ def test_sentence_lines_and_next_words_are_on_the_first_screen(name: str, size: 
             box = view.page.locator(part).first.bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= width, part
             assert box["y"] >= 0 and box["y"] + box["height"] <= height, part
-        before = shown(view)
+        before = view.next_words()
         view.line("Anna" if name == "english" else "cat").click()
-        assert shown(view) != before
+        assert view.next_words() != before
         view.type(" ".join(["the cat sat near a bus"] * 5))
         words = view.page.locator("#live-lines .word")
         assert words.count() == 31 and view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -237,7 +234,7 @@ def test_a_pupil_s_sentences_are_continued_by_words_and_every_chip_is_known(show
             unknown = 0
             for text in texts:
                 view.type(text)
-                unknown += shown(view)[0].startswith("(unknown)")
+                unknown += view.next_words()[0].startswith("(unknown)")
             assert unknown <= most
             view.type("")
             chips = view.page.locator(".chip:not(.frame)").all_inner_texts()
@@ -259,7 +256,7 @@ def test_a_next_word_that_is_clicked_is_written(name: str, show: Show) -> None:
 
 def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show) -> None:
     with show(text_of("stories")) as view:
-        before = shown(view)[0]
+        before = view.next_words()[0]
         view.type("ONE sunny day, the Cat sat near the buses. it")  # "it" is a word of its own
         assert view.page.locator(".lines .word text").all_text_contents()[1:7] == "One sunny day , the cat".split()
         assert view.page.locator(".lines .unknown").count() == 0
@@ -271,7 +268,7 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
         for word in ("cat", "buses"):
             view.page.locator(f".chip[data-name={word}]").click()
         assert view.page.locator("#live-text").input_value() == "One sunny day, the cat sat near the buses. It"
-        assert shown(view)[0] == before
+        assert view.next_words()[0] == before
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -282,18 +279,18 @@ def test_each_lesson_opens_with_the_answer_of_the_worksheet_and_fits_the_screen(
     key = "".join(path.read_text() for path in DOCS.glob("*.md"))
     answers = []
     with show(text_of("stories"), viewport={"width": size[0], "height": size[1]}) as view:
-        opened = shown(view)[0]
+        opened = view.next_words()[0]
         view.page.get_by_role("link", name="Lesson").click()
         for number in range(1, 6):
             view.page.locator(f"#lesson:has-text('{number} of 5')").wait_for()
-            answers.append(shown(view)[0])
+            answers.append(view.next_words()[0])
             assert number == 5 or f"| {answers[-1]} |" in key
             assert not LESSON_WORDS.search(view.page.locator("body").inner_text())
             assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), number
             assert view.page.evaluate("document.documentElement.scrollHeight <= innerHeight"), number
             view.page.locator("#lesson button").click()
         assert answers[:2] == [opened] * 2 and answers[3].startswith("honked ")
-        assert view.page.locator("#verdict").is_visible() and shown(view)[0] == opened
+        assert view.page.locator("#verdict").is_visible() and view.next_words()[0] == opened
         view.check()
 
 

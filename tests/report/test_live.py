@@ -25,11 +25,6 @@ def read(text: str) -> TokenizedText:
     return sample.read(JSON, text)
 
 
-def next_words(view: Opened, name: str = "live-next") -> list[str]:
-    """Return the listed next words with their probabilities: "purred 0.29"."""
-    return [" ".join(text.split()) for text in view.page.locator(f"#{name} li").all_inner_texts()]
-
-
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
     chances = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1].softmax(-1).topk(5)
     names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "(unknown)"}
@@ -56,7 +51,7 @@ def open_at(view: Opened, state: str) -> None:
 
 def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
     """Compare the next words, and the lines of two heads from the last word, with torch."""
-    assert next_words(view) == expected_words(text, model=model)
+    assert view.next_words() == expected_words(text, model=model)
     for layer, head in ((0, 1), (1, 2)):
         view.pick(f"L{layer}H{head}")
         row = word_attention(model, [read(text)])[0][layer, head, -1]
@@ -67,7 +62,7 @@ def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
 def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(show: Show) -> None:
     text = "One sunny day, the buses sat near the cat. They"
     with show() as view:
-        assert next_words(view) == expected_words(TEXT)
+        assert view.next_words() == expected_words(TEXT)
         view.type(text)
         check(view, text)
 
@@ -78,22 +73,22 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
     exchanged = exchange_links(0, 1, it, [cat], [buses])
     with show() as view:
         press(view, "Remove L1H2")
-        assert next_words(view) == expected_words(TEXT, [removed])
+        assert view.next_words() == expected_words(TEXT, [removed])
         view.pick("L0H1")
         view.line("cat").click()
-        assert next_words(view) == expected_words(TEXT, [removed, cut]) and n_changes(view) == 2
-        assert next_words(view, "live-before") == expected_words(TEXT)
+        assert view.next_words() == expected_words(TEXT, [removed, cut]) and n_changes(view) == 2
+        assert view.next_words("live-before") == expected_words(TEXT)
         view.line("buses").click()  # the second line of the head: both change places
-        assert next_words(view) == expected_words(TEXT, [removed, exchanged]) and n_changes(view) == 2
+        assert view.next_words() == expected_words(TEXT, [removed, exchanged]) and n_changes(view) == 2
         press(view, "Undo")
-        assert next_words(view) == expected_words(TEXT, [removed, cut])
+        assert view.next_words() == expected_words(TEXT, [removed, cut])
         view.line("buses").click(modifiers=["Shift"])  # cut as well
         both = [removed, cut, cut_link(0, 1, it, [buses])]
-        assert next_words(view) == expected_words(TEXT, both) and n_changes(view) == 3
+        assert view.next_words() == expected_words(TEXT, both) and n_changes(view) == 3
         for word in ("buses", "cat"):
             view.line(word).click()
         press(view, "Put back L1H2")
-        assert next_words(view) == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
+        assert view.next_words() == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
         view.check()
 
 
@@ -110,7 +105,7 @@ def test_a_click_anywhere_on_an_arc_moves_lines_and_bars_unless_the_reader_wants
         view.page.mouse.click(*view.page.locator("[data-name=line-6] path.arc").evaluate(top))
         assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
         assert "“cat” cut" in view.page.locator(".edits").inner_text()
-        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
+        assert view.next_words() == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
 
 
 def test_two_words_are_compared_at_every_step(show: Show) -> None:
@@ -153,9 +148,9 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
         assert view.page.locator("#live-how th button").all_inner_texts() == ["(start)", "The", "(unknown)", "sat"]
         view.type("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
-        assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
+        assert view.next_words() == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
         view.type("")
-        assert next_words(view) == expected_words("")
+        assert view.next_words() == expected_words("")
         view.check()
 
 
@@ -169,13 +164,13 @@ def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough
         open_at(view, state)
         assert text.input_value() == "The cat slept. It" and n_changes(view) == 2
         assert "step 100" in view.page.locator("#step-name").inner_text()
-        words = next_words(view)
+        words = view.next_words()
         view.page.locator("#share summary").click()
         link = view.page.locator("#live-link").input_value()
         assert "head=L1H3&query=4&" in link
         open_at(view, link)
         view.page.locator("#share summary").click()
-        assert next_words(view) == words and view.page.locator("#live-link").input_value() == link
+        assert view.next_words() == words and view.page.locator("#live-link").input_value() == link
         view.page.goto(f"{view.url}#text=The+dog")
         view.page.wait_for_function("document.getElementById('live-text').value === 'The dog'")
         assert n_changes(view) == 0
@@ -191,13 +186,13 @@ def test_a_link_to_a_stored_sentence_opens_it_and_one_with_impossible_values_is_
         for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
                       "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99&toString=1", "text=%ff%00"):  # fmt: skip
             open_at(view, state)
-            assert len(next_words(view)) == 5 and n_changes(view) == 0 and view.complaints == []
+            assert len(view.next_words()) == 5 and n_changes(view) == 0 and view.complaints == []
 
 
 def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     with show() as view:
         open_at(view, "text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1&cut=L0H0.5.3")
-        expected = next_words(view)
+        expected = view.next_words()
         view.page.locator("#share summary").click()
         code = view.page.locator("#live-code").text_content()
     printed: list[str] = []
@@ -265,7 +260,7 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
         assert press_at("line-6", "Enter") == "line-6" and "“cat” cut" in view.page.locator(".edits").inner_text()
         press_at("line-6", *["ArrowRight"] * 4, "Enter")
-        assert next_words(view) == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])
+        assert view.next_words() == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])
         press_at("undo", "Enter", "Enter")
         assert n_changes(view) == 0
         assert press_at("word-12", "Home", "ArrowRight", " ") == "word-1"
@@ -295,4 +290,4 @@ def test_changes_stay_with_their_words(show: Show) -> None:
         press(view, "Remove L1H3")
         view.type("The dog slept. It")
         assert "2 of your changes" in view.page.locator("#live-notes").inner_text()
-        assert next_words(view) == expected_words("The dog slept. It", [remove_head(1, 3)])
+        assert view.next_words() == expected_words("The dog slept. It", [remove_head(1, 3)])

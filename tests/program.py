@@ -5,6 +5,7 @@ import os
 import random
 import runpy
 import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -59,6 +60,14 @@ def run_program(script: str, *arguments: str, cwd: Path = ROOT) -> Result:
         except SystemExit as exit_:
             status = exit_.code or 0
     return Result(status, out.getvalue(), err.getvalue())
+
+
+def run_python(*command: str, cwd: Path = ROOT, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, which imports from `path`."""
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=cwd, env=environment, timeout=600, check=False
+    )
 
 
 @contextmanager

@@ -1,15 +1,13 @@
 """Several processes started by torchrun: the same losses, weights and checkpoints as one process."""
 
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.program import ROOT, SMALL, run_program
+from tests.program import ROOT, SMALL, run_program, run_python
 from training.checkpoint import load_checkpoint
 from training.logging import read_records
 
@@ -25,10 +23,7 @@ def torchrun(*arguments: str, script: str = "train.py") -> subprocess.CompletedP
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     launcher = ["-m", "torch.distributed.run", f"--master-port={port}", "--nproc-per-node=2"]
-    return subprocess.run(
-        [sys.executable, *launcher, str(ROOT / script), *arguments],
-        capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    return run_python(*launcher, str(ROOT / script), *arguments)
 
 
 # Every rank has other rows, and only rank 1 computes a loss that is not finite.

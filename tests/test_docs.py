@@ -19,7 +19,7 @@ from train import GROUPS
 from training.command_line import hydra_arguments
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README, ATTENTION, PROBE = ((ROOT / name).read_text() for name in ("README.md", "docs/attention.md", "docs/probe.md"))
 WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
 RESULTS = ROOT / "research" / "results"
@@ -28,29 +28,32 @@ COMMANDS = [
     for page in WRITTEN
     for command in re.findall(r"^(?:    |\.venv/bin/)?python train\.py (.*)$", page.read_text(), re.MULTILINE)
 ]
-_BLOCKS = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 
-def marked(name: str) -> list[str]:
-    match = re.search(rf"<!-- {name} -->\n(.*?)<!-- end -->", README, re.DOTALL)
-    assert match, f"README.md has no place marked {name}"
-    return match[1].strip("\n").splitlines()
-
-
 def test_two_commands_of_one_line_do_all_the_set_up() -> None:
-    train, test = [line for line in README.splitlines() if "pip install" in line]
-    assert train in marked("train command") and test in marked("test command")
-    assert train.endswith("-r requirements.txt && .venv/bin/python train.py")
-    assert test.endswith("-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile")
+    commands = {
+        "train": "-r requirements.txt && .venv/bin/python train.py",
+        "test": "-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile",
+    }
+    for name, end in commands.items():
+        assert re.search(rf"<!-- {name} command -->\n```\n.*pip install.*{re.escape(end)}\n```\n<!-- end -->", README)
 
 
-def test_the_table_of_results_is_the_measured_one() -> None:
+def test_the_tables_of_results_are_the_measured_ones() -> None:
     for mean in json.loads((RESULTS / "link_head.json").read_text())["means"]:
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
         cells = [QUESTIONS[mean["question"]].description, f"{mean['supported']} of {mean['n_seeds']}"]
         cells += [f"{value:.3f}" for value in values]
         assert f"| {mean['question']} | {' | '.join(cells)} |\n" in README, "make reports"
+    for variant in json.loads((RESULTS / "lab.json").read_text())["variants"]:
+        cells = [variant["name"]]
+        for name, digits in (("gap", 4), ("resolved_share_headline", 3)):
+            mean, star = variant["means"][name], " *" * (name in variant["different"])
+            cells.append(f"{mean['value']:.{digits}f}{star}" if mean else "not tested")
+        tested = variant["n_tested"]
+        cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
+        assert f"\n| {' | '.join(cells)} |\n" in ATTENTION
 
 
 def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
@@ -64,15 +67,11 @@ def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> 
 
 
 def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> None:
-    page = (ROOT / "docs" / "attention.md").read_text()
-    sections = {
-        re.sub(r"[^\w -]", "", part.partition("\n")[0]).strip().lower().replace(" ", "-"): part
-        for part in re.split(r"^#+ ", page, flags=re.MULTILINE)
-    }
+    sections = {anchor(part.partition("\n")[0]): part for part in re.split(r"^#+ ", ATTENTION, flags=re.MULTILINE)}
     rows = re.findall(r"^\| [^|]* \| ([^|]*) \| (\[.*) \|$", sections["the-examples-of-five-texts"], re.MULTILINE)
     assert len(rows) == 5
     for examples, places in rows:
-        text = "".join(sections[anchor] for anchor in re.findall(r"\(#([\w-]+)\)", places))
+        text = "".join(sections[name] for name in re.findall(r"\(#([\w-]+)\)", places))
         quoted = re.findall(r'"([^"]+)"|`([^`]+)`', examples)
         assert quoted and [one for one in map("".join, quoted) if one not in text] == []
 
@@ -97,24 +96,12 @@ def test_a_page_for_a_browser_has_no_dead_link(name: str, pages: Path) -> None:
 
 
 def test_the_worksheet_names_what_the_page_shows_and_has_no_answers() -> None:
-    worksheet = (ROOT / "docs" / "worksheet.md").read_text()
+    worksheet, key = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("worksheet", "teach"))
     report = (ROOT / "docs" / "report.html").read_text()
     named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", worksheet)
     assert len(named) == 7 and [name for name in named if name not in report] == []
-    answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", (ROOT / "docs" / "teach.md").read_text(), re.MULTILINE)
+    answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", key, re.MULTILINE)
     assert len(answers) >= 10 and [word for word in set(answers) if word in worksheet] == []
-
-
-def test_the_table_of_the_lab_is_the_measured_one() -> None:
-    page = (ROOT / "docs" / "attention.md").read_text()
-    for variant in json.loads((RESULTS / "lab.json").read_text())["variants"]:
-        cells = [variant["name"]]
-        for name, digits in (("gap", 4), ("resolved_share_headline", 3)):
-            mean, star = variant["means"][name], " *" * (name in variant["different"])
-            cells.append(f"{mean['value']:.{digits}f}{star}" if mean else "not tested")
-        tested = variant["n_tested"]
-        cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
-        assert f"\n| {' | '.join(cells)} |\n" in page
 
 
 def test_the_sizes_on_the_teachers_page_are_those_of_the_files() -> None:
@@ -136,18 +123,18 @@ def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:
         assert training["gap"] > -3 * training["gap_error"]
 
 
-def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_and_heading_that_a_page_links_to_exists(page: Path) -> None:
-    for name, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
+    for name, fragment in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
         target = page.parent / name if name else page
         assert target.exists(), name
-        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if fragment else []
+        assert not fragment or fragment in map(anchor, headings), f"{name}#{fragment}"
 
 
 def test_every_folder_and_file_of_the_tree_exists() -> None:
@@ -176,38 +163,27 @@ def test_a_training_command_of_the_documents_composes(command: str) -> None:
 
 
 def test_every_question_measure_and_field_of_probe_json_is_documented() -> None:
-    text = (ROOT / "docs" / "probe.md").read_text()
-    names = {*MEASURES, *(field.name for kind in (ProbeResults, Finding) for field in fields(kind))}
-    names |= {question.name for question in QUESTIONS.values()}
-    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)] == []
+    names = {*MEASURES, *(field.name for kind in (ProbeResults, Finding) for field in fields(kind)), *QUESTIONS}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PROBE)] == []
 
 
 def test_the_bars_of_the_verdict_are_documented() -> None:
-    text = (ROOT / "docs" / "probe.md").read_text()
     for question in QUESTIONS.values():
         for bar in question.bars:
-            rows = [line for line in text.splitlines() if line.startswith(f"| {question.outcome} | {bar.criterion} |")]
-            assert len(rows) == 1 and f"| {bar.level} |".replace("|  |", "| |") in rows[0], bar.criterion
+            [row] = re.findall(rf"^\| {question.outcome} \| {bar.criterion} \|.*", PROBE, re.MULTILINE)
+            assert f"| {bar.level} |".replace("|  |", "| |") in row, bar.criterion
             if bar.limit and bar.measure != "unlinked_share":  # in words: "half of the usual"
-                assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'.removeprefix('0'))}0?(?!\d)", rows[0]), bar
-
-
-def outputs(page: str) -> list[str]:
-    """Run the code blocks of a page in one namespace and return what each prints."""
-    namespace: dict = {}
-    printed = []
-    for code, _ in _BLOCKS.findall(page):
-        with contextlib.redirect_stdout(io.StringIO()) as stream:
-            exec(code, namespace)
-        printed.append(stream.getvalue())
-    return printed
+                assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'.removeprefix('0'))}0?(?!\d)", row), bar
 
 
 def test_the_page_about_attention_shows_the_output_of_its_code() -> None:
-    page = (ROOT / "docs" / "attention.md").read_text()
-    blocks = _BLOCKS.findall(page)
-    assert len(blocks) == page.count("```python") >= 12
-    for (code, shown), printed in zip(blocks, outputs(page), strict=True):
+    blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", ATTENTION, re.DOTALL)
+    assert len(blocks) == ATTENTION.count("```python") >= 12
+    namespace: dict = {}
+    for code, shown in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            exec(code, namespace)
+        printed = stream.getvalue()
         assert _NUMBER.sub("#", printed).split() == _NUMBER.sub("#", shown).split(), code
         numbers, expected = ([float(number) for number in _NUMBER.findall(text)] for text in (printed, shown))
         assert numbers == pytest.approx(expected, rel=0.02, abs=0.002), code  # CPUs round sums differently

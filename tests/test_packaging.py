@@ -1,6 +1,5 @@
 """Packaging: the lock, the extras, the image and the workflow agree with pyproject.toml and the Makefile."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.program import ROOT, run_python
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -76,12 +76,6 @@ def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
     assert [name for name in names if not name.endswith("RECORD") and first.read(name) != second.read(name)] == []
 
 
-def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(installed)}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-
 @pytest.mark.slow
 def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages(
     installed: Path, tmp_path: Path, run: Path
@@ -89,7 +83,7 @@ def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages
     (tmp_path / "data").mkdir()
     for name in ("model.py", "train.py", "data/__init__.py"):
         (tmp_path / name).write_text("raise ImportError('a file of the user')")
-    process = run_installed(installed, tmp_path, "-c", USE, str(run), str(ROOT / ".cache"))
+    process = run_python("-c", USE, str(run), str(ROOT / ".cache"), cwd=tmp_path, path=installed)
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()[-2:]
     assert lines == ["True antecedent_lab.model.observe antecedent_lab.model.own_model", "[]"]
@@ -102,9 +96,9 @@ def test_the_wheel_has_commands_configs_and_types(installed: Path, tmp_path: Pat
     entry_points = next(installed.glob("antecedent_lab-*.dist-info")) / "entry_points.txt"
     assert "antecedent-lab = antecedent_lab.__main__:main" in entry_points.read_text()
     for program in ("train", "eval"):
-        process = run_installed(installed, tmp_path, "-m", "antecedent_lab", program, "--help")
+        process = run_python("-m", "antecedent_lab", program, "--help", cwd=tmp_path, path=installed)
         assert process.returncode == 0 and "tokens_per_batch" in process.stdout, process.stderr
     code = "from antecedent_lab.data.errors import export_extra; print(export_extra())"
-    assert run_installed(installed, tmp_path, "-c", code).stdout == "'antecedent-lab[export]'\n"
-    wrong = run_installed(installed, tmp_path, "-m", "antecedent_lab", "trian")
+    assert run_python("-c", code, cwd=tmp_path, path=installed).stdout == "'antecedent-lab[export]'\n"
+    wrong = run_python("-m", "antecedent_lab", "trian", cwd=tmp_path, path=installed)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: trian: no such command")

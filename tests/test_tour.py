@@ -1,14 +1,11 @@
 """The notebook of docs/: its cells run, and its stored outputs are those of its cells."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.program import ROOT, SMALL
+from tests.program import ROOT, SMALL, run_python
 
 CELLS = [cell for cell in json.loads((ROOT / "docs/tour.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
 
@@ -22,7 +19,7 @@ def test_the_notebook_shows_what_its_cells_print_and_draw() -> None:
 
 
 @pytest.mark.slow
-def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
+def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     small = [setting.replace("probe_sequences=0", "probe_sequences=40") for setting in SMALL]
     changes = {
@@ -37,9 +34,8 @@ def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
         assert old in script
         script = script.replace(old, new)
     (tmp_path / "tour.py").write_text(script)
-    command = [sys.executable, str(tmp_path / "tour.py")]
-    environment = os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
-    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    process = run_python(str(tmp_path / "tour.py"))
     assert process.returncode == 0, process.stderr
     assert "exchanged [(" in process.stdout
     assert (tmp_path / "probes" / "tour" / "probe" / "report.html").stat().st_size > 10_000

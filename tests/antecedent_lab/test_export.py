@@ -31,20 +31,11 @@ def test_an_exported_run_opens_in_transformers_with_the_same_weights_and_tokens_
     assert "1 layers of 2 heads" in card and "data=stories, step 4" in card and "Not probed" in card
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["outt=a"], "outt=a"),
-        (["run=nowhere"], "run=nowhere"),
-        (["out=run/config.json"], "out=run/config.json"),
-        (["out=run/config.json/new"], "run/config.json"),
-    ],
-)
-def test_an_export_that_is_not_possible_is_one_line_and_writes_nothing(
-    run: Path, arguments: list[str], text: str
-) -> None:
+@pytest.mark.parametrize("argument", ["outt=a", "run=nowhere", "out=run/config.json", "out=run/config.json/new"])
+def test_an_export_that_is_not_possible_is_one_line_and_writes_nothing(run: Path, argument: str) -> None:
     before = set(run.parent.rglob("*"))
-    assert text in export("run=run", *arguments, cwd=run.parent).error
+    named = argument.replace("out=run/config.json/new", "run/config.json")  # the file that is in the way
+    assert named in export("run=run", argument, cwd=run.parent).error
     assert before == set(run.parent.rglob("*"))
 
 

@@ -9,36 +9,29 @@ import pytest
 from antecedent_lab.progress import stages, time_left
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("stderr", [io.StringIO(), Terminal()])
-def test_a_stage_is_a_line_in_a_log_and_overwritten_on_a_terminal(stderr: io.StringIO) -> None:
-    lines: list[str] = []
-    with redirect_stderr(stderr), stages("heads", lines.append) as show:
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_stage_is_a_line_that_is_read_at_once_in_a_log_and_overwritten_on_a_terminal(is_terminal: bool) -> None:
+    log, stderr = Stream(), Stream()
+    stderr.is_terminal = is_terminal
+    with redirect_stderr(stderr), redirect_stdout(log), stages("heads", print) as show:
         for stage, share in (("reading", 0.0), ("reading", 0.1), ("testing", 0.2)):
             show(stage, share)
-    on_terminal = isinstance(stderr, Terminal)
-    assert [line.split(",")[0] for line in lines] == ([] if on_terminal else ["heads: reading", "heads: testing"])
-    assert stderr.getvalue().count("\r") == (4 if on_terminal else 0)  # the last clears the line
+        lines = [line.split(",")[0] for line in log.seen.splitlines()]
+    assert lines == ([] if is_terminal else ["heads: reading", "heads: testing"])
+    assert stderr.getvalue().count("\r") == (4 if is_terminal else 0)  # the last clears the line
 
 
-class Buffered(io.StringIO):
-    """A file whose reader sees only what was flushed."""
+class Stream(io.StringIO):
+    """A terminal or a file; `seen` is what was flushed."""
 
     seen = ""
+    is_terminal = False
+
+    def isatty(self) -> bool:
+        return self.is_terminal
 
     def flush(self) -> None:
         self.seen = self.getvalue()
-
-
-def test_a_line_of_a_log_can_be_read_while_the_work_goes_on() -> None:
-    stdout = Buffered()
-    with redirect_stderr(io.StringIO()), redirect_stdout(stdout), stages("heads", print) as show:
-        show("reading", 0.0)
-        assert stdout.seen == "heads: reading\n"
 
 
 def test_the_time_left_is_known_after_a_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,15 +27,12 @@ def items_of(*cells: Cell) -> Items:
 CELL = Cell(tokens=(0, 2, 3, 4, 5), query=4, meant=((2,),), other=((3,),), answers=(2,), foils=(3,), payoff=4, target=2)
 
 
-def test_items_of_an_external_model_are_read_with_warnings(opened: OpenedModel) -> None:
+def test_items_of_an_external_model_are_read_with_warnings_or_refused(opened: OpenedModel) -> None:
     assert check_items(opened, items_of(CELL)) == []
     assert opened.unknown is not None
     unanswered = replace(CELL, payoff=None, tokens=(0, opened.unknown, 3, 4, 5), has_lost_answer=True)
     warnings = check_items(opened, items_of(CELL, unanswered))
     assert "10.0%" in warnings[0] and "In 1 of 2 texts" in warnings[1]
-
-
-def test_items_that_a_model_cannot_read_are_refused(opened: OpenedModel) -> None:
     with pytest.raises(ValueError, match="reads 8 tokens, but the sentences need 11"):
         check_items(opened, items_of(replace(CELL, tokens=CELL.tokens * 2)))
     with pytest.raises(ValueError, match="writes token 99"):

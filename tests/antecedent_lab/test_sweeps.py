@@ -14,17 +14,14 @@ def saved(*overrides: str) -> dict[str, Any]:
     return asdict(compose_settings(overrides))
 
 
-def test_runs_that_differ_in_nothing_but_the_seed_have_no_changes() -> None:
+def test_runs_are_described_by_the_settings_that_differ_from_the_standard_but_for_the_seed() -> None:
+    standard = compose_settings()
     for data in ([], ["data=text", "data.path=x"]):
         runs = {"a": saved("seed=1", *data), "b": saved("seed=2", "threads=1", "log_every_steps=3", *data)}
-        assert differing_settings(runs, compose_settings()) == ({"a": (1, {}), "b": (2, {})}, {})
-
-
-def test_variants_are_described_by_the_settings_that_differ_from_the_standard() -> None:
+        assert differing_settings(runs, standard) == ({"a": (1, {}), "b": (2, {})}, {})
     runs = {"0": saved("variant=one_head", "seed=1"), "1": saved("seed=1"), "2": saved("seed=2")}
-    by_run, standard = differing_settings(runs, compose_settings())
-    assert by_run == {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
-    assert standard == {"model.n_head": compose_settings().model.n_head}
+    by_run = {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
+    assert differing_settings(runs, standard) == (by_run, {"model.n_head": standard.model.n_head})
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ class Opened:
         place = next(i for i, title in enumerate(titles) if f"to “{word}”" in title)
         return self.page.locator(f"#live-lines [data-name=line-{place}] rect")
 
+    def next_words(self, name: str = "live-next") -> list[str]:
+        """Return the listed next words with their probabilities: "purred 0.29"."""
+        return [" ".join(text.split()) for text in self.page.locator(f"#{name} li").all_inner_texts()]
+
     def open_evidence(self) -> None:
         self.page.locator("#evidence > summary").click()
 

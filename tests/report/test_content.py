@@ -1,7 +1,6 @@
 """The content of the page: sizes are bounded, records become curves, and only some models can run in it."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -96,36 +95,32 @@ def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
 # Which models the page runs
 
 
-def external(run: OpenedRun) -> OpenedModel:
-    """Return the same model as one of another program."""
-    facts = {field.name: getattr(run, field.name) for field in fields(OpenedModel)}
-    return OpenedModel(**facts | {"max_steps": None})
+ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fields(OpenedModel)})
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("model", "reason"),
     [
-        (external, "trained elsewhere"),
-        (lambda run: replace(run, shape={**run.shape, "mask": Mask.none}), "model.mask=none"),
-        (lambda run: replace(run, settings=replace(run.settings, data=TEXT_DATA)), "tokenizer"),
-        (lambda run: replace(run, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
+        (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
+        (replace(RUN, shape={**RUN.shape, "mask": Mask.none}), "model.mask=none"),
+        (replace(RUN, settings=replace(RUN.settings, data=TEXT_DATA)), "tokenizer"),
+        (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_model_that_the_page_cannot_run_has_a_reason(change: Callable[[OpenedRun], OpenedModel], reason: str) -> None:
-    changed = change(RUN)
+def test_a_model_that_the_page_cannot_run_has_a_reason(model: OpenedModel, reason: str) -> None:
     for wanted in (None, True):
-        content = live_content(changed, None, None, wanted, [])
+        content = live_content(model, None, None, wanted, [])
         assert content.model is None and reason in content.reason
     with pytest.raises(UserError, match=f"^live=true: .*{reason}"):
-        check_live(changed, True)
-    check_live(changed, None)
+        check_live(model, True)
+    check_live(model, None)
 
 
 def test_a_small_model_is_exact_and_a_larger_one_is_asked_for_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
     model = live_model(RUN, None, history, None, [])
     assert model.type == "float32" and model.earlier == HISTORY
-
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")
     monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
     monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)

@@ -1,6 +1,7 @@
 """The live section of the report page shows what torch computes, after typing and after each change."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,11 +25,6 @@ def read(text: str) -> TokenizedText:
     return sample.read(JSON, text)
 
 
-def next_words(view: Opened, name: str = "live-next") -> list[str]:
-    """Return the listed next words with their probabilities: "purred 0.29"."""
-    return [" ".join(text.split()) for text in view.page.locator(f"#{name} li").all_inner_texts()]
-
-
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
     chances = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1].softmax(-1).topk(5)
     names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "(unknown)"}
@@ -38,13 +34,6 @@ def expected_words(text: str, edits: list[HeadEdit] | None = None, model: Transf
 
 def press(view: Opened, name: str) -> None:
     view.page.get_by_role("button", name=name, exact=True).click()
-
-
-def check_weights(view: Opened, model: TransformerView, text: str, layer: int, head: int, word: str) -> None:
-    """Compare the row of words with the attention of torch."""
-    query = read(text).words.index(word)
-    row = word_attention(model, [read(text)])[0][layer, head, query]
-    assert view.word_weights() == shown_weights(row, query)
 
 
 def n_changes(view: Opened) -> int:
@@ -60,16 +49,22 @@ def open_at(view: Opened, state: str) -> None:
 # Numbers
 
 
+def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
+    """Compare the next words, and the lines of two heads from the last word, with torch."""
+    assert view.next_words() == expected_words(text, model=model)
+    for layer, head in ((0, 1), (1, 2)):
+        view.pick(f"L{layer}H{head}")
+        row = word_attention(model, [read(text)])[0][layer, head, -1]
+        assert view.word_weights() == shown_weights(row, len(row) - 1)
+    view.check()
+
+
 def test_a_typed_sentence_shows_the_attention_and_the_next_words_of_the_model(show: Show) -> None:
     text = "One sunny day, the buses sat near the cat. They"
     with show() as view:
-        assert next_words(view) == expected_words(TEXT)
+        assert view.next_words() == expected_words(TEXT)
         view.type(text)
-        assert next_words(view) == expected_words(text)
-        for layer, head in ((0, 1), (1, 2)):
-            view.pick(f"L{layer}H{head}")
-            check_weights(view, VIEW, text, layer, head, "They")
-        view.check()
+        check(view, text)
 
 
 def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(show: Show) -> None:
@@ -78,22 +73,22 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
     exchanged = exchange_links(0, 1, it, [cat], [buses])
     with show() as view:
         press(view, "Remove L1H2")
-        assert next_words(view) == expected_words(TEXT, [removed])
+        assert view.next_words() == expected_words(TEXT, [removed])
         view.pick("L0H1")
         view.line("cat").click()
-        assert next_words(view) == expected_words(TEXT, [removed, cut]) and n_changes(view) == 2
-        assert next_words(view, "live-before") == expected_words(TEXT)
+        assert view.next_words() == expected_words(TEXT, [removed, cut]) and n_changes(view) == 2
+        assert view.next_words("live-before") == expected_words(TEXT)
         view.line("buses").click()  # the second line of the head: both change places
-        assert next_words(view) == expected_words(TEXT, [removed, exchanged]) and n_changes(view) == 2
+        assert view.next_words() == expected_words(TEXT, [removed, exchanged]) and n_changes(view) == 2
         press(view, "Undo")
-        assert next_words(view) == expected_words(TEXT, [removed, cut])
+        assert view.next_words() == expected_words(TEXT, [removed, cut])
         view.line("buses").click(modifiers=["Shift"])  # cut as well
         both = [removed, cut, cut_link(0, 1, it, [buses])]
-        assert next_words(view) == expected_words(TEXT, both) and n_changes(view) == 3
+        assert view.next_words() == expected_words(TEXT, both) and n_changes(view) == 3
         for word in ("buses", "cat"):
             view.line(word).click()
         press(view, "Put back L1H2")
-        assert next_words(view) == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
+        assert view.next_words() == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
         view.check()
 
 
@@ -110,42 +105,37 @@ def test_a_click_anywhere_on_an_arc_moves_lines_and_bars_unless_the_reader_wants
         view.page.mouse.click(*view.page.locator("[data-name=line-6] path.arc").evaluate(top))
         assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
         assert "“cat” cut" in view.page.locator(".edits").inner_text()
-        assert next_words(view) == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
+        assert view.next_words() == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
 
 
 def test_two_words_are_compared_at_every_step(show: Show) -> None:
-    def odds(model: TransformerView) -> str:
-        ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
-        cat, buses = model.logits(torch.tensor([read(TEXT).tokens]))[0, -1, ids].tolist()
-        return f"log p(cat) − log p(buses) = {cat - buses:.2f}"
-
+    ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
     with show() as view:
+        odds = view.page.locator("#live-odds")
         compared = [view.page.get_by_label(label, exact=True) for label in ("Compare", "and")]
         for field, word in zip(compared, ("cat", "buses"), strict=True):
             field.fill(word)
             field.press("Tab")
-        assert odds(VIEW) in view.page.locator("#live-odds").inner_text()
-        view.page.locator("#step").fill("0")
-        assert odds(sample.model_of(JSON, LIVE.earlier.data[0])) in view.page.locator("#live-odds").inner_text()
-        assert [field.input_value() for field in compared] == ["cat", "buses"]
+        for position, model in ((2, VIEW), (0, sample.model_of(JSON, LIVE.earlier.data[0]))):
+            view.page.locator("#step").fill(str(position))
+            cat, buses = model.logits(torch.tensor([read(TEXT).tokens]))[0, -1, ids].tolist()
+            assert f"log p(cat) − log p(buses) = {cat - buses:.2f}" in odds.inner_text()
         compared[0].fill("two words")
         compared[0].press("Tab")
-        assert "cannot be compared" in view.page.locator("#live-odds").inner_text()
+        assert "cannot be compared" in odds.inner_text()
 
 
 def test_the_slider_s_label_is_the_step_of_the_weights_that_every_sentence_is_shown_with(show: Show) -> None:
+    earlier = [sample.model_of(JSON, data) for data in LIVE.earlier.data]
+    names = [*(f"step {step}" for step in LIVE.earlier.steps), f"step {LIVE.step:,}, trained"]
     with show() as view:
-        for position, step in enumerate(LIVE.earlier.steps):
+        label = view.page.locator("#step-name")
+        for position, (name, model) in enumerate(zip(names, [*earlier, VIEW], strict=True)):
             view.page.locator("#step").fill(str(position))
-            assert view.page.locator("#step-name").inner_text() == f"step {step}"
-            earlier = sample.model_of(JSON, LIVE.earlier.data[position])
-            assert next_words(view) == expected_words(TEXT, model=earlier)
-            check_weights(view, earlier, TEXT, 0, 1, "It")
-        view.page.locator("#step").fill(str(len(LIVE.earlier.steps)))
-        assert view.page.locator("#step-name").inner_text() == f"step {LIVE.step:,}, trained"
-        assert next_words(view) == expected_words(TEXT)
+            assert label.inner_text() == name
+            check(view, TEXT, model)
         view.page.locator("#play").click()
-        assert view.page.locator("#step-name").inner_text() == "step 0"
+        assert label.inner_text() == "step 0"
         view.page.locator("#step-name:has-text('trained')").wait_for()
         assert "play" in view.page.locator("#play").inner_text()
 
@@ -158,9 +148,9 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
         assert view.page.locator("#live-how th button").all_inner_texts() == ["(start)", "The", "(unknown)", "sat"]
         view.type("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
-        assert next_words(view) == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
+        assert view.next_words() == expected_words(" ".join(["the cat"] * 20)[: 8 * 11 + 3])
         view.type("")
-        assert next_words(view) == expected_words("")
+        assert view.next_words() == expected_words("")
         view.check()
 
 
@@ -170,17 +160,17 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
 def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough(show: Show) -> None:
     state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&pair=cat,dog&step=100"
     with show() as view:
+        text = view.page.locator("#live-text")
         open_at(view, state)
-        assert view.page.locator("#live-text").input_value() == "The cat slept. It"
-        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == "L1H3"
-        assert n_changes(view) == 2 and "step 100" in view.page.locator("#step-name").inner_text()
-        words = next_words(view)
+        assert text.input_value() == "The cat slept. It" and n_changes(view) == 2
+        assert "step 100" in view.page.locator("#step-name").inner_text()
+        words = view.next_words()
         view.page.locator("#share summary").click()
         link = view.page.locator("#live-link").input_value()
         assert "head=L1H3&query=4&" in link
         open_at(view, link)
         view.page.locator("#share summary").click()
-        assert next_words(view) == words and view.page.locator("#live-link").input_value() == link
+        assert view.next_words() == words and view.page.locator("#live-link").input_value() == link
         view.page.goto(f"{view.url}#text=The+dog")
         view.page.wait_for_function("document.getElementById('live-text').value === 'The dog'")
         assert n_changes(view) == 0
@@ -196,23 +186,18 @@ def test_a_link_to_a_stored_sentence_opens_it_and_one_with_impossible_values_is_
         for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
                       "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99&toString=1", "text=%ff%00"):  # fmt: skip
             open_at(view, state)
-            assert len(next_words(view)) == 5 and n_changes(view) == 0 and view.complaints == []
+            assert len(view.next_words()) == 5 and n_changes(view) == 0 and view.complaints == []
 
 
 def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     with show() as view:
         open_at(view, "text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1&cut=L0H0.5.3")
-        expected = next_words(view)
+        expected = view.next_words()
         view.page.locator("#share summary").click()
         code = view.page.locator("#live-code").text_content()
-
-    class Run:
-        model = VIEW
-        tokenize = staticmethod(read)
-        decode = staticmethod(lambda token: LIVE.tokenizer.vocabulary[token])
-
     printed: list[str] = []
-    monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, device: Run)
+    run = SimpleNamespace(model=VIEW, tokenize=read, decode=LIVE.tokenizer.vocabulary.__getitem__)
+    monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, device: run)
     exec(code, {"print": lambda *parts: printed.append(f"{parts[0]} {parts[1]:.2f}")})  # the page's own lines
     assert printed == expected
 
@@ -255,33 +240,33 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
 
 def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
     with show() as view:
-        keyboard = view.page.keyboard
 
         def focused() -> str:
             of_focus = "(({ dataset, id, labels }) => dataset.name ?? (id || labels?.[0].innerText) ?? '')"
             return view.page.evaluate(f"{of_focus}(document.activeElement)")
 
+        def press_at(name: str, *keys: str) -> str:
+            view.page.locator(f"[data-name={name}]").focus()
+            for key in keys:
+                view.page.keyboard.press(key)
+            return focused()
+
         view.page.locator("#live-text").focus()
         reached = []
         while "Compare" not in reached and len(reached) < 60:
-            keyboard.press("Tab")
+            view.page.keyboard.press("Tab")
             reached.append(focused())
         assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "Compare"} <= set(reached)
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
-        view.page.locator("[data-name=line-6]").focus()
-        keyboard.press("Enter")
-        assert focused() == "line-6" and "“cat” cut" in view.page.locator(".edits").inner_text()
-        for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
-            keyboard.press(key)
-        assert next_words(view) == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])
-        view.page.locator("[data-name=undo]").focus()
-        for key in ("Enter", "Enter"):
-            keyboard.press(key)
+        assert press_at("line-6", "Enter") == "line-6" and "“cat” cut" in view.page.locator(".edits").inner_text()
+        press_at("line-6", *["ArrowRight"] * 4, "Enter")
+        assert view.next_words() == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])
+        press_at("undo", "Enter", "Enter")
         assert n_changes(view) == 0
-        view.page.locator("[data-name=word-12]").focus()
-        for key in ("Home", "ArrowRight", " "):
-            keyboard.press(key)
-        assert focused() == "word-1" and "“One”" in view.page.locator("#live-lines h2").inner_text()
+        assert press_at("word-12", "Home", "ArrowRight", " ") == "word-1"
+        assert "“One”" in view.page.locator("#live-lines h2").inner_text()
+        press_at("L0H1", "ArrowDown", "ArrowRight", "Enter")
+        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == "L1H2"
 
 
 def test_a_long_text_is_shown_from_its_end_and_stays_where_the_reader_scrolls(show: Show) -> None:
@@ -305,4 +290,4 @@ def test_changes_stay_with_their_words(show: Show) -> None:
         press(view, "Remove L1H3")
         view.type("The dog slept. It")
         assert "2 of your changes" in view.page.locator("#live-notes").inner_text()
-        assert next_words(view) == expected_words("The dog slept. It", [remove_head(1, 3)])
+        assert view.next_words() == expected_words("The dog slept. It", [remove_head(1, 3)])

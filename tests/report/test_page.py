@@ -72,14 +72,8 @@ def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> No
     with show(java_script_enabled=False) as view:
         assert "links a pronoun to its antecedent" in view.page.locator("h1").inner_text()
         view.open_evidence()
-        cells = view.page.locator("td, th").all_inner_texts()
-        assert set(cells) >= {
-            "0.999 [0.969, 0.999]",
-            "0.477 [0.439, 0.519]",
-            "– not measured",
-            "✓ met",
-            "rule: nearest",
-        }
+        cells = set(view.page.locator("td, th").all_inner_texts())
+        assert {"0.999 [0.969, 0.999]", "0.477 [0.439, 0.519]", "– not measured", "✓ met", "rule: nearest"} <= cells
         assert not view.page.locator("#attention").is_visible() and not view.page.locator("#live").is_visible()
 
 
@@ -132,26 +126,16 @@ def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Sh
         assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == place
 
 
-def test_arrow_keys_move_between_heads_and_enter_selects(show: Show) -> None:
-    with show() as view:
-        view.page.locator(".pick[data-name=L0H1]").focus()
-        for key in ("ArrowDown", "ArrowRight", "Enter"):
-            view.page.keyboard.press(key)
-        assert view.page.locator(".pick[data-name=L1H2]").get_attribute("aria-pressed") == "true"
-
-
 def test_one_sentence_is_shown_in_a_frame_of_a_notebook_without_network(show: Show, trained_run: Path) -> None:
     opened = open_model(trained_run, device="cpu")
     text = "Lily met Tom. She"
     view_of_it = opened.show(text)
     assert len(repr(view_of_it)) < 200 and len(view_of_it) < 200_000
     with show(f"<!doctype html><meta charset=utf-8>{view_of_it._repr_html_()}") as view:
-        frame = view.page.frame_locator("iframe")
         [weights] = word_attention(opened.model, [opened.tokenize(text)])  # [L, H, W, W]
-        titles = frame.locator("#live-lines .link title").all_text_contents()
+        titles = view.page.frame_locator("iframe").locator("#live-lines .link title").all_text_contents()
         found = [float(re.search(r": (\d\.\d\d)", title)[1]) for title in titles]
         assert found == shown_weights(weights[0, 0, -1], weights.shape[-1] - 1)
-        assert frame.locator("#live-lines .pick").count() == weights.shape[0] * weights.shape[1]
         view.check()
     with pytest.raises(UserError, match="has [0-9]+ tokens; the model reads"):
         opened.show(text * 200)

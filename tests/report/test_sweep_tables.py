@@ -3,20 +3,13 @@
 from probe.results import Head
 from probe.seeds import over_seeds
 from report.sweep_tables import comparison_markdown, seeds_markdown
-from tests.probe.sweep_runs import finding, five_runs, seed_run, sweep_run, two_variants
+from tests.probe.sweep_runs import finding, five_runs, sweep_run, two_variants
 
 
-def test_the_tables_over_seeds_show_the_heads() -> None:
-    text = " ".join(seeds_markdown(over_seeds(five_runs())).split())
-    for row in (
-        "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |",
-        "L1H1 E4, L0H2 E4, L1H0 E4, L0H1 E4, L1H2 E4",
-    ):
-        assert row in text
-
-
-def test_a_set_is_shown_with_all_heads_and_warnings_are_notes() -> None:
-    assert "note: resumed" in seeds_markdown(over_seeds([seed_run(1)], ["resumed"]))
+def test_the_tables_over_seeds_show_heads_sets_and_warnings() -> None:
+    text = " ".join(seeds_markdown(over_seeds(five_runs(), ["resumed"])).split())
+    assert "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
+    assert "L1H1 E4, L0H2 E4, L1H0 E4, L0H1 E4, L1H2 E4" in text and "note: resumed" in text
     edge = finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
     assert "L0H1+L1H2 E3" in seeds_markdown(over_seeds([sweep_run(1, [edge])]))
 

@@ -88,8 +88,8 @@ REST_FRAMES = _frames(
     LAY=_LYING_POSTURES,
     ON=("on", "under", "near", "beside", "behind", "by", "next to", "close to"),
 )
-# One near the other. After "tired" comes an animal, not the rest that was named: so a cue learns which held-out nouns do
-# not fit it. Without these, one model in ten failed, since its head attended to such nouns.
+# One near the other. After "tired" comes an animal, not the rest that was named: so a cue learns which held-out nouns
+# do not fit it. Without these, one model in ten failed, since its head attended to such nouns.
 NEAR_FRAMES = tuple(
     (f"{place} the {{A}} {seen} a {{QUALITY}} {{B}} .", f"{place} the {{B}} {seen} a {{FEELING}} {{A}} .")
     for place in ("near", "beside", "behind", "by", "next to", "close to", "in front of", "not far from")

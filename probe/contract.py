@@ -122,7 +122,8 @@ def check_passes(model: ObservableModel) -> None:
     places = torch.tensor([[length - 1, 0], [length // 2, 1]], device=model.device)
     expected = torch.stack([of_text[place] for of_text, place in zip(logits, places, strict=True)])
     for positions, at in ((places, expected), (places[:, 0], expected[:, 0])):
-        if not torch.allclose(model.logits(tokens, positions), at, rtol=1e-4, atol=1e-4):
+        found = model.logits(tokens, positions)
+        if found.shape != at.shape or not torch.allclose(found, at, rtol=1e-4, atol=1e-4):
             raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
     for change in ({"output": torch.zeros_like}, {"weights": _on_first}):
         edits = [HeadEdit(*head, **change) for head in all_heads(model)]

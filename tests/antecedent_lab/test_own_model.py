@@ -150,6 +150,7 @@ def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_
         ("record", no_mask, "no report for this model: the recorded attention is not"),
         ("logits", lambda logits, tokens, positions=None, **_: logits(tokens, positions), "edits .* change nothing"),
         ("logits", first_rows, "the logits at positions are not those rows"),
+        ("logits", lambda logits, tokens, positions=None, *_, **__: logits(tokens), "the logits at positions are not"),
         ("residual_stream", lambda streams, tokens: streams(tokens)[:1], "residual_stream must have the stream before"),
     ],
 )

@@ -46,8 +46,8 @@ class StoriesConfig:
     seed: int = _setting("of the generator; training has its own seed", low=0)
     n_train_stories: int = _setting("stories to train on", low=4)
     n_validation_stories: int = _setting("stories of the same mix, for the validation loss", low=4)
-    n_test_frames: int = _setting("frames per plot and hold-out; half as many for choosing heads", low=1)
-    n_test_pairs: int = _setting("pairs of nouns per frame", low=1)
+    n_test_frames: int = _setting("at most so many frames per plot and hold-out; half for choosing heads", low=1)
+    n_test_pairs: int = _setting("pairs of nouns per frame, more if there are fewer frames", low=1)
     # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
     share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')

@@ -119,7 +119,6 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     """Return the stories of a split with their gold links, which are generated at first use."""
     config = corpus.config
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    # Files of the name {split}_stories.jsonl are of earlier versions, and hold stories that are no more generated.
     path = corpus.folder / f"{split}_links.jsonl"
     if path.exists():
         with damaged_file_error(path, "delete it"):

@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -53,8 +52,8 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
     """Return the stories of one split; the same config gives the same stories on every machine.
 
     Train and validation follow the configured mix of plots; train has no links, and validation excludes texts of
-    `train`, which is generated again if None. Test contains, for every plot and hold-out, `n_test_frames` frames x
-    `n_test_pairs` pairs x 4 cells; dev half as many frames, with held-out words and frames of its own.
+    `train`, which is generated again if None. Test contains, for every plot and hold-out, `n_test_frames` x
+    `n_test_pairs` blocks of 4 cells; dev half as many, with held-out words and frames of its own.
     """
     # The mix of training.
     if split == "train":
@@ -84,7 +83,7 @@ def read_stories(path: Path) -> list[LinkedText]:
 @_without_collector()
 def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
     """Return, per validation text, -log p in nats of every word and of the end by the Bayes-optimal predictor."""
-    floor = _floor(config, "dev", "iid")
+    floor = Floor(language_of(config, "dev", "iid"))
     return [floor.surprisal(text) for text in texts]
 
 
@@ -100,11 +99,6 @@ def language_of(config: StoriesConfig, split: str, holdout: str) -> Language:
     if holdout != "iid":
         shares = {name: share for name, share in shares.items() if PLOTS[name].has_pronoun}
     return Language(split, holdout, shares)
-
-
-@lru_cache(maxsize=2 * len(_HOLDOUTS))  # a Floor caches its results
-def _floor(config: StoriesConfig, split: str, holdout: str) -> Floor:
-    return Floor(language_of(config, split, holdout))
 
 
 def _sample_mix(config: StoriesConfig, split: str, n_stories: int, exclude: Set[str] = frozenset()) -> list[LinkedText]:

@@ -7,7 +7,7 @@ give a bound that is too high.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -113,16 +113,12 @@ class Floor:
 
     def surprisal(self, text: str) -> list[float]:
         """Return -log p in nats of every word and of the end; UserError if the grammar cannot produce the text."""
-        words = [*words_of(text), END]
-        return [surprisal for surprisal, _ in self._read(words, text)]
-
-    def _read(self, words: list[str], text: str) -> Iterator[tuple[float, _Belief]]:
-        """Yield -log p in nats of each word and the belief before it."""
+        surprisal = []
         belief = self.start
-        for i, word in enumerate(words):
-            probability, posterior = self.update(belief, word)
+        for i, word in enumerate([*words_of(text), END]):
+            probability, belief = self.update(belief, word)
             if not probability > 0:
                 place = f"{word!r} at word {i + 1} of {text!r}"
                 raise UserError(f"the grammar of the stories does not allow {place}")
-            yield -math.log(probability), belief
-            belief = posterior
+            surprisal.append(-math.log(probability))
+        return surprisal

@@ -1,7 +1,7 @@
 """The sentences of the stories: openers, fillers, endings, and the frames that introduce the mentions.
 
 Slots of a frame: {A} and {B} are the two mentions, {A.a} the indefinite article, {A.was} "was" or "were",
-{A.gendered} the name with or without "a girl named" in front.
+{A.gendered} the name with or without "a girl named" in front, {FEELING} and {QUALITY} an adjective.
 
 A frame is a pair of texts, one per order of mention. If both are the same text, {A} is always mentioned first. If they
 differ, {A} is always the first member of the pair.

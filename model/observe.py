@@ -68,8 +68,6 @@ class LayerRecord(NamedTuple):
 class HeadWeights(NamedTuple):
     """The projections of each head in one layer, grouped heads repeated; None where a name is not known."""
 
-    query: Tensor | None  # [H, K, D]
-    key: Tensor | None  # [H, K, D]
     value: Tensor | None  # [H, K, D]
     output: Tensor | None  # [H, D, K]
 

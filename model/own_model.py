@@ -80,7 +80,7 @@ class OwnModel(ObservableModel):
         return self._pass(tokens)[2]
 
     def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(None, None, None, None)
+        return HeadWeights(None, None)
 
     def unembedding(self) -> Tensor:
         return torch.full((self.vocab_size, 1), torch.nan, device=self.device)  # not known

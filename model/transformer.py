@@ -242,12 +242,10 @@ class Attention(nn.Module):
         scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
         return _positive_scores(scores).log() if self.uses_sum_weighting else scores
 
-    def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the weights of each head: query, key and value [H, K, D], output [H, D, K]."""
-        linears = (self.query, self.key, self.value)
-        query, key, value = (linear.weight.unflatten(0, (self.n_head, -1)) for linear in linears)
-        output = self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
-        return query, key, value, output
+    def by_head(self) -> tuple[Tensor, Tensor]:
+        """Return the weights of each head: value [H, K, D] and output [H, D, K]."""
+        value = self.value.weight.unflatten(0, (self.n_head, -1))
+        return value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
 
 
 class SwiGLU(nn.Module):

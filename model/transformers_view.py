@@ -272,21 +272,19 @@ class TransformersView(ObservableModel):
 
     def head_weights(self, layer: int) -> HeadWeights:
         module: Any = self._modules[layer]
-        names = ("q_proj", "k_proj", "v_proj")
-        query, key, value = (self._projection(module, name, index) for index, name in enumerate(names))
         output = _first_attribute(module, _OUTPUT_PROJECTIONS)
         if output is not None:
             output = _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
-        return HeadWeights(query, key, value, output)
+        return HeadWeights(self._value_weights(module), output)
 
-    def _projection(self, module: Any, name: str, index: int) -> Tensor | None:
-        """Return a projection [H, K, D] by its name, or by its index in a fused projection."""
-        if hasattr(module, name):
-            weight = _matrix(getattr(module, name))
+    def _value_weights(self, module: Any) -> Tensor | None:
+        """Return the value projection [H, K, D], from a fused projection too."""
+        if hasattr(module, "v_proj"):
+            weight = _matrix(module.v_proj)
         elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other
-            weight = _matrix(module.c_attn).chunk(3)[index]
+            weight = _matrix(module.c_attn).chunk(3)[2]
         elif type(module).__name__ == "GPTNeoXAttention":  # query, key and value of each head
-            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, index].flatten(0, 1)
+            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, 2].flatten(0, 1)
         else:
             return None
         by_head = weight.unflatten(0, (-1, self._head_dim))  # [H or G, K, D]

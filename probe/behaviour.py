@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> 
     margins, losses = measure_payoffs(model, pairs.cells, config.tokens_per_batch)
     right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
     values = {"answer_accuracy": sample_of(pairs, right).mean(config)}
-    share = mean_losses(losses, pairs.cells)["resolved_share"]
+    share = resolved_share(losses, pairs.cells)
     return values if share is None else values | {"resolved_share": Estimate(share)}
 
 
@@ -51,18 +50,15 @@ def measure_payoffs(
     return margins, losses
 
 
-def mean_losses(losses: np.ndarray, cells: Sequence[Cell]) -> dict[str, Any]:
-    """Return the mean `loss` of the texts [N] in nats, and if known of each oracle, `blind_loss` and `bayes_loss`.
+def resolved_share(losses: np.ndarray, cells: Sequence[Cell]) -> float | None:
+    """Return (blind loss - loss) / (blind loss - Bayes loss) of texts with losses [N] in nats; None if it is not known.
 
     The Bayes-optimal predictor chooses among the words that fit the antecedent; a blind one, which does not know the
-    antecedent, among those of both mentions. `resolved_share` is (blind loss - loss) / (blind loss - Bayes loss). 1: as
-    good as the optimal predictor; 0: as good as if the model ignored the antecedent; below 0: worse.
+    antecedent, among those of both mentions. 1: as good as the optimal predictor; 0: as good as if the model ignored
+    the antecedent; below 0: worse.
     """
-    loss = float(losses.mean())
-    blind = bayes = share = None
     n_fitting = np.array([cell.n_fitting for cell in cells])
-    if n_fitting.all():
-        bayes = float(np.log(n_fitting).mean())
-        blind = bayes + math.log(2)
-        share = (blind - loss) / math.log(2)
-    return {"loss": loss, "blind_loss": blind, "bayes_loss": bayes, "resolved_share": share}
+    if not n_fitting.all():
+        return None
+    blind = np.log(2 * n_fitting).mean()
+    return float((blind - losses.mean()) / math.log(2))

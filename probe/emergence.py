@@ -14,7 +14,7 @@ from data.tokenizer import end_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
-from probe.behaviour import mean_losses, measure_payoffs
+from probe.behaviour import measure_payoffs, resolved_share
 from probe.edge_study import Half, swaps_of
 from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
@@ -157,9 +157,9 @@ def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: in
     # The model's answers, if every text has a payoff.
     if all(cell.payoff is not None for cell in items.cells):
         margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
-        known = mean_losses(losses, items.cells)
-        values |= {"answer_accuracy": float(np.heaviside(margins, 0.5).mean()), "answer_loss": known.pop("loss")}
-        values |= {name: value for name, value in known.items() if value is not None}
+        values["answer_accuracy"] = float(np.heaviside(margins, 0.5).mean())
+        share = resolved_share(losses, items.cells)
+        values |= {} if share is None else {"resolved_share": share}
     return _point(best, {"accuracy": scores.accuracy.mean(axis=0), "contrast": contrast}, values)
 
 

@@ -57,7 +57,7 @@ def ov_logits(
     is a positive factor common to all targets, and the biases do not depend on the word, so both are left out.
     """
     layer, head = place
-    _, _, value, output = model.head_weights(layer)
+    value, output = model.head_weights(layer)
     if value is None or output is None:
         return None
     # What the head reads at every word: the normalised residual stream.

@@ -67,7 +67,7 @@ class CopyingModel(OwnModel):
         return margin[..., None] * self.pronoun_class / 2, stream
 
     def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(None, None, None, self.gains[:, None, None])
+        return HeadWeights(None, self.gains[:, None, None])
 
     def unembedding(self) -> Tensor:
         return self.pronoun_class[:, None] / 2

@@ -10,8 +10,8 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 143, "antecedent_lab": 1837, "data": 4544, "model": 1932, "probe": 3949, "report": 3332, "training": 2474,
-    "tests": 10600,
+    ".": 143, "antecedent_lab": 1837, "data": 4545, "model": 1926, "probe": 3945, "report": 3332, "training": 2474,
+    "tests": 10598,
 }  # fmt: skip
 DATA_CLASSES = 117  # in the program
 RESULT_CLASSES = 12

@@ -26,7 +26,7 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
     assert logits is not None
     for row, word in zip(logits, words, strict=True):
         tokens = torch.tensor([[0, *word]])
-        value, output = (weight[1] for weight in view.head_weights(0)[2:])
+        value, output = (weight[1] for weight in view.head_weights(0))
         inputs = view.record(tokens)[0].inputs[0, 1:]
         written = (inputs @ value.T @ output.T).mean(0)
         stream = view.residual_stream(tokens)[-1][0, -1]
@@ -48,7 +48,7 @@ def test_only_the_head_that_writes_the_verbs_has_an_area_above_chance(head: int,
 def test_without_known_weights_there_is_no_area_and_no_value_weighted_attention() -> None:
     class Unknown(TransformerView):
         def head_weights(self, layer: int) -> HeadWeights:
-            return HeadWeights(None, None, None, None)
+            return HeadWeights(None, None)
 
     view = Unknown(three_heads().model)
     assert np.isnan(ov_auc(view, noun_pairs().cells, Head(0, 0), seed=0).value)

@@ -23,7 +23,7 @@ const LESSONS = [
   {
     edits: ({ heads, places }) => heads.map((head) => ({ kind: "exchange", ...head, ...places })),
     ask: ({ from, left, right }) => `Here the lines from “${from}” to “${left}” and “${right}” have changed places. What
-      do the guesses fit now? Why did removing one head change so little?`,
+      do the guesses fit now? What does this show that removing a head does not?`,
   },
   {
     time: 0,

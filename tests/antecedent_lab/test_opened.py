@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from antecedent_lab.api import open_model
 from antecedent_lab.opened import load_resumes
+from data.errors import UserError
 
 
 def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_path: Path) -> None:
@@ -17,3 +19,9 @@ def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_
     (tmp_path / "resumes.jsonl").write_text('{"step": 20}\n')
     with pytest.raises(ValueError, match="resumes.jsonl: damaged; delete it"):
         load_resumes(tmp_path)
+
+
+def test_a_folder_of_settings_without_checkpoints_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="^run=.*: is no run of train.py, which has a folder checkpoints$"):
+        open_model(tmp_path, setting="run")

@@ -14,7 +14,7 @@ NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.st
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
 _EQUAL_SHARES = dict.fromkeys(NO_SHARES, 0.15) | {"share_no_pronoun": 1 - 0.15 * (len(NO_SHARES) - 1)}
 CONFIG = StoriesConfig(  # the families of the default mix
-    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=8, n_test_pairs=3,
+    source="stories", seed=3, n_train_stories=6000, n_validation_stories=800, n_test_frames=12, n_test_pairs=3,
     **(NO_SHARES | _DEFAULT_SHARES),
 )  # fmt: skip
 FULL = replace(  # all families

@@ -111,7 +111,7 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
         (f"train.py cache_dir={__file__}", "is a file; choose a folder"), ("train.py --hlep", "did you mean --help?"),
         ("train.py model.n_haed=3", "did you mean model.n_head?"),
         ("train.py optim.lr=1", "optim has name, learning_rate"),
-        (f"eval.py run={Path(__file__).parent}", "is no run of train.py"),
+        (f"eval.py run={Path(__file__).parent}", "is not the directory of a run: it has no config.json"),
         ("train.py modle=tiny", "did you mean model?"),
         ("train.py model=tinny", "did you mean tiny?"), ("train.py experiment=lab/head", "did you mean lab/heads?"),
         ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "run=nowhere: does not exist"),

@@ -307,7 +307,8 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
 
     if progress.n_characters >= _SHARD:
         done = sum(progress.characters.values()) / progress.n_characters
-        print(f"tokenizing {progress.n_characters / 1e6:,.0f} million characters, {done:.0%} done before", flush=True)
+        continued = f", continued at {done:.0%}" if done else ""
+        print(f"tokenizing {progress.n_characters / 1e6:,.0f} million characters{continued}", flush=True)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     pieces = islice(_split_pieces(texts, progress.validation_start), progress.pieces, None)
     _tokenize(pieces, tokenizer, folder, progress)

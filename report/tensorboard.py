@@ -1,6 +1,6 @@
 """Pictures of the probe during training for TensorBoard, without matplotlib."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -27,8 +27,15 @@ def score_colour(value: float, centre: float, end: float) -> Colour:
     return red, green, blue
 
 
-def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> np.ndarray:
-    """Draw a caption and rows of coloured boxes with texts: [height, width, 3] uint8."""
+def head_map(scores: np.ndarray, caption: str, centre: float, end: float) -> np.ndarray:
+    """Draw a score [L, H] of every head, coloured by `score_colour`, a row for each layer: [height, width, 3] uint8."""
+    rows = [[("", WHITE), *((f"H{head}", WHITE) for head in range(scores.shape[1]))]]
+    for layer, of_layer in enumerate(scores):
+        row = [(f"L{layer}", WHITE)]
+        for score in of_layer.tolist():
+            row.append((f"{score:.2f}", score_colour(score, centre, end)))
+        rows.append(row)
+
     # A column is as wide as its longest text.
     font = ImageFont.load_default(12)
     widths = []
@@ -49,17 +56,6 @@ def _draw_boxes(rows: Sequence[Sequence[tuple[str, Colour]]], caption: str) -> n
             draw.text((x + width / 2, y + ROW / 2), text, BLACK if is_light else WHITE, font, "mm")
             x += width
     return np.asarray(image)
-
-
-def head_map(scores: np.ndarray, caption: str, centre: float, end: float) -> np.ndarray:
-    """Draw a score [L, H] of every head: a row for each layer, coloured by `score_colour`."""
-    rows = [[("", WHITE), *((f"H{head}", WHITE) for head in range(scores.shape[1]))]]
-    for layer, of_layer in enumerate(scores):
-        row = [(f"L{layer}", WHITE)]
-        for score in of_layer.tolist():
-            row.append((f"{score:.2f}", score_colour(score, centre, end)))
-        rows.append(row)
-    return _draw_boxes(rows, caption)
 
 
 def draw_snapshot(points: Mapping[str, HeadPoint]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from data.errors import UserError
-from data.typed_json import to_json
+from data.typed_json import from_json, to_json
 from probe.results import Estimate
 from probe.statistics import share_interval
 from training.command_line import one_line_errors
@@ -142,7 +142,10 @@ def write_page(name: str, title: str, results: Any, threads: int = 1) -> None:
     # The page holds the command without the folders of this machine
     program = Path(sys.argv[0]).stem
     command = " ".join([f"python -m research.{program}", *map(short_paths, sys.argv[1:])])
-    text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(results, machine)}"
-    write_atomically(RESULTS / f"{name}.json", json_text(results, machine).encode())
+    # The page is made from the rounded values of its JSON, as research/test_pages.py makes it again
+    content = json_text(results, machine)
+    values = {field: value for field, value in json.loads(content).items() if field != "environment"}
+    text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(from_json(type(results), values, name), machine)}"
+    write_atomically(RESULTS / f"{name}.json", content.encode())
     write_atomically(RESULTS / f"{name}.md", text.encode())
     print(text, end="")

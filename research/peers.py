@@ -145,19 +145,9 @@ for number, head in enumerate([None, *heads]):
     },
     "last": {
         "ours": "result = opened.effects(task['texts'], answer_text, foil_text, heads, at='last')",
-        "TransformerLens": """
-def remove(z, hook, h):
-    z[row, last, h] = 0
-    return z
-result = np.empty((1 + len(heads), len(rows)))
-for number, head in enumerate([None, *heads]):
-    hooks = [] if head is None else [(f"blocks.{head[0]}.attn.hook_z", lambda z, hook: remove(z, hook, head[1]))]
-    for chosen, tokens, row, last in batches:
-        logits = model.run_with_hooks(tokens, fwd_hooks=hooks)[row, last]
-        result[number, chosen] = logits[:, answer] - logits[:, foil]
-""",
     },
 }
+PROGRAMS["last"]["TransformerLens"] = PROGRAMS["effects"]["TransformerLens"].replace("z[:, :, h]", "z[row, last, h]")
 # Ours returns effects; the others the margins that they are differences of. Logits differ from log p by a constant.
 FINISH = """
 ended = time.perf_counter() - started, time.process_time() - started_cpu
@@ -172,7 +162,7 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(json.dumps([*ended, peak]), file=sys.__stdout__)
 """
 START = "answer_text, foil_text = task['words']\nstarted, started_cpu = time.perf_counter(), time.process_time()\n"
-LARGEST_DIFFERENCE = 1e-4  # of a weight, or of an effect in nats
+LARGEST_DIFFERENCE = 1e-4  # between two programs, in a weight or an effect in nats
 
 
 @dataclass
@@ -197,7 +187,7 @@ class Cost:
     seconds: list[float]
     cpu_seconds: list[float]
     peak_gib: list[float]
-    largest_difference: float  # from ours: of a weight, or of an effect in nats
+    largest_difference: float  # of a weight or an effect in nats, compared with ours
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from probe import results
 from tests.program import ROOT
 
 LINES = {
-    ".": 143, "antecedent_lab": 1837, "data": 4545, "model": 1926, "probe": 3945, "report": 3332, "training": 2474,
-    "tests": 10608,
+    ".": 143, "antecedent_lab": 1837, "data": 4546, "model": 1926, "probe": 3945, "report": 3328, "training": 2476,
+    "tests": 10625,
 }  # fmt: skip
 DATA_CLASSES = 117  # in the program
 RESULT_CLASSES = 12

@@ -42,7 +42,7 @@ def _row_losses(
     R rows, each a story or a window of text. Tokens without a class are in class 0. Text has no lower bounds: no rows.
     """
     device = next(model.parameters()).device
-    # Lists: small tensors that stay between the large ones of each pass would split the memory into pieces.
+    # Lists, not tensors: small tensors kept between the large ones of each pass fragment the heap.
     losses: list[list[float]] = []
     counts: list[list[float]] = []
     floors: list[list[float]] = []

@@ -162,13 +162,15 @@ def describe_type(annotation: Any) -> str:
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return "; did you mean X?" with the most similar of `names`, or those of its group; "" if there is neither."""
-    # In a group only the last part of the names tells them apart.
-    group, dot, last = name.rpartition(".")
-    parts = [other.removeprefix(f"{group}.") for other in names if dot and other.startswith(f"{group}.")]
-    similar = difflib.get_close_matches(last if parts else name, parts or names, n=1)
-    if parts and not similar:
-        return f"; {group} has {', '.join(parts)}"
-    return f"; did you mean {group if parts else ''}{dot if parts else ''}{similar[0]}?" if similar else ""
+    # The names of a group are compared without the prefix that they share.
+    group, _, last = name.rpartition(".")
+    prefix = f"{group}." if group else ""
+    in_group = [other.removeprefix(prefix) for other in names if prefix and other.startswith(prefix)]
+    if in_group:
+        similar = difflib.get_close_matches(last, in_group, n=1)
+        return f"; did you mean {prefix}{similar[0]}?" if similar else f"; {group} has {', '.join(in_group)}"
+    similar = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:

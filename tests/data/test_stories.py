@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -115,6 +116,15 @@ def test_every_cue_is_right_in_exactly_half_of_each_family_question_and_hold_out
     for group, cues in counts.items():
         halves = [2 * cues[cue] for cue in ("nearest", "first of the pair", "mentioned first")]
         assert halves == [cues["items"]] * 3 and 2 * cues["is subject"] == cues["has subject"], group
+
+
+def test_every_question_has_as_many_blocks_and_those_of_a_frame_are_together() -> None:
+    frames: dict[tuple, list[str]] = defaultdict(list)
+    for row in generate_split(replace(CONFIG, n_test_frames=3, n_test_pairs=2), "test")[::4]:
+        frames[row.family, row.links[0].level, row.holdout].append(row.frame)
+    assert len(set(map(len, frames.values()))) == 1
+    for of_question in frames.values():
+        assert len([*groupby(of_question)]) == len(set(of_question))
 
 
 def test_the_longest_possible_story_fits_the_context() -> None:

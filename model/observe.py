@@ -234,11 +234,13 @@ class TransformerView(ObservableModel):
         first = 0 if streams is None else min((edit.layer for edit in edits), default=self.n_layer)
         x = self.model.embed(tokens) if streams is None else streams[first]  # [B, T, D]
 
-        # An edited layer needs its weights, by the formula; the others run as in training.
+        # After the attention of the last layer only the asked positions are needed.
         for layer, block in enumerate(self.model.layers()[first:], first):
-            is_edited = any(edit.layer == layer for edit in edits)
-            x = _edited_block(block, x, layer, edits) if is_edited else block(x)
-        return self.model.unembed(at_positions(x, positions)).float()
+            rows = positions if layer == self.n_layer - 1 else None
+            x = _block_output(block, x, layer, edits, rows)
+        if first == self.n_layer:
+            x = at_positions(x, positions)
+        return self.model.unembed(x).float()
 
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -283,14 +285,22 @@ class TransformerView(ObservableModel):
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
-def _edited_block(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]) -> Tensor:
-    """Return the residual stream [B, T, D] after `block`, by the formula, with the edits of this `layer`."""
+def _block_output(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit], positions: Tensor | None) -> Tensor:
+    """Return the residual stream [B, T, D] after `block` with the edits of this `layer`, at `positions` if given."""
+    # An edited layer needs its weights, by the formula; the others run as in training.
     query, key, value = block.attention.project(block.norm_1(x))
-    weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
-    apply_edits(weights, layer, [edits], "weights")
-    head_output = weights @ value.float()  # [B, H, T, K]
-    apply_edits(head_output, layer, [edits], "output")
-    x = x + block.attention.merge_heads(head_output.to(x.dtype))
+    if any(edit.layer == layer for edit in edits):
+        weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
+        apply_edits(weights, layer, [edits], "weights")
+        head_output = weights @ value.float()  # [B, H, T, K]
+        apply_edits(head_output, layer, [edits], "output")
+    else:
+        head_output = block.attention.weighted_values(query, key, value)
+
+    # [B, T, H, K], or of the positions [B, H, K] or [B, n, H, K]
+    of_rows = at_positions(head_output.transpose(1, 2), positions)
+    x = at_positions(x, positions)
+    x = x + block.attention.output(of_rows.flatten(-2).to(x.dtype))
     return x + block.mlp(block.norm_2(x))
 
 

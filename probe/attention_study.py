@@ -21,8 +21,8 @@ from probe.edits import PASS_ERROR, Sets, alone, curve_of, grown, measure_margin
 from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
 from probe.results import Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import Rule, fit_rules, score_rules, selectivity
-from probe.statistics import estimate_ratio, mean_and_range, sample_of
-from probe.verdict import SUPPORTED, exclusions_of, judged, unit_of
+from probe.statistics import estimate_ratios, mean_and_range, sample_of
+from probe.verdict import SUPPORTED, exclusions_of, is_enough, judged, unit_of
 from probe.weights import head_types, ov_auc
 
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
@@ -106,7 +106,7 @@ def _study(question: Question, context: _Context) -> Finding:
     of_head = _tested([head], by_part[HEADLINE].values, smallest_p, question, context)
 
     # Heads may share the work, so that none is supported alone. The set is tested after the head, so its p are doubled.
-    curve, of_all = _curve(dev, tested.items, context)
+    curve, of_all = ([], 0.0) if is_enough(of_head) else _curve(dev, tested.items, context)
     of_set = None
     if of_head.verdict != SUPPORTED and len(curve) > 1:
         heads = [added for added, *_ in curve]
@@ -248,9 +248,8 @@ def _effects(heads: Sequence[Head], items: Items, context: _Context) -> Values:
     # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
-    for name in (*_EDITS, "specificity"):
-        values[name] = estimate_ratio(margins.lost(name)[:, 0], margins.total, pairs, config)
-    return values
+    lost = {name: margins.lost(name)[:, 0] for name in (*_EDITS, "specificity")}
+    return values | estimate_ratios(lost, margins.total, pairs, config)
 
 
 def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, float]:

@@ -16,12 +16,12 @@ from data.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
-from probe.edits import MIN_SHARE, Sets, Sites, Swapped, alone, curve_of, grown, screened
-from probe.questions import DEV, EARLIER, TESTED, Question
-from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
+from probe.edits import Sets, Sites, Swapped, alone, curve_of, grown, screened
+from probe.questions import DEV, EARLIER, MIN_SHARE, TESTED, Question
+from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import preferred
-from probe.statistics import Sample, estimate_ratio, mean_and_range, sample_of
-from probe.verdict import judged, unit_of
+from probe.statistics import Sample, estimate_ratios, mean_and_range, sample_of
+from probe.verdict import is_enough, judged, unit_of
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
 MIN_CLUSTERS = 9  # documents and entities of each class in a half: with 8 no p is below 2 / 2^8
@@ -113,12 +113,15 @@ def study_edges(
         half = Half(untrained_model, items.of(question.name, TESTED), config.tokens_per_batch)
         untrained_t.append(float(half.edge_effects(singles).test(config).t.max()))
 
-    # Everything else for the chosen head, and for heads that share the work.
+    # Everything else for the chosen head, and for heads that share the work, unless it does nearly all of it.
     progress("what the head decides", 0.8)
     head = candidates[best]
     answers = _answers_of(tested, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
-    curve = curve_of(grown(swaps_of(choosing), candidates), swaps_of(tested), tested.two.items, config)
+    curve: Curve = []
+    if not is_enough(of_head):
+        steps = grown(swaps_of(choosing), candidates)
+        curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
     heads = [head for head, *_ in curve]
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
@@ -225,12 +228,12 @@ def _tested(
 
     # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
     size = np.abs(margins.decision)
-    shares = {name: estimate_ratio(of_edge, size, items, config) for name, of_edge in lost.items()}
+    shares = estimate_ratios(lost, size, items, config)
     moved, total = margins.swaps(signed_by_model=True)
     values = {
         **answers,
         **shares,
-        "swap": estimate_ratio(moved[:, 0], total, items, config),
+        **estimate_ratios({"swap": moved[:, 0]}, total, items, config),
         "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
         "edge_effect": effects.means(config)[0],
         "t": Estimate(t),

@@ -26,17 +26,16 @@ from model.edits import cut_weights, exchange_weights, split_weights
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
+from probe.questions import MIN_SHARE
 from probe.results import Curve, Head
-from probe.statistics import estimate_ratio
+from probe.statistics import estimate_ratios
 
 Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 
-# A set of heads grows one by one until its swap is MIN_SHARE of the answer (McGrath et al. 2023: heads share the work).
-MIN_SHARE = 0.8
-MAX_HEADS = 6
+MAX_HEADS = 6  # of a set
 
 
 @dataclass(frozen=True)
@@ -342,4 +341,5 @@ def curve_of(steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items
     if not heads:
         return []
     moved, total = swapped([heads[: n + 1] for n in range(len(heads))])
-    return [(*step, estimate_ratio(moved[:, n], total, items, config)) for n, step in enumerate(steps)]
+    shares = estimate_ratios(dict(zip(map(str, heads), moved.T, strict=True)), total, items, config)
+    return [(*step, share) for step, share in zip(steps, shares.values(), strict=True)]

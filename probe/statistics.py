@@ -4,15 +4,16 @@ Stories share frames (sentences with gaps) and words, so blocks of stories are n
 scores take whole clusters as their unit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from scipy import special
 
 from data.pairs import Items
 from probe.config import ProbeConfig
-from probe.results import NOT_KNOWN, Estimate
+from probe.results import NOT_KNOWN, Estimate, Values
 
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
@@ -46,7 +47,7 @@ def _design_interval(
 
     # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
     rng = np.random.default_rng(seed)
-    weights = np.prod([_resampling_counts(clusters, n_bootstrap, rng) for clusters in design], axis=0)
+    weights = reduce(np.multiply, [_resampling_counts(clusters, n_bootstrap, rng) for clusters in design])
     above = weights @ numerator.astype(float)
     below = np.broadcast_to((weights @ denominator)[:, None], above.shape)  # 0 if a crossed draw is empty
     drawn = np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
@@ -63,8 +64,8 @@ def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Ge
     """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are."""
     names, index = np.unique(clusters, return_inverse=True)
     n = len(names)
-    drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap)  # [B, n clusters]
-    return drawn[:, index].astype(float)
+    drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
+    return np.take(drawn, index, axis=1)
 
 
 def resampled(clusters: np.ndarray, config: ProbeConfig) -> np.ndarray:
@@ -184,13 +185,17 @@ def sample_of(items: Items, values: np.ndarray) -> Sample:
     return Sample(values, items.clusterings(len(values)), items.designs(len(values)))
 
 
-def estimate_ratio(numerator: np.ndarray, denominator: np.ndarray, items: Items, config: ProbeConfig) -> Estimate:
-    """Return the ratio of the means of two values of the pairs, each [N]; nan if the denominator is 0 everywhere."""
+def estimate_ratios(
+    numerators: Mapping[str, np.ndarray], denominator: np.ndarray, items: Items, config: ProbeConfig
+) -> Values:
+    """Return the ratio of the means of values of the pairs, each [N]; nan if the denominator is 0 everywhere."""
     if not denominator.any():
-        return NOT_KNOWN
-    designs = items.designs(len(numerator))
-    low, high = ratio_interval(numerator[:, None], denominator, designs, config.n_bootstrap, config.seed)[:, 0].tolist()
-    return Estimate(float(numerator.sum() / denominator.sum()), low, high)
+        return dict.fromkeys(numerators, NOT_KNOWN)
+    columns = np.stack(list(numerators.values()), axis=1)
+    designs = items.designs(len(columns))
+    intervals = ratio_interval(columns, denominator, designs, config.n_bootstrap, config.seed)
+    ratios = columns.sum(axis=0) / denominator.sum()
+    return dict(zip(numerators, map(Estimate, ratios.tolist(), *intervals.tolist()), strict=True))
 
 
 def mean_and_range(values: Sequence[float]) -> Estimate:

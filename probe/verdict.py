@@ -5,7 +5,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from probe.questions import MAX_OTHER_TYPE, MAX_P, Bar, Question, in_words_of
+from probe.questions import MAX_OTHER_TYPE, MAX_P, MIN_SHARE, Bar, Question, in_words_of
 from probe.results import Criterion, Curve, Finding, Tested, Values
 from probe.statistics import MIN_SEEDS
 
@@ -61,6 +61,11 @@ def judged(
         verdict = SUGGESTIVE
     reasons = [*exclusions, *(criterion.reason for criterion in criteria if not criterion.passed)]
     return replace(tested, criteria=criteria, verdict=verdict, level=level, reasons=reasons)
+
+
+def is_enough(head: Tested) -> bool:
+    """Return whether no other head need be looked for: this one is supported, and its swap is MIN_SHARE or more."""
+    return head.verdict == SUPPORTED and head.value("swap") >= MIN_SHARE
 
 
 def unit_of(head: Tested, together: Tested | None, curve: Curve, least: float) -> str:

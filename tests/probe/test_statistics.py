@@ -12,7 +12,7 @@ from probe.results import Estimate
 from probe.statistics import (
     Design,
     Sample,
-    estimate_ratio,
+    estimate_ratios,
     max_t_test,
     mean_and_range,
     ratio_interval,
@@ -144,9 +144,9 @@ def test_a_sample_has_means_with_intervals_and_a_test() -> None:
 
 def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_cluster() -> None:
     values = np.arange(1.0, 9.0)
-    ratio = estimate_ratio(2 * values, values, noun_pairs(), CONFIG)
+    ratio = estimate_ratios({"swap": 2 * values}, values, noun_pairs(), CONFIG)["swap"]
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
-    assert np.isnan(estimate_ratio(values, 0 * values, noun_pairs(), CONFIG).value)
+    assert np.isnan(estimate_ratios({"swap": values}, 0 * values, noun_pairs(), CONFIG)["swap"].value)
     assert np.isnan(mean_interval(values, [(np.arange(8), np.zeros(8))], 200, seed=0)).all()
     assert mean_and_range([3.0, 1.0, 5.0]) == Estimate(3.0, 1.0, 5.0)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.passages import Passage, make_twin
@@ -169,6 +169,8 @@ def _fit(inputs: np.ndarray, is_true: np.ndarray, penalty: float) -> np.ndarray:
         log_odds = inputs @ weights
         loss = _log_losses(log_odds, is_true).mean() + (penalties * weights**2).sum() / 2
         return loss, inputs.T @ (special.expit(log_odds) - is_true) / len(inputs) + penalties * weights
+
+    from scipy import optimize  # a quarter of a second to import, and only English text needs it
 
     start = np.zeros(inputs.shape[1])
     return np.asarray(optimize.minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B").x)

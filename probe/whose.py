@@ -14,7 +14,7 @@ Axes: N passages, B resamplings, S strata.
 """
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from data.pairs import Items
 from model.observe import ObservableModel
@@ -102,8 +102,9 @@ def _place_of(items: Items) -> np.ndarray:
 def strata_of(place: np.ndarray) -> np.ndarray:
     """Return the stratum [N] of each passage: quantiles of the log odds of the place rule."""
     n_strata = N_STRATA if len(place) >= FEW else N_STRATA // 2
-    ranks = stats.rankdata(place, method="ordinal") - 1
-    return np.asarray(ranks * n_strata // len(place))
+    ranks = np.empty(len(place), dtype=int)
+    ranks[np.argsort(place, kind="stable")] = np.arange(len(place))
+    return ranks * n_strata // len(place)
 
 
 def permuted_within(labels: np.ndarray, strata: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -175,7 +176,5 @@ def choice_gap(decision: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray,
 
 def area_under_curve(scores: np.ndarray, is_true: np.ndarray) -> float:
     """Return the probability that a true case has a higher score than a false one (ties: 1/2)."""
-    ranks = stats.rankdata(scores)
-    n_true = int(is_true.sum())
-    n_pairs = n_true * (len(scores) - n_true)
-    return float((ranks[is_true].sum() - n_true * (n_true + 1) / 2) / n_pairs)
+    below, above = (np.searchsorted(np.sort(scores[~is_true]), scores[is_true], side) for side in ("left", "right"))
+    return float((below + above).mean() / 2 / (~is_true).sum())

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from data.config import StoriesConfig
 from data.corpus import corpus_fingerprint
 from data.pairs import LinkedText, Span
-from data.stories import GENERATOR_VERSION, generate_split, language_of, leakage, plot_shares
+from data.stories import GENERATOR_VERSION, generate_split, language_of, plot_shares
 from data.stories.frames import base_frame, held_out
 from data.stories.grammar import derive
 from data.stories.lexicon import FEELINGS, NAMES, NOUNS, PRONOUN_OF_FORM, QUALITIES, REFERENTS
@@ -209,6 +211,23 @@ def test_sentences_are_english(stories: dict) -> None:
             assert not (noun in plurals and verb == "was" or noun in singulars and verb == "were"), text
         for article, noun in re.findall(r"\b(an?|some) (\w+)", text):
             assert not (noun in plurals and article != "some" or noun in singulars and article == "some"), text
+
+
+def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> dict[str, int]:
+    """Return the number of links, and of those whose text up to the query is the beginning of a training story.
+
+    Frames and pairs are separated by hash, so only the beginning of a story without a pronoun can coincide.
+    """
+    sorted_texts = [*sorted(set(train_texts)), ""]
+    counts = {"links": 0, "leaked": 0}
+    for probe_text in probe_texts:
+        for link in probe_text.links:
+            # Spaces and marks sort before letters, so the first text with the prefix is enough.
+            prefix = probe_text.text[: link.query[1]]
+            text = sorted_texts[bisect_left(sorted_texts, prefix, hi=len(sorted_texts) - 1)]
+            counts["links"] += 1
+            counts["leaked"] += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
+    return counts
 
 
 def test_no_probe_prefix_begins_a_training_story(stories: dict) -> None:

@@ -22,6 +22,7 @@ from probe.questions import (
     PASSAGE_QUESTIONS,
     STORY_QUESTIONS,
     WHOSE_QUESTIONS,
+    WITHOUT_LINK,
     Question,
     names_of,
     question_of_file,
@@ -125,13 +126,14 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     for text in texts:
         _check_text(opened, text, own.places[text.text])
     names = [own.name]
-    dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id, lambda *_: names)
-    test = link_pairs(own.test, opened.tokenizer, opened.bos_id, lambda *_: names)
+    parts = (own.dev, [*own.test, *own.control])
+    dev, test = (link_pairs(part, opened.tokenizer, opened.bos_id, lambda *_: names) for part in parts)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 
-    question = question_of_file(own.name, own.description, own.link, own.guards_off, own.file)
-    data = {"fingerprint": _fingerprint_of(map(repr, texts))}
+    guards_off = own.guards_off if own.control else [*own.guards_off, WITHOUT_LINK]
+    question = question_of_file(own.name, own.description, own.link, guards_off, own.file)
+    data = {"fingerprint": _fingerprint_of(map(repr, [*texts, *own.control]))}
     return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
 
 

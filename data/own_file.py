@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from data.typed_json import from_json
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 OWN = "own"  # family, level and site of the items
 _CELLS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # order and meant of the four texts of a block
+CONTROL = "control"  # the hold-out of texts without the link
 _HOLDOUTS = {"dev": "iid", "test": "headline", None: ""}  # by part
 _MAX_NAME = 80  # characters
 
@@ -51,6 +53,7 @@ class _Line:
     foils: list[str] = field(default_factory=list)
     payoff: Any = None
     cue: Any = None
+    control: str | None = None
     split: str | None = None
 
 
@@ -65,6 +68,7 @@ class OwnQuestion:
     guards_off: list[str]
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
+    control: list[LinkedText]  # the texts of test without the link, in the hold-out "control"; empty if not given
     n_left_out: int  # blocks with words of one part and a frame of the other
     n_patterns: int  # pairs of texts of one order that differ before the query, their cues aside
     places: dict[str, str]  # "FILE line N" by text, for messages
@@ -104,6 +108,7 @@ class _Row(NamedTuple):
     values: _Line
     text: LinkedText
     cue: Span | None
+    control: LinkedText | None
 
 
 def load_question(path: Path) -> OwnQuestion:
@@ -141,6 +146,7 @@ def load_question(path: Path) -> OwnQuestion:
         guards_off=header.guards_off,
         dev=dev,
         test=test,
+        control=_controls(blocks, parts),
         n_left_out=n_left_out,
         n_patterns=n_patterns,
         places={row.text.text: row.where for row in rows},
@@ -222,7 +228,28 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
             raise UserError(f"{where}: {problem}")
     link = Link(OWN, OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
     words = " ".join(line.words)
-    return _Row(where, line, LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant), cue)
+    linked = LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant)
+    return _Row(where, line, linked, cue, None if line.control is None else _without_link(where, linked, line.control))
+
+
+def _without_link(where: str, linked: LinkedText, control: str) -> LinkedText:
+    """Return the text without the link, with the same words; UserError unless it differs in one place between them."""
+    n_same = len(commonprefix([linked.text, control]))
+
+    def moved(span: Span) -> Span:
+        shift = len(control) - len(linked.text) if span[1] > n_same else 0
+        return span[0] + shift, span[1] + shift
+
+    (link,) = linked.links
+    named = [link.query, *link.antecedents, *link.distractors, *([link.payoff] if link.payoff else [])]
+    if control == linked.text or any(linked.text[slice(*span)] != control[slice(*moved(span))] for span in named):
+        raise UserError(f"{where}: control must be the text with another word in place of one that is not in the row")
+    antecedents, distractors = (tuple(map(moved, spans)) for spans in (link.antecedents, link.distractors))
+    query, payoff = moved(link.query), link.payoff and moved(link.payoff)
+    of_control = replace(
+        link, pronoun=query, query=query, antecedents=antecedents, distractors=distractors, payoff=payoff
+    )
+    return replace(linked, text=control, links=(of_control,), holdout=CONTROL)
 
 
 def _span(where: str, name: str, text: str, value: Any) -> Span:
@@ -271,6 +298,15 @@ def _check_block(rows: Sequence[_Row]) -> None:
         _check_antecedents(second_row.where, first_row.text, second_row.text)
 
 
+def _controls(blocks: Sequence[Sequence[_Row]], parts: Sequence[str | None]) -> list[LinkedText]:
+    """Return the controls of the test blocks; UserError if some rows have none, and others have."""
+    rows = [row for part, block in zip(parts, blocks, strict=True) if part == "test" for row in block]
+    lacking = [row for row in rows if row.control is None]
+    if 0 < len(lacking) < len(rows):
+        raise UserError(f"{lacking[0].where}: has no control, but other rows of the test part have one")
+    return [row.control for row in rows if row.control is not None]
+
+
 def _start(row: _Row) -> str:
     """Return the text before the query, without its cue, which may differ within a pair."""
     start = row.text.text[: row.text.links[0].query[0]]
@@ -313,7 +349,7 @@ def _check_names(blocks: Iterable[Sequence[_Row]]) -> None:
         earlier = copies.setdefault(tuple(" ".join(row.text.text.split()) for row in rows), where)
         if earlier != where:
             raise UserError(f"{where}: the block is there already, at {earlier}")
-        for where, _, text, _ in rows:
+        for where, _, text, *_ in rows:
             # Every mention belongs to one word.
             (link,) = text.links
             word = text.pair.split()[text.meant]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from data.errors import UserError
+from data.own_file import CONTROL
 from data.pairs import Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
@@ -138,7 +139,7 @@ def _tested(heads: Sequence[Head], scored: Values, smallest_p: float, question: 
     # Weights on mentions, controls, edits and matrices
     tested = context.of(question, HEADLINE)
     effects = _effects(heads, tested.items, context)
-    values = {**scored, **_mass(heads, question, context), **effects}
+    values = {**scored, **_mass(heads, question, context), **_beyond_control(heads, question, context), **effects}
     values["selectivity"] = Estimate(_selectivity(heads, question, context))
     if len(heads) == 1:
         values["ov_auc"] = ov_auc(context.model, tested.items.cells, heads[0], seed=context.config.seed)
@@ -216,6 +217,18 @@ def _mass(heads: Sequence[Head], question: Question, context: _Context) -> Value
         shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
         values["unlinked_share"] = Estimate(max(shares))
     return values
+
+
+def _beyond_control(heads: Sequence[Head], question: Question, context: _Context) -> Values:
+    """Return how much higher the contrast is than in the texts without the link; empty without such texts."""
+    tested, control = (context.of(question, part) for part in (HEADLINE, CONTROL))
+    if not control.items.pairs:
+        return {}
+    head = heads[0]
+    if len(heads) > 1:
+        head, tested, control = SET, tested.with_set(heads), control.with_set(heads)
+    beyond = (tested.scores().contrast - control.scores().contrast)[:, *head]
+    return {"beyond_control_text": sample_of(tested.items, beyond).mean(context.config)}
 
 
 def _selectivity(heads: Sequence[Head], question: Question, context: _Context) -> float:

@@ -73,6 +73,7 @@ class Question:
         return {"question": self.name} | {name: getattr(self, name) for name in names}
 
 
+WITHOUT_LINK = "more_than_without_the_link"  # criterion of a question of the user's own with controls
 _LINK_BARS = (
     Bar("pronoun_flip", "E2", "p_pair_accuracy", "value", "below", MAX_P,
         "following the pronoun may be chance: corrected p {p_pair_accuracy} (pair accuracy) and {p_contrast} (pronoun "
@@ -89,6 +90,9 @@ _LINK_BARS = (
     Bar("rests_without_antecedent", "", "unlinked_share", "value", "below", 0.5,
         "it attends to nouns at a pronoun without antecedent: {unlinked_share} of the weight they get otherwise; "
         "needed: below {unlinked_share_bar}"),
+    Bar(WITHOUT_LINK, "E2", "beyond_control_text", "low", "above", 0.0,
+        "much of it remains in texts without the link: the contrast is higher by {beyond_control_text}, from "
+        "{beyond_control_text_low}; needed: above {beyond_control_text_low_bar}"),
     Bar("restores_the_answer", "E4", "restored", "value", "above", 0.5),  # most of the answer
     Bar("restores_the_answer", "E4", "ov_auc", "low", "above", 0.5),
 )  # fmt: skip
@@ -145,13 +149,13 @@ _CUE = "the word that decides a pronoun to the pronoun's antecedent"
 
 
 def _link(name: str, description: str, link: str, *source: str, examples: tuple[Example, ...] = ()) -> Question:
-    """Return a question by attention; `source` are family, site and levels of the stories."""
+    """Return a question by attention; `source` are family, site and levels of the stories, which have no controls."""
     return Question(
         name=name,
         description=description,
         link=link,
         outcome="attention",
-        bars=_LINK_BARS,
+        bars=tuple(bar for bar in _LINK_BARS if bar.criterion != WITHOUT_LINK or not source),
         suggestive=("pronoun_flip",),
         least_criteria=2,
         source=source,

@@ -55,6 +55,7 @@ MEASURES = {
     "pair_accuracy": Measure("pair accuracy", "right in both texts of a pair", is_share=True),
     "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
     "contrast": Measure("pronoun contrast", "half the change of the log attention ratio within a pair"),
+    "beyond_control_text": Measure("beyond the control", "contrast minus that in the texts without the link"),
     "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
     "lead": Measure("lead", "accuracy minus that of the best rule"),
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads; doubled for a set", ".4f", True),

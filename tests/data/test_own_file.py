@@ -70,6 +70,26 @@ def test_frames_and_words_of_dev_and_test_are_disjoint(tmp_path: Path) -> None:
         assert text.text[slice(*link.antecedents[0])] == text.pair.split()[text.meant]
 
 
+def test_the_controls_of_the_test_part_have_the_link_at_their_own_places(tmp_path: Path) -> None:
+    rows = [row | {"control": row["text"].replace(" met ", " passed ")} for row in rows_of(split=True)]
+    own = load_question(write(tmp_path / "a.jsonl", *rows))
+    for text, control in zip(own.test, own.control, strict=True):
+        (link,), (moved,) = text.links, control.links
+        assert (control.holdout, control.pair, " passed " in control.text) == ("control", text.pair, True)
+        for name in ("antecedents", "distractors"):
+            spans = zip(getattr(link, name), getattr(moved, name), strict=True)
+            assert all(text.text[slice(*span)] == control.text[slice(*of_control)] for span, of_control in spans)
+        assert control.text[slice(*moved.query)] == text.text[slice(*link.query)]
+
+    # It must be the same text but for one word that is not in the row.
+    for wrong in (rows[0]["text"], rows[0]["text"].replace("Ann", "Zoe"), "Something else"):
+        with pytest.raises(UserError, match="line 1: control must be the text with another word"):
+            load_question(write(tmp_path / "b.jsonl", rows[0] | {"control": wrong}, *rows[1:]))
+    del rows[1]["control"]
+    with pytest.raises(UserError, match="line 2: has no control, but other rows"):
+        load_question(write(tmp_path / "c.jsonl", *rows))
+
+
 def test_a_file_may_divide_its_blocks_itself_and_needs_no_description(tmp_path: Path) -> None:
     rows = rows_of(split=True)
     # Words that occur twice are given by their characters.

@@ -9,13 +9,23 @@ import numpy as np
 import pytest
 
 from data.errors import UserError
-from data.pairs import Items
+from data.own_file import CONTROL
+from data.pairs import Cell, Items
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe import attention_study
 from probe.attention import best_head, measure_heads
 from probe.contract import LIMITS
-from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question
+from probe.questions import (
+    DEV,
+    HEADLINE,
+    QUESTIONS,
+    SAME_WORDS,
+    STORY_QUESTIONS,
+    UNDECIDED,
+    Question,
+    question_of_file,
+)  # fmt: skip
 from probe.results import Finding, Head
 from probe.study import Study, askable, study
 from tests.probe.factories import (
@@ -205,6 +215,28 @@ def test_a_head_of_another_known_type_gets_no_claim(monkeypatch: pytest.MonkeyPa
     assert (finding.verdict, finding.level) == ("not established", "E0")
     [reason] = finding.head.reasons
     assert "head (weight 0.9;" in reason
+
+
+def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:
+    question = question_of_file("number", "nouns", "a pronoun to its noun", [], "a.jsonl")
+    writing = [2]
+    for contrast, verdict in ((0.0, "supported"), (1.0, "suggestive")):
+        # In a control without contrast both texts are the first one.
+        control = many_nouns(CONTROL)
+        if not contrast:
+            control = [replace(pair, cells=(pair.cells[0], mirrored(pair.cells[0]))) for pair in control]
+        items = Items([*many_nouns(DEV), *many_nouns(HEADLINE), *without_antecedent(), *control])
+        found = study(three_heads(3.0, writing), lambda seed: three_heads(0.0), items, [question], SETTINGS)
+        finding = finding_of(found, "number")
+        beyond = finding.head.value("contrast") * (1 - contrast)
+        assert finding.head.value("beyond_control_text") == pytest.approx(beyond, abs=1e-5)
+        assert finding.verdict == verdict
+    assert "remains in texts without the link" in finding.head.reasons[0]
+
+
+def mirrored(cell: Cell) -> Cell:
+    """Return a text with the antecedent and the other mention exchanged, as if the other one were meant."""
+    return replace(cell, meant=cell.other, other=cell.meant)
 
 
 def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun() -> None:

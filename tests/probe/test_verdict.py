@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probe.claim import asked, claim_of, limits_of
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, in_words_of, question_of_file
+from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, WITHOUT_LINK, Question, in_words_of, question_of_file
 from probe.results import Estimate, Finding, Head, Tested, TestedModel
 from probe.verdict import exclusions_of, judged, level_over_seeds
 from tests.blank import blank
@@ -82,7 +82,7 @@ def test_another_head_type_or_contradicting_values_exclude_any_claim(
 
 
 def test_guards_that_a_question_of_the_users_own_switches_off_are_not_asked() -> None:
-    own = question_of_file("mine", "", "a to b", ["selective", "previous"], "file.jsonl")
+    own = question_of_file("mine", "", "a to b", ["selective", "previous", WITHOUT_LINK], "file.jsonl")
     assert (own.outcome, own.file, own.exclusions) == ("attention", "file.jsonl", ("induction", "value_contrast"))
     assert exclusions_of(own, {"previous": 0.9}, 2.0, 1.5) == []
     found = judge(STRONG | {"selectivity": Estimate(0.0)}, own)

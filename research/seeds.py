@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from data.text_tables import markdown_table
 from data.typed_json import may_be_absent
+from probe.questions import QUESTIONS
 from probe.results import MEASURES, NOT_KNOWN, Estimate, Finding, ProbeResults
 from probe.verdict import SUPPORTED
 from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
@@ -42,6 +43,12 @@ COLUMNS = {  # by the outcome of the questions
         heads=("swap", "flips", "follows", "author", "author_where_nearest_wrong", "p"),
         rules=("nearest", "first", "subject", "last words"),
         untrained={"t": "t of untrained models"},
+    ),
+    "whose": _Columns(
+        means=("beyond_place", "choice_share", "author", "author_auc"),
+        heads=("beyond_place", "p_beyond_place", "choice_share", "author", "author_auc", "passages"),
+        rules=("nearest", "subject", "place rule"),
+        untrained={},
     ),
 }
 
@@ -105,9 +112,8 @@ class _QuestionMeans:
 
 @dataclass(frozen=True)
 class SeedsResults:
-    """The tables of the page, about questions of one outcome."""
+    """The tables of the page."""
 
-    outcome: str
     recipe: str
     means: list[_QuestionMeans]
     heads: list[_SeedHead]
@@ -122,13 +128,13 @@ class SeedsResults:
             f"{self.recipe}, seeds {seeds}. {chosen}",
             "As a set: heads that share the work, judged together. Means over seeds:",
             "",
-            *self._means_table(),
-            "",
-            "Each seed, with 95 % intervals:",
-            "",
-            *self._heads_table(),
-            "",
         ]
+        outcomes = list(dict.fromkeys(QUESTIONS[row.question].outcome for row in self.means))
+        for outcome in outcomes:
+            lines += [*self._means_table(outcome), ""]
+        lines += ["Each seed, with 95 % intervals:", ""]
+        for outcome in outcomes:
+            lines += [*self._heads_table(outcome), ""]
         if self.not_tested:
             lines += [self.not_tested, ""]
 
@@ -145,22 +151,22 @@ class SeedsResults:
             *self._seconds_table(),
         ]
 
-    def _means_table(self) -> list[str]:
+    def _means_table(self, outcome: str) -> list[str]:
         """Return the table that README.md has too."""
-        shown = COLUMNS[self.outcome]
+        shown = COLUMNS[outcome]
         header = ["question", "supported", "as a set", *_labels(shown.means), *shown.rules, *shown.untrained.values()]
         rows = []
-        for row in self.means:
+        for row in of_outcome(self.means, outcome):
             cells = [row.question, f"{row.supported} of {row.n_seeds}", str(row.as_a_set)]
             cells += _cells(row.values, shown.means)
             cells += [f"{row.rules[name]:.3f}" for name in shown.rules]
             rows.append(cells + _cells(row.untrained, shown.untrained))
         return markdown_table(header, rows)
 
-    def _heads_table(self) -> list[str]:
-        shown = COLUMNS[self.outcome].heads
+    def _heads_table(self, outcome: str) -> list[str]:
+        shown = COLUMNS[outcome].heads
         rows = []
-        for row in self.heads:
+        for row in of_outcome(self.heads, outcome):
             cells = _cells(row.values, shown)
             rows.append([str(row.seed), row.question, row.head, *cells, f"{row.verdict}, {row.level}"])
         return markdown_table(["seed", "question", "head", *_labels(shown), "verdict"], rows)
@@ -182,6 +188,11 @@ class SeedsResults:
         return markdown_table(["seed", "train.py", "train.py CPU", "eval.py", "eval.py CPU"], rows)
 
 
+def of_outcome(rows: Sequence[Any], outcome: str) -> list[Any]:
+    """Return the rows about questions of one outcome."""
+    return [row for row in rows if QUESTIONS[row.question].outcome == outcome]
+
+
 def _labels(names: Iterable[str]) -> list[str]:
     return [MEASURES[name].label for name in names]
 
@@ -190,8 +201,8 @@ def _cells(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     return [value_cell(values[name], MEASURES[name].form) for name in names]
 
 
-def question_means(findings: list[Finding]) -> _QuestionMeans:
-    """Return the means over the findings of all seeds on one question."""
+def question_means(findings: list[Finding], n_seeds: int) -> _QuestionMeans:
+    """Return the means over the findings on one question; seeds in which it was not asked do not support it."""
     shown = COLUMNS[findings[0].outcome]
     supported = [finding for finding in findings if finding.verdict == SUPPORTED]
     with_untrained = [finding for finding in findings if finding.untrained]
@@ -199,7 +210,7 @@ def question_means(findings: list[Finding]) -> _QuestionMeans:
         question=findings[0].question,
         supported=len(supported),
         as_a_set=sum(finding.unit == "set" for finding in supported),
-        n_seeds=len(findings),
+        n_seeds=n_seeds,
         values=_means(findings, shown.means, lambda finding, name: finding.judged.value(name)),
         rules=_means(findings, shown.rules, lambda finding, name: finding.rules[name]),
         untrained=_means(with_untrained, shown.untrained, lambda finding, name: finding.untrained[name].value),
@@ -275,12 +286,11 @@ def main(options: _SeedsOptions) -> None:
                 print(f"seed {seed}: {finding.question} {finding.verdict}", file=sys.stderr, flush=True)
 
     # The page
-    means = [question_means(findings) for findings in by_question.values()]
-    outcome = next(iter(by_question.values()))[0].outcome
+    means = [question_means(findings, len(training)) for findings in by_question.values()]
     recipe = f"{options.experiment or 'Default run'} in {device.rpartition(', ')[2]}"
     not_tested = "; ".join(missing) or None
     title = f"{options.experiment.capitalize() or 'The default run'} over seeds"
-    results_page = SeedsResults(outcome, recipe, means, heads, training, not_tested)
+    results_page = SeedsResults(recipe, means, heads, training, not_tested)
     write_page(options.name, title, results_page, options.threads)
 
 

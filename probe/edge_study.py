@@ -18,16 +18,17 @@ from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.edits import Sets, Sites, Swapped, alone, curve_of, grown, screened
 from probe.questions import DEV, EARLIER, MIN_SHARE, TESTED, Question
-from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
+from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import preferred
 from probe.statistics import Sample, estimate_ratios, mean_and_range, sample_of
-from probe.verdict import is_enough, judged, unit_of
+from probe.verdict import judged, unit_of
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
 MIN_CLUSTERS = 9  # documents and entities of each class in a half: with 8 no p is below 2 / 2^8
 EDIT_ALL = 32  # with more heads than this,
 MAX_EDITED = 8  # only so many are edited
 N_EXAMPLES = 3
+_Answers = tuple[Items, np.ndarray]  # passages with two entities, and the margins of both texts [N, 2]
 
 
 class Half:
@@ -101,27 +102,25 @@ def study_edges(
     candidates = candidates_of(model, choosing)
     singles = alone(candidates)
     best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
+    steps = grown(swaps_of(choosing), candidates)
+    answers_of_dev = _answers_at(choosing.two)
+    del choosing  # a gigabyte in a model of 135 million weights
 
-    # The tested half: every candidate's edges cut, also in untrained models.
-    progress("testing", 0.2)
-    tested = Half(model, items.of(question.name, TESTED), config.tokens_per_batch)
+    # The tested half: every candidate's edges cut, first in untrained models.
+    progress("untrained models", 0.3)
+    tested_items = items.of(question.name, TESTED)
+    untrained_t = [_largest_t(each, tested_items, singles, config) for each in untrained]
+    progress("testing", 0.6)
+    tested = Half(model, tested_items, config.tokens_per_batch)
     effects = tested.edge_effects(singles)
     test = effects.test(config)
-    progress("untrained models", 0.3)
-    untrained_t = []
-    for untrained_model in untrained:
-        half = Half(untrained_model, items.of(question.name, TESTED), config.tokens_per_batch)
-        untrained_t.append(float(half.edge_effects(singles).test(config).t.max()))
 
-    # Everything else for the chosen head, and for heads that share the work, unless it does nearly all of it.
+    # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
     head = candidates[best]
     answers = _answers_of(tested, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
-    curve: Curve = []
-    if not is_enough(of_head):
-        steps = grown(swaps_of(choosing), candidates)
-        curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
+    curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
     heads = [head for head, *_ in curve]
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
@@ -141,10 +140,15 @@ def study_edges(
         untrained={"t": mean_and_range(untrained_t)},
         rules=_rules(question, tested.two.items, documents),
         grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
-        parts=_parts(model, items.of(question.name, EARLIER), [choosing.two, tested.two], config),
+        parts=_parts(model, items.of(question.name, EARLIER), [answers_of_dev, _answers_at(tested.two)], config),
         examples=_typical(tested, head, heads if unit == "set" else [head]),
         notes=[few] if len(candidates) < n_heads else [],
     )
+
+
+def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
+    """Return the largest t of the edges of one of some sets of heads."""
+    return float(Half(model, items, config.tokens_per_batch).edge_effects(sets).test(config).t.max())
 
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
@@ -163,21 +167,28 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
 def _answers_of(tested: Half, config: ProbeConfig) -> Values:
     """Return whether the margin follows the entities, and whom the model picks of two."""
     follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
-    return {"follows": sample_of(tested.one.items, follows).mean(config)} | _part_of([tested.two], config).values
+    return {"follows": sample_of(tested.one.items, follows).mean(config)} | _part_of(
+        [_answers_at(tested.two)], config
+    ).values
 
 
-def _parts(model: ObservableModel, earlier: Items, halves: Sequence[Sites], config: ProbeConfig) -> dict[str, Part]:
+def _answers_at(sites: Sites) -> _Answers:
+    """Return passages and the model's margins there, which take less memory than its passes."""
+    return sites.items, sites.clean
+
+
+def _parts(model: ObservableModel, earlier: Items, halves: Sequence[_Answers], config: ProbeConfig) -> dict[str, Part]:
     """Return whom the model picks in all passages with two entities, and in those with an earlier pronoun."""
     parts = {"both halves": _part_of(halves, config)}
     if earlier.pairs:
-        parts["an earlier pronoun"] = _part_of([Sites(model, earlier, config.tokens_per_batch)], config)
+        parts["an earlier pronoun"] = _part_of([_answers_at(Sites(model, earlier, config.tokens_per_batch))], config)
     return parts
 
 
-def _part_of(groups: Sequence[Sites], config: ProbeConfig) -> Part:
+def _part_of(groups: Sequence[_Answers], config: ProbeConfig) -> Part:
     """Return how often the model picks whom the author means, and where the last one named is not meant."""
-    items = sum((sites.items for sites in groups), Items([]))
-    is_right = np.heaviside(np.concatenate([sites.clean for sites in groups]).mean(axis=1), 0.5)
+    items = sum((of_group for of_group, _ in groups), Items([]))
+    is_right = np.heaviside(np.concatenate([margins for _, margins in groups]).mean(axis=1), 0.5)
     nearest = preferred("nearest", items)
     wrong = np.flatnonzero(nearest < 0)
     values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}

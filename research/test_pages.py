@@ -67,7 +67,7 @@ def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str,
         **words, unit="set", head=head, set=head_set, n=8, smallest_p=0.0, untrained=of_untrained, rules=rules
     )
     row = seed_head(3, finding)
-    means = question_means([finding, finding])
+    means = question_means([finding, finding], 2)
     assert (row.head, row.values[measure], row.verdict) == ("L0H1 + L1H0", Estimate(0.9, 0.8, 1.0), "supported")
     assert (means.supported, means.as_a_set, means.values[measure]) == (2, 2, 0.9)
     assert (means.rules["nearest"], means.untrained[untrained]) == (0.5, 0.25)

@@ -89,12 +89,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return load_corpus(CONFIG, tmp_path_factory.mktemp("cache"))
 
 
-def test_validation_documents_are_the_texts_between_end_tokens(load: Callable[..., Corpus]) -> None:
-    documents = [f"Story {i} ends.\n" for i in range(20)]
-    corpus = load(f"{END}\n".join(documents), tokenizer=TokenizerKind.bpe, validation_fraction=0.2)
-    assert split_documents(corpus, corpus.validation) == documents[-3:]
-
-
 def test_dev_stories_are_generated_at_their_first_use_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     corpus = load_corpus(CONFIG, tmp_path)
     assert list(corpus.folder.glob("*_links.jsonl")) == []

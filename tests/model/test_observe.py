@@ -55,13 +55,6 @@ def test_the_record_is_consistent_with_itself_and_with_the_streams(switches: dic
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
 
 
-def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_logit(tokens: Tensor) -> None:
-    view = make_view()
-    stream, token = view.residual_stream(tokens)[-1], 3
-    direction = view.final_norm_pullback(view.unembedding()[token].expand_as(stream), stream)
-    torch.testing.assert_close((direction * stream).sum(-1), view.logits(tokens)[..., token], rtol=1e-4, atol=1e-4)
-
-
 def test_layers_of_an_untrained_model_write_as_much_as_an_embedding_once_their_outputs_are_drawn(
     tokens: Tensor,
 ) -> None:

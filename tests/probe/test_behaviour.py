@@ -1,4 +1,4 @@
-"""The model's own answers at the payoffs, and the batches in which texts are read."""
+"""The model's own answers at the payoffs."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from model.observe import TransformerView
-from probe.batches import length_batches, text_batches
 from probe.behaviour import answer_values, measure_payoffs, resolved_share
 from tests.probe.factories import SETTINGS, story_model, story_pairs
 
@@ -43,22 +42,3 @@ def test_the_resolved_share_places_the_loss_between_blind_and_bayes(
     cells = [replace(story_pairs("test").cells[0], n_fitting=n) for n in n_fitting]
     found = resolved_share(np.array([loss - 0.5, loss + 0.5]), cells)
     assert found == (None if share is None else pytest.approx(share, abs=1e-9))
-
-
-# Batches
-
-
-def test_items_of_similar_length_come_together_the_longest_first() -> None:
-    lengths = [5, 2, 9, 2, 7, 3]
-    assert list(length_batches(lengths, 14)) == [[2], [0, 4], [1, 3, 5]]
-    assert list(length_batches(lengths, 14, n_texts=2)) == [[2], [4], [0], [3, 5], [1]]
-    assert list(length_batches(lengths, 1)) == [[2], [4], [0], [5], [3], [1]]  # a batch has one item at least
-    assert list(length_batches([], 14)) == []
-
-
-def test_equal_texts_share_a_row_and_texts_are_padded_on_the_right() -> None:
-    texts = [(4, 5), (7,), (4, 5), (1, 2, 3)]
-    [(members, rows, tokens, last)] = text_batches(texts, 100)
-    assert tokens.tolist() == [[7, 0, 0], [4, 5, 0], [1, 2, 3]]
-    assert dict(zip(members, rows, strict=True)) == {1: 0, 0: 1, 2: 1, 3: 2}
-    assert last.tolist() == [0, 1, 2]

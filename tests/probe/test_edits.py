@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from data.errors import UserError
 from data.pairs import Cell, Items
-from model.edits import cut_link, exchange_links, remove_head
+from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.edits import Margins, Sites, grown, measure_margins
@@ -182,29 +181,6 @@ def test_a_set_ends_where_no_head_adds_and_a_constant_answer_has_none() -> None:
     same = [replace(pair, cells=(first, replace(second, tokens=first.tokens)))
             for pair in random_pairs().pairs for first, second in [pair.cells]]  # fmt: skip
     assert grown_of(pair_view(), Items(same)) == []
-
-
-# Edits by hand
-
-
-def test_a_removed_head_and_a_cut_link_are_the_edits_of_a_pass() -> None:
-    view, tokens = random_view(), torch.tensor([[0, 5, 7, 3, 2]])
-    record = view.record(tokens)[0]
-    nothing = view.logits(tokens, edits=[remove_head(0, 1)])
-    torch.testing.assert_close(nothing, view.logits(tokens, edits=[HeadEdit(0, 1, output=lambda x: 0 * x)]))
-
-    def with_row(row: Tensor) -> Tensor:
-        def weights(attention: Tensor) -> Tensor:
-            return attention.index_copy(1, torch.tensor([3]), row[None, None])
-
-        return view.logits(tokens, edits=[HeadEdit(0, 1, weights=weights)])
-
-    row = record.scores[0, 1, 3].softmax(-1)
-    cut = row.clone()
-    cut[1] = 0
-    torch.testing.assert_close(view.logits(tokens, edits=[cut_link(0, 1, 3, [1])]), with_row(cut / cut.sum()))
-    exchanged = row[[0, 2, 1, 3, 4]]
-    torch.testing.assert_close(view.logits(tokens, edits=[exchange_links(0, 1, 3, [1], [2])]), with_row(exchanged))
 
 
 @pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0])])

@@ -76,18 +76,6 @@ def test_what_is_no_probe_or_of_another_version_is_refused(content: Any) -> None
             read(to_json(results()) | {"schema_version": version})
 
 
-def test_what_is_judged_is_the_unit_of_a_finding() -> None:
-    [finding] = results().findings
-    other = replace(finding.head, heads=[Head(1, 2), Head(0, 1)], verdict="suggestive", level="E2")
-    as_set, as_head = replace(finding, set=other), replace(finding, unit="head", set=other)
-    assert (as_set.judged, as_set.verdict, as_set.level, as_set.place) == (other, "suggestive", "E2", Head(1, 2))
-    assert (as_head.judged, as_head.verdict) == (finding.head, "supported")
-    assert finding.head.value("swap") == 0.25 and np.isnan(finding.head.value("mass"))
-    found = results()
-    assert found.finding("number") is found.findings[0] and found.finding("gender") is None
-    assert finding.examples_of("median") == []
-
-
 def fields_of(kind: Any) -> set[str]:
     """Return the fields of a dataclass and of all dataclasses in it."""
     names = set()

@@ -1,8 +1,5 @@
-"""Attention between the words of a text, and its packing for files."""
+"""Effects of heads on the next word, and worked examples."""
 
-from base64 import b64decode
-
-import numpy as np
 import pytest
 import torch
 
@@ -11,9 +8,6 @@ from probe.results import Head
 from probe.sentences import (
     TIRED_OR_SOFT,
     TokenizedText,
-    between_words,
-    next_tokens,
-    pack_weights,
     removal_effects,
     word_attention,
 )
@@ -22,34 +16,6 @@ from tests.tiny_models import random_view
 
 # "cats sat", tokenized as "cat", "s", " sat" behind the start token.
 TEXT = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])
-WEIGHTS = np.array([[1, 0, 0, 0], [0.4, 0.6, 0, 0], [0.2, 0.5, 0.3, 0], [0.1, 0.2, 0.3, 0.4]])
-
-
-def test_a_word_reads_from_its_last_token_and_is_read_at_all_its_tokens() -> None:
-    assert TEXT.words == ["(start)", "cats", "sat"] and TEXT.word_of_token == [0, 1, 1, 2]
-    expected = [[1, 0, 0], [0.2, 0.8, 0], [0.1, 0.5, 0.4]]
-    np.testing.assert_allclose(between_words(WEIGHTS, TEXT), expected, rtol=1e-12)
-
-
-def test_packed_weights_come_back_within_half_a_step() -> None:
-    weights = np.tril(np.random.default_rng(0).random((2, 3, 7, 7)))
-    rows = np.frombuffer(b64decode(pack_weights(weights)), "<u2") / 65535
-    np.testing.assert_allclose(rows, weights[..., np.tri(7, dtype=bool)].ravel(), atol=0.51 / 65535)
-
-
-def test_word_attention_of_single_token_words_is_the_softmax_of_the_scores() -> None:
-    model = random_view()
-    text = TokenizedText("a b c", [0, 4, 5, 6], [(0, 1), (2, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)])
-    scores = model.attention_scores(torch.tensor([text.tokens]))[:, 0]
-    np.testing.assert_allclose(word_attention(model, [text])[0], scores.softmax(-1).numpy(), rtol=1e-5)
-
-
-def test_next_tokens_are_the_most_probable_ones() -> None:
-    model = random_view()
-    probabilities = model.logits(torch.tensor([[0, 4, 5]]))[0, -1].softmax(-1)
-    best = next_tokens(model, [0, 4, 5], 3)
-    assert [token for token, _ in best] == probabilities.topk(3).indices.tolist()
-    assert [p for _, p in best] == pytest.approx(probabilities.topk(3).values.tolist(), rel=1e-5)
 
 
 def test_the_effect_of_a_head_is_the_change_of_the_next_word_at_the_last_token_of_the_word() -> None:

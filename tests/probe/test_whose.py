@@ -4,11 +4,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from scipy import optimize, special
 
 from data.pairs import Items
-from model.edits import split_weights
 from probe.edits import Sites
 from probe.questions import TESTED
 from probe.results import Head
@@ -66,14 +64,6 @@ def test_the_gap_is_a_mean_over_strata_weighted_by_the_smaller_side() -> None:
 
 def test_area_under_the_curve_counts_ties_as_half() -> None:
     assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
-
-
-def test_split_weights_keeps_the_sum_and_the_shares_within_each_set() -> None:
-    weights = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
-    left = torch.tensor([[True, True, False, False]])
-    right = torch.tensor([[False, False, True, False]])
-    split = split_weights(weights, left, right, torch.tensor([[np.log(3.0)]]))
-    assert split.tolist() == [pytest.approx([0.15, 0.30, 0.15, 0.4])]
 
 
 @cache

@@ -56,37 +56,31 @@ def run(probed: tuple[Path, str], tmp_path: Path) -> Path:
     return shutil.copytree(probed[0], tmp_path / "run")
 
 
-# Testing the heads
-
-
-def test_the_output_is_one_screen_with_a_row_for_each_question_and_the_files_agree(probed: tuple[Path, str]) -> None:
+def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) -> None:
     run, out = probed
     lines = out.splitlines()
     assert len(lines) <= 25 and max(map(len, lines)) <= 130
     assert (run / "probe" / "report.html").resolve().as_uri() in out
-    findings = results_of(run)["findings"]
-    for finding, shown in zip(findings, page_content(run)["findings"], strict=True):
-        row = next(line for line in lines if line.startswith(f"{finding['question']}:"))
-        tested = finding["head"]
-        assert "L{}H{}".format(*tested["heads"][0]) in row and tested["verdict"] in row
-        assert f"{tested['values']['accuracy']['value']:.3f}" in row and f"{tested['values']['p']['value']:.4f}" in row
-        assert (shown["place"], shown["verdict"]) == (tested["heads"][0], tested["verdict"])
-
-    # The other files
-    names = [finding["question"] for finding in findings]
-    items = [json.loads(line) for line in (run / "probe" / "items.jsonl").read_text().splitlines()]
-    assert set(names) <= {item["question"] for item in items}
-    assert (run / "probe" / "heads.csv").read_text().startswith("question,")
-    assert re.findall("^## (.*)", (run / "probe" / "claims.md").read_text(), re.MULTILINE) == names
+    folder = run / "probe"
+    claims = (folder / "claims.md").read_text()
+    items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
+    for finding, shown in zip(results_of(run)["findings"], page_content(run)["findings"], strict=True):
+        name, head = finding["question"], finding["head"]
+        row = next(line for line in lines if line.startswith(f"{name}:"))
+        accuracy = head["values"]["accuracy"]["value"]
+        assert "L{}H{}".format(*head["heads"][0]) in row and head["verdict"] in row and f"{accuracy:.3f}" in row
+        assert f"{head['values']['p']['value']:.4f}" in row and f"## {name}\n" in claims
+        assert (shown["place"], shown["verdict"]) == (head["heads"][0], head["verdict"])
+        tested = [item for item in items if (item["question"], item["part"]) == (name, "headline")]
+        is_right = [item["attention_margin"] > 0 for item in tested]
+        assert len(tested) == finding["n"] and sum(is_right) / len(tested) == pytest.approx(accuracy, abs=0.01)
+    assert (folder / "heads.csv").read_text().startswith("question,")
 
 
 def test_an_export_has_the_claims_of_the_probe(run: Path) -> None:
     pytest.importorskip("transformers")
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
     assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
-
-
-# A sentence of the user's
 
 
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, cache: str) -> None:
@@ -105,9 +99,6 @@ def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, 
     output(evaluate(run, cache, "text=It ran 3."))
     kept = json.loads(path.read_text())
     assert kept[:3] == ["It ran 3.", SENTENCE, "It ran 0."] and len(kept) == MAX_TEXTS == len(older) + 1
-
-
-# Settings and damaged files
 
 
 @pytest.mark.parametrize(
@@ -156,18 +147,13 @@ def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cac
         ("probe/probe.json", "{", "", "probe/probe.json"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line_and_nothing_is_written(
-    run: Path, cache: str, file: str, old: str, new: str, error: str
-) -> None:
+def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new: str, error: str) -> None:
     content = (run / file).read_text()
     assert old in content
     (run / file).write_text(content.replace(old, new, 1))
     page = (run / "probe" / "report.html").read_bytes()
     assert error in evaluate(run, cache, f"text={SENTENCE}").error
     assert (run / "probe" / "report.html").read_bytes() == page
-
-
-# A question of the user's own
 
 
 @pytest.fixture
@@ -192,7 +178,7 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_built_in_question_as_a_file_has_the_same_result_in_its_own_words(run: Path, cache: str, items: Path) -> None:
+def test_a_built_in_question_as_a_file_has_the_same_result(run: Path, cache: str, items: Path) -> None:
     out = output(evaluate(run, cache, f"items={items}"))
     assert "mine: it or they, asked by me" in out and f"{run}/probe/own/mine/report.html" in out
     (own,) = results_of(run, "own/mine/probe.json")["findings"]
@@ -210,7 +196,7 @@ def test_a_built_in_question_as_a_file_has_the_same_result_in_its_own_words(run:
     assert "asked by me" in page and f"items={items}" in page  # the command that makes it again
 
 
-def test_a_mistake_in_a_file_is_one_line_and_nothing_is_written(run: Path, cache: str, items: Path) -> None:
+def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> None:
     _, *rows = [json.loads(line) for line in items.read_text().splitlines()]
     for change, problem in (
         ({"text": rows[0]["text"] + " and" * 70}, "tokens; the model reads 64"),
@@ -222,10 +208,7 @@ def test_a_mistake_in_a_file_is_one_line_and_nothing_is_written(run: Path, cache
     assert not (run / "probe/own/mine").exists()
 
 
-# Two models
-
-
-def test_two_runs_are_compared_and_the_same_run_twice_has_not_changed(run: Path, cache: str) -> None:
+def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) -> None:
     other = shutil.copytree(run, run.parent / "other")
     out = output(evaluate(run, cache, f"before={other}"))
     assert f"compared with {other}" in out and "no change shown" in out and " changed\n" not in out
@@ -238,9 +221,6 @@ def test_two_runs_are_compared_and_the_same_run_twice_has_not_changed(run: Path,
     assert {tuple(change["head"]) for change in effects} == {(0, 0), (0, 1)}
     train(run.parent / "deeper", cache, "model.n_layer=2")
     assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
-
-
-# English text
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +236,7 @@ def english(cache: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return folder / "run", output(evaluate(folder / "run", cache))
 
 
-def test_a_run_on_english_prints_one_finding_and_one_passage(english: tuple[Path, str], cache: str) -> None:
+def test_a_run_on_english_prints_one_finding(english: tuple[Path, str], cache: str) -> None:
     run, out = english
     results = results_of(run)
     assert [finding["outcome"] for finding in results["findings"]] == ["edge"]
@@ -271,9 +251,7 @@ def test_a_run_on_english_prints_one_finding_and_one_passage(english: tuple[Path
     assert "the gender of the people it attends to" in claim or "does not know" in claim
 
 
-def test_another_text_is_asked_anew_in_a_folder_of_its_own_if_it_has_passages(
-    english: tuple[Path, str], cache: str
-) -> None:
+def test_another_text_has_a_folder_of_its_own(english: tuple[Path, str], cache: str) -> None:
     run, _ = english
     output(evaluate(run, cache, f"path={run.parent / 'text.jsonl'}"))
     [finding] = results_of(run, "outside/text/probe.json")["findings"]
@@ -287,7 +265,7 @@ def test_another_text_is_asked_anew_in_a_folder_of_its_own_if_it_has_passages(
 
 
 @pytest.mark.slow
-def test_a_sweep_over_seeds_is_tested_once_and_summarised_and_variants_are_compared(run: Path, cache: str) -> None:
+def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str) -> None:
     sweep = run.parent / "sweep"
     shutil.copytree(run, sweep / "1")
     train(sweep / "2", cache, "seed=2")

@@ -30,9 +30,7 @@ def test_a_run_writes_everything_that_is_needed_to_read_it_and_records_each_step
     assert [step for step, _ in losses(trained_run, "validation")] == [0, 2, 4]
 
 
-def test_the_same_seed_gives_the_same_losses_and_another_seed_others(
-    trained_run: Path, cache: str, tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_losses(trained_run: Path, cache: str, tmp_path: Path) -> None:
     for seed in (1, 2):
         assert run_program("train.py", f"out={tmp_path / str(seed)}", cache, *SMALL, f"seed={seed}").status == 0
     assert losses(tmp_path / "1") == losses(trained_run) != losses(tmp_path / "2")
@@ -46,9 +44,6 @@ def test_a_model_learns_a_text_from_a_file(cache: str, tmp_path: Path) -> None:
     assert result.status == 0, result.err
     first, *_, last = losses(tmp_path / "run")
     assert last[1] < first[1] / 2
-
-
-# Resuming
 
 
 def test_a_finished_run_resumed_stays_as_it_is(run: Path, cache: str) -> None:
@@ -73,9 +68,7 @@ def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> 
 @pytest.mark.parametrize(
     "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.seed=7", "max_steps=3"]
 )
-def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothing(
-    run: Path, cache: str, override: str
-) -> None:
+def test_a_resume_with_a_fixed_setting_changes_nothing(run: Path, cache: str, override: str) -> None:
     old = hashes(run)
     name = {"optim=adamw": "optim.name", "variant=one_head": "model.n_layer"}.get(override, override.partition("=")[0])
     assert name in run_program("train.py", f"out={run}", "resume=true", cache, override).error
@@ -83,7 +76,7 @@ def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothi
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
-def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str, config: str | None) -> None:
+def test_a_damaged_run_is_refused_and_stays_as_it_is(run: Path, cache: str, config: str | None) -> None:
     if config is None:
         shutil.rmtree(run / "checkpoints")
     else:
@@ -93,17 +86,14 @@ def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(run: Path, cach
     assert hashes(run) == old
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(run: Path, trained_run: Path, cache: str) -> None:
+def test_a_run_killed_before_a_checkpoint_starts_again(run: Path, trained_run: Path, cache: str) -> None:
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").write_text("")
     assert run_program("train.py", f"out={run}", "resume=true", cache).status == 0
     assert losses(run) == losses(trained_run)
 
 
-# Directories
-
-
-def test_a_directory_that_cannot_be_used_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str) -> None:
+def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: str) -> None:
     old = hashes(run)
     assert "resume=true" in run_program("train.py", f"out={run}", cache, *SMALL).error
     assert f"out={run}/config.json/x: " in run_program("train.py", f"out={run}/config.json/x", cache, *SMALL).error
@@ -115,10 +105,7 @@ def test_a_directory_that_cannot_be_used_is_refused_in_one_line_and_stays_as_it_
         assert str(run) in run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
 
 
-# Sweeps
-
-
-def test_a_sweep_writes_each_run_to_a_folder_and_resumes_those_that_were_started(cache: str, tmp_path: Path) -> None:
+def test_a_sweep_writes_each_run_to_a_folder_and_resumes(cache: str, tmp_path: Path) -> None:
     sweep, metrics = tmp_path / "sweep", []
     for arguments in (["seed=1,2"], ["seed=1,2,3", "resume=true"]):
         assert run_program("train.py", "-m", "out=sweep", cache, *SMALL, *arguments, cwd=tmp_path).status == 0

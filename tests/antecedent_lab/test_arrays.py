@@ -124,9 +124,7 @@ def test_without_heads_or_texts_there_is_no_effect(name: str, opened: LabModel, 
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_head_is_removed_as_if_it_had_no_columns_in_the_output_projection_of_transformers(
-    name: str, opened: LabModel, folders: dict[str, Path]
-) -> None:
+def test_a_removed_head_has_no_columns_in_the_projection(name: str, opened: LabModel, folders: dict[str, Path]) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folders[name]).eval()
     she, he = (opened.encode("It" + word)[-1] for word in (" she", " he"))
 
@@ -175,7 +173,7 @@ def test_a_wrong_call_is_one_line(name: str, opened: LabModel, call: Any, proble
     assert "\n" not in str(error.value)
 
 
-def test_words_outside_the_vocabulary_and_models_that_see_the_next_word_are_refused(trained_run: Path) -> None:
+def test_unknown_words_and_models_that_see_the_next_word_are_refused(trained_run: Path) -> None:
     run = open_model(trained_run, device="cpu")
     with pytest.raises(UserError, match="answers: ' xylophonist' has no tokens in this model's vocabulary"):
         run.log_probs(["The cat"], " xylophonist")

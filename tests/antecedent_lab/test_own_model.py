@@ -44,7 +44,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return names
 
 
-def test_the_own_module_of_the_page_is_measured_as_its_own_forward_pass(page: dict[str, Any]) -> None:
+def test_the_module_of_the_page_is_measured_as_its_forward_pass(page: dict[str, Any]) -> None:
     opened, module = page["opened"], page["module"]
     values = opened.log_probs(TEXTS, " she", " he")
     for text, of_text in zip(TEXTS, values, strict=True):
@@ -114,9 +114,7 @@ def test_the_example_of_the_page_runs(trained_run: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_lines_for_weights_and_biases_start_it_before_training_writes(
-    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_for_wandb_start_it_first(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     calls = []
     package = ModuleType("wandb")
@@ -154,7 +152,7 @@ def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_
         ("residual_stream", lambda streams, tokens: streams(tokens)[:1], "residual_stream must have the stream before"),
     ],
 )
-def test_a_wrong_adapter_is_refused_in_one_line(page: dict[str, Any], name: str, change: Pass, problem: str) -> None:
+def test_a_wrong_adapter_is_refused(page: dict[str, Any], name: str, change: Pass, problem: str) -> None:
     class Wrong(page["View"]):  # type: ignore[misc]
         """The page's adapter with one changed pass."""
 
@@ -165,7 +163,7 @@ def test_a_wrong_adapter_is_refused_in_one_line(page: dict[str, Any], name: str,
         open_model(view, tokenizer=page["path"])
 
 
-def test_an_object_without_the_passes_or_with_another_shape_is_refused(page: dict[str, Any]) -> None:
+def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str, Any]) -> None:
     view = page["View"](page["module"], n_layer=3, n_head=4, context_length=64, vocab_size=VOCABULARY)
     for model, problem in (
         (nn.Linear(2, 2), "Linear: Linear has no n_layer; write a subclass of OwnModel"),

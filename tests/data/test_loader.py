@@ -64,7 +64,7 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
     assert n_stories > 9 * (100 // 23)  # more than one story per row
 
 
-def test_a_validation_row_is_one_story_and_padding_with_the_classes_and_floor_of_its_targets() -> None:
+def test_a_validation_row_is_one_story_with_the_classes_and_floor_of_its_targets() -> None:
     for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
             index = int(np.searchsorted(STARTS, int(tokens[0])))
@@ -80,9 +80,7 @@ def test_a_validation_row_is_one_story_and_padding_with_the_classes_and_floor_of
 
 @pytest.mark.parametrize("split", [STORIES, STREAM])
 @pytest.mark.parametrize("tokens_per_batch", [1, 64, 10**6])
-def test_validation_predicts_every_token_but_the_first_once_or_about_n_tokens(
-    split: Split, tokens_per_batch: int
-) -> None:
+def test_validation_predicts_every_token_once_or_about_n(split: Split, tokens_per_batch: int) -> None:
     batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=19, n_tokens=None)
     targets = torch.cat([batch.targets[batch.targets != IGNORE] for batch in batches])
     assert sorted(targets.tolist()) == list(range(1, len(split.tokens)))
@@ -114,7 +112,7 @@ def test_padding_adds_ignored_rows_to_a_short_batch() -> None:
 @pytest.mark.parametrize("n_ranks", [2, 3, 50])
 @pytest.mark.parametrize("split", [STORIES, STREAM])
 @pytest.mark.parametrize("pad", [False, True])
-def test_ranks_share_the_rows_of_a_batch_and_count_all_targets(split: Split, n_ranks: int, pad: bool) -> None:
+def test_ranks_share_rows_and_count_all_targets(split: Split, n_ranks: int, pad: bool) -> None:
     def loader(rows: slice) -> BatchLoader:
         batches = training_batches(split, tokens_per_batch=19 * 7, context_length=19, seed=3)
         return BatchLoader(batches, CPU, rows=rows, pad=pad)

@@ -54,7 +54,7 @@ def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
         ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "a c"),
     ],
 )
-def test_a_word_without_tokens_for_itself_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
+def test_a_word_without_own_tokens_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
     with pytest.raises(ValueError, match=f"'{word}'"):
         word_positions("a cat", offsets, spans)
 
@@ -159,7 +159,7 @@ def test_the_tokens_of_each_mention_spell_it(subwords: Linked) -> None:
     assert n_several > 50  # words of several tokens are covered
 
 
-def test_answers_and_foils_differ_and_the_number_that_fit_is_known_of_whole_words(subwords: Linked) -> None:
+def test_answers_and_foils_differ_and_fitting_whole_words_are_counted(subwords: Linked) -> None:
     tokenizer, cells = subwords
 
     def tokens(word: str) -> list[int]:
@@ -176,9 +176,6 @@ def test_answers_and_foils_differ_and_the_number_that_fit_is_known_of_whole_word
         known.append(len(word) == 1 and n_same_start == 1)
         assert cell.n_fitting == (len(link.answers) if known[-1] else 0)
     assert 0 < sum(known) < len(known) - 100
-
-
-# Answers of several tokens
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
-"""Pronouns and mentions of English text, passages before a pronoun, and their twins with the other class."""
+"""Pronouns and mentions of English text, passages, twins with the other class, and the place rule."""
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
 from itertools import chain
 
+import numpy as np
 import pytest
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
@@ -24,8 +27,11 @@ from data.passages import (
     passage_parts,
     passages_in,
     sections,
+    with_two,
 )
+from data.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
 from data.tokenizer import word_tokenizer
+from tests.probe.factories import documents
 
 
 def passages(text: str, question: str = "gender") -> list[Passage]:
@@ -130,7 +136,7 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
         ),
     ],
 )
-def test_a_passage_is_the_best_run_of_sentences_before_a_pronoun(question: str, text: str, expected: tuple) -> None:
+def test_a_passage_is_the_best_run_of_sentences(question: str, text: str, expected: tuple) -> None:
     passage = passages(text, question)[-1]
     groups = [words_at(passage.text, group) for group in (*passage.mentions, passage.pronouns)]
     assert (passage.text, *groups, passage.meant) == expected
@@ -174,7 +180,7 @@ def test_a_sentence_has_at_most_one_passage() -> None:
         ("Lily met Tom. Tom saw Lily. It was late. She ran home.", "Tom"),  # the last sentence with a person
     ],
 )
-def test_the_subject_is_the_first_mention_in_the_last_sentence_with_one(text: str, subject: str) -> None:
+def test_the_subject_is_first_in_the_last_sentence_with_a_person(text: str, subject: str) -> None:
     passage = only(text)
     assert passage.text[slice(*passage.subject)] == subject
 
@@ -210,7 +216,7 @@ def test_the_subject_is_the_first_mention_in_the_last_sentence_with_one(text: st
         ("number", "Dogs ran home. They had hats.", None),
     ],
 )
-def test_a_twin_has_the_other_class_in_every_place(question: str, text: str, expected: str | None) -> None:
+def test_a_twin_has_the_other_class_everywhere(question: str, text: str, expected: str | None) -> None:
     twin = twin_of(passages(text, question)[-1])
     assert (twin and twin.text) == expected
 
@@ -339,3 +345,68 @@ def test_no_cluster_is_above_the_share_of_what_remains() -> None:
     assert cap_clusters([("",)] * 6, 0.1, 5) == [0, 1, 2, 3, 4]  # no label, no cluster
     labels = [("a", ""), ("a", ""), ("", "x"), ("", "x"), ("", "y"), ("", "z")]
     assert cap_clusters(labels, 0.2, 100) == [0, 2, 4, 5] and cap_clusters([], 0.2, 9) == []
+
+
+@cache
+def people() -> tuple[Passage, ...]:
+    return tuple(with_two(passages_in(documents(), "gender")))
+
+
+def labelled(rule_is_subject: bool) -> list[Passage]:
+    """Return passages in which the subject is meant, or the person named last."""
+    found = []
+    for passage in people():
+        meant = 0 if passage.subject in passage.mentions[0] else 1
+        found.append(replace(passage, meant=meant if rule_is_subject else nearest(passage)))
+    return found
+
+
+@cache
+def fitted(rule_is_subject: bool) -> PlaceRule:
+    return fit_place_rule(labelled(rule_is_subject)[::2])
+
+
+@pytest.mark.parametrize("rule_is_subject", [True, False])
+def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject: bool) -> None:
+    test = labelled(rule_is_subject)[1::2]
+    is_nearest = np.array([passage.meant == nearest(passage) for passage in test])
+    accuracy = ((fitted(rule_is_subject).log_odds(test) > 0) == is_nearest).mean()
+    assert len(test) > 20 and accuracy > 0.95, accuracy
+
+
+def test_the_rule_knows_neither_the_names_nor_the_author() -> None:
+    rule = fitted(True)
+    passage = people()[0]
+    swapped = replace(passage, meant=1 - passage.meant)
+    drawn = redrawn([passage], rule, lambda name: 1, seed=3)[0]
+    assert place_features(swapped) == place_features(passage)
+    assert drawn.place == rule.log_odds([passage])[0] == pytest.approx(rule.log_odds([drawn])[0])
+
+
+def test_a_text_with_names_of_one_gender_keeps_the_people_of_the_other() -> None:
+    [passage] = with_two(passages_in([("d", "Lily met the king in the park. She was glad.")], "gender"))
+    [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
+    assert drawn.text == passage.text and np.isfinite(drawn.place)
+
+
+def without_mentions(passage: Passage) -> str:
+    text = passage.text
+    for start, end in sorted((*passage.mentions[0], *passage.mentions[1]), reverse=True):
+        text = f"{text[:start]}_{text[end:]}"
+    return text
+
+
+def test_names_are_drawn_anew_and_everything_else_stays() -> None:
+    passages = list(people())
+    drawn = redrawn(passages, fitted(True), lambda name: len(name) % 2, seed=1)
+    names: tuple[set[str], set[str]] = (set(), set())
+    for old, new in zip(passages, drawn, strict=True):
+        assert (new.doc, new.meant, new.forms) == (old.doc, old.meant, old.forms)
+        for side in (0, 1):
+            surfaces = {*new.surfaces(side)}
+            assert len(surfaces) == 1 or surfaces == {*old.surfaces(side)}
+            names[side].update(name for name in surfaces if name[0].isupper())
+        assert without_mentions(new) == without_mentions(old)
+    assert all(1 < len(of_side) <= N_NAMES for of_side in names)
+    lengths = {len(name) % 2 for of_side in names for name in of_side}
+    assert len(lengths) == 1  # as many tokens each

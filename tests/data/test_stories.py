@@ -95,7 +95,7 @@ def test_two_cells_of_the_same_order_are_identical_up_to_the_query(stories: dict
             assert cell.text[:end] == twin.text[:end]
 
 
-def test_every_cue_is_right_in_exactly_half_of_each_family_question_and_hold_out(stories: dict) -> None:
+def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(stories: dict) -> None:
     counts: dict[tuple, Counter] = defaultdict(Counter)
     for split, rows in stories.items():
         for row in [row for row in rows if row.family != "no_pronoun"]:
@@ -173,7 +173,7 @@ def test_every_family_has_its_share_of_the_training_stories(stories: dict) -> No
         assert counts[family] == pytest.approx(share * FULL.n_train_stories, abs=16)
 
 
-def test_stories_without_pronouns_teach_held_out_words_and_no_story_chooses_one_of_two(stories: dict) -> None:
+def test_stories_without_pronouns_teach_held_out_words(stories: dict) -> None:
     n = Counter()
     taught = set()
     for row in stories["train"]:
@@ -239,7 +239,7 @@ def test_impossible_settings_are_refused_by_name(setting: str, value: float) -> 
         ("Lily saw the cats. They purred.", "They", "cats"),
     ],
 )
-def test_a_pronoun_has_its_candidates_and_the_word_that_decides(text: str, read_at: str, candidates: str) -> None:
+def test_a_pronoun_has_its_candidates_and_cue(text: str, read_at: str, candidates: str) -> None:
     [note] = lint(text)
     assert " ".join(text[slice(*span)] for span in note.read_at) == read_at
     assert f"can refer to {candidates} by the text" in note.note

@@ -58,7 +58,7 @@ def test_characters_decode_exactly() -> None:
 
 
 @pytest.mark.parametrize("make", [word_tokenizer, character_tokenizer, make_bpe])
-def test_the_end_token_inside_a_text_is_plain_text_also_after_loading(make: Make, tmp_path: Path) -> None:
+def test_the_end_token_inside_a_text_is_plain_text(make: Make, tmp_path: Path) -> None:
     text = f"a {END} b"
     tokenizer = make([text])
     loaded = load_tokenizer(save(tokenizer, tmp_path / "tokenizer.json"))
@@ -80,7 +80,7 @@ def test_a_tokenizer_file_gets_an_end_token_and_encodes_only_the_text(tmp_path: 
         assert encode(loaded, ["the Cat the cat mat", f"{END} cat [CLS]"]) == [[2, 3, 2, 3, 1], [1, 3, 1]]
 
 
-def test_a_tokenizer_that_encodes_the_plain_end_text_as_end_token_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_that_reads_the_end_text_as_end_token_is_refused(tmp_path: Path) -> None:
     external = Tokenizer(models.WordLevel({END: 0, "[UNK]": 1, "cat": 2}, unk_token="[UNK]"))
     external.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
@@ -90,7 +90,7 @@ def test_a_tokenizer_that_encodes_the_plain_end_text_as_end_token_is_refused(tmp
 
 
 @pytest.mark.parametrize("content", [b"", b'{"text": "a row"}', b"\xff\xfe"])
-def test_a_file_that_is_no_tokenizer_is_one_line_with_the_setting(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(ValueError, match="data.tokenizer_path=") as error:
         file_tokenizer(tmp_path / "tokenizer.json")

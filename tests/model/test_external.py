@@ -1,4 +1,4 @@
-"""model/external.py: folders and checkpoints of other programs, opened or refused in one line."""
+"""Models of other programs, opened or refused in one line, and ours as a Llama, which computes the same."""
 
 import json
 import re
@@ -12,12 +12,16 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from antecedent_lab.export import ExportSettings
 from data.errors import UserError
 from data.tokenizer import END, bpe_tokenizer
-from model.export import export_transformers
+from model.config import ModelConfig, departures
+from model.export import as_llama, export_transformers
 from model.external import find_model, open_transformers
+from model.observe import HeadEdit, TransformerView
 from model.transformers_view import TransformersView
-from tests.tiny_models import untrained
+from tests.program import Result, run_program
+from tests.tiny_models import VARIANTS, config, random_model, untrained
 
 transformers = pytest.importorskip("transformers")
 CPU = torch.device("cpu")
@@ -35,7 +39,7 @@ def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     return tmp_path / "model"
 
 
-def test_an_exported_folder_opens_with_the_same_tokens_and_start(folder: Path, tokenizer: Tokenizer) -> None:
+def test_an_exported_folder_opens_with_the_same_tokens(folder: Path, tokenizer: Tokenizer) -> None:
     opened, text = open_transformers(str(folder), CPU), "The cat purred near it.\n"
     assert opened.tokenizer.encode(text).ids == tokenizer.encode(text).ids
     assert (opened.bos_id, opened.path) == (tokenizer.token_to_id(END), folder)
@@ -103,7 +107,7 @@ def add_gadget(folder: Path) -> None:
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused_in_one_line_and_runs_no_code(
+def test_an_unusable_folder_is_refused_and_runs_no_code(
     folder: Path, damage: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -129,3 +133,69 @@ def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path, tmp_path:
     assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
     view, tokens = open_transformers(str(tmp_path / "sharded"), CPU).view, torch.arange(11)[None]
     assert torch.equal(view.logits(tokens), TransformersView(model.float()).logits(tokens))
+
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_query_key": True, "tie_key_value": True}])
+def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict) -> None:
+    model = random_model(**changes)
+    view, llama = TransformerView(model), TransformersView(as_llama(model))
+    tokens = torch.randint(model.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
+    assert (llama.n_layer, llama.n_head, llama.context_length) == (view.n_layer, view.n_head, view.context_length)
+    assert torch.equal(as_llama(model)(tokens).logits, model(tokens))
+    torch.testing.assert_close(llama.attention_scores(tokens), view.attention_scores(tokens), rtol=1e-4, atol=1e-5)
+    edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
+    edited = view.logits(tokens, edits=edits)
+    torch.testing.assert_close(llama.logits(tokens, edits=edits), edited, rtol=1e-4, atol=1e-5)
+    for record, expected in zip(llama.record(tokens), view.record(tokens), strict=True):
+        torch.testing.assert_close(record, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "plain"])
+def test_switches_that_no_llama_has_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UserError, match="not exportable") as refused:
+        as_llama(random_model(**VARIANTS[name]))
+    switches = {f"model.{switch}={str(value).lower()}" for switch, value in VARIANTS[name].items()}
+    assert set(departures(config(**VARIANTS[name]))) == switches
+    for switch in switches:
+        assert (switch in str(refused.value)) == (not switch.startswith("model.tie_"))
+
+
+def test_every_switch_of_the_lab_has_a_variant() -> None:
+    switches = {name for variant in VARIANTS.values() for name in variant} | {"mask"}
+    others = set("n_layer n_head d_model d_mlp context_length rope_theta norm_eps dropout".split())
+    assert ModelConfig.__dataclass_fields__.keys() - switches == others
+
+
+def export(*arguments: str, cwd: Path = Path()) -> Result:
+    return run_program("antecedent_lab/__main__.py", "export", *arguments, cwd=cwd.resolve())
+
+
+def test_an_exported_run_opens_in_transformers_and_has_a_card(run: Path) -> None:
+    assert export(f"run={run}").status == 0
+    folder = run / "export" / "hf"
+    llama = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    [checkpoint] = [torch.load(path, weights_only=True) for path in (run / "checkpoints").glob("*4.pt")]
+    torch.testing.assert_close(llama.get_output_embeddings().weight, checkpoint["model"]["token_embedding.weight"])
+    exported, text = transformers.AutoTokenizer.from_pretrained(folder), "The cat sat. It purred"
+    assert exported(text)["input_ids"] == Tokenizer.from_file(str(run / "tokenizer.json")).encode(text).ids
+    assert exported.bos_token == exported.eos_token == exported.pad_token == END
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers")
+    assert "1 layers of 2 heads" in card and "data=stories, step 4" in card and "Not probed" in card
+
+
+@pytest.mark.parametrize("argument", ["outt=a", "run=nowhere", "out=run/config.json", "out=run/config.json/new"])
+def test_an_impossible_export_is_one_line_and_writes_nothing(run: Path, argument: str) -> None:
+    before = set(run.parent.rglob("*"))
+    named = argument.replace("out=run/config.json/new", "run/config.json")  # the file that is in the way
+    assert named in export("run=run", argument, cwd=run.parent).error
+    assert before == set(run.parent.rglob("*"))
+
+
+def test_help_lists_every_setting() -> None:
+    result = export("--help")
+    assert result.status == 0
+    assert ExportSettings.__dataclass_fields__.keys() <= set(result.out.split())

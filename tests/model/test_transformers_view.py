@@ -67,7 +67,7 @@ def eager(model_type: str, tokens: Tensor) -> Any:
 
 
 @each_type
-def test_attention_maps_logits_and_the_residual_stream_equal_eager(model_type: str, tokens: Tensor) -> None:
+def test_maps_logits_and_residual_stream_equal_eager(model_type: str, tokens: Tensor) -> None:
     view, expected = make_view(model_type), eager(model_type, tokens)
     maps = view.attention_scores(tokens).softmax(-1)
     assert maps.shape == (L, 5, H, T, T) and maps.std() > 0.05
@@ -89,7 +89,7 @@ def test_the_logits_at_positions_are_rows_of_all(model_type: str, tokens: Tensor
 
 
 @each_type
-def test_an_edge_exchanged_in_one_head_moves_the_logits_from_its_query_on_only(model_type: str, tokens: Tensor) -> None:
+def test_an_exchange_moves_the_logits_from_its_query_on(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)
     edited = view.logits(tokens, edits=[exchange_links(1, 2, 6, [4], [5])])
     difference = (edited - view.logits(tokens)).abs().amax((0, 2))
@@ -97,7 +97,7 @@ def test_an_edge_exchanged_in_one_head_moves_the_logits_from_its_query_on_only(m
 
 
 @each_type
-def test_the_pass_over_the_site_alone_equals_whole_passes_with_the_same_edits(model_type: str) -> None:
+def test_the_pass_over_the_site_alone_equals_whole_passes(model_type: str) -> None:
     check_against_whole_passes(make_view(model_type), TransformersSitePass)
 
 
@@ -112,7 +112,7 @@ def counting(modules: list[Any]) -> Iterator[list[int]]:
 
 
 @each_type
-def test_an_edited_pass_runs_the_layers_from_the_edit_on_only(model_type: str, tokens: Tensor) -> None:
+def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)
     site_pass = view.site_pass(texts(), SITE)
     edit_lists = [[], [SiteEdit(2, 0, weights=cut_first)], [SiteEdit(1, 1, weights=cut_first)]]
@@ -146,7 +146,7 @@ def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> N
 
 
 @each_type
-def test_the_record_is_consistent_with_the_weights_of_the_heads(model_type: str, tokens: Tensor) -> None:
+def test_the_record_is_consistent_with_head_weights(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)
     for layer, record in enumerate(view.record(tokens)):
         torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
@@ -163,9 +163,7 @@ def test_the_record_is_consistent_with_the_weights_of_the_heads(model_type: str,
 
 
 @each_type
-def test_contributions_pulled_back_through_the_final_norm_add_up_to_a_difference_of_logits(
-    model_type: str, tokens: Tensor
-) -> None:
+def test_contributions_to_the_final_norm_add_up_to_logits(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)
     stream, unembedding = view.residual_stream(tokens)[-1], view.unembedding()
     difference = unembedding[3] - unembedding[8]

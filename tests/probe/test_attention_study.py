@@ -117,15 +117,12 @@ def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
             assert grid[layer][head] == pytest.approx(finding.head.value(name)), name
 
 
-# Instruments
-
-
 def test_undecided_sites_have_a_distance_of_exactly_zero() -> None:
     contract = of_random_weights().contract
     assert {contract[name] for name in UNDECIDED} == {0} and contract.keys() == {*LIMITS, *UNDECIDED}
 
 
-def test_a_model_that_breaks_the_contract_and_an_undecided_site_that_is_decided_are_refused() -> None:
+def test_a_model_that_breaks_the_contract_and_a_decided_instrument_are_refused() -> None:
     items = story_pairs("study")
     with pytest.raises(UserError, match="does not end in the model's logits"):
         study(ScaledLogits(story_model()), untrained_view, items, STORY_QUESTIONS, SETTINGS)
@@ -141,9 +138,6 @@ def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves
     [finding] = studied(planted("coreference"), items).findings
     # Of words that both halves have, a control task can be learned in part; of unknown words it would be 0.5.
     assert 0.3 < finding.head.value("selectivity") < 0.45
-
-
-# Heads that share the work, made by hand
 
 
 def many_nouns(part: str) -> list[Any]:
@@ -199,7 +193,7 @@ def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", ["previous", "induction"])
-def test_a_head_of_another_known_type_gets_no_claim(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_head_of_another_type_gets_no_claim(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(attention_study, "head_types", lambda *_: {kind: np.array([[0.1, 0.1, 0.9]])})
     finding = nouns_studied([2])
     assert (finding.verdict, finding.level) == ("not established", "E0")

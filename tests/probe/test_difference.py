@@ -70,9 +70,7 @@ def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change(model: T
     assert {(change.difference.value, change.p) for change in compared(model, rounded)} == {(0, 1)}
 
 
-def test_of_many_heads_only_candidates_of_either_model_are_edited(
-    model: Transformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_heads_only_candidates_are_edited(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HEADS", 1)
     monkeypatch.setattr(module, "MAX_CANDIDATES", 1)
     removed = without_head(model, PLACE)

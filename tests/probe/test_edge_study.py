@@ -60,7 +60,7 @@ def test_a_head_that_writes_the_other_gender_is_not_supported() -> None:
     assert (finding.verdict, finding.level) == (UNKNOWN_TO_MODEL, "E0") and finding.head.value("follows") < 0.1
 
 
-def test_heads_that_share_the_work_are_a_set_and_are_judged_as_one_where_no_single_head_is_enough() -> None:
+def test_heads_that_share_the_work_are_a_set_and_judged_as_one_if_they_must() -> None:
     finding = planted(1.5, 0.0, 1.5)
     assert finding.set is not None and set(finding.set.heads) == {Head(0, 0), Head(0, 2)}
     assert finding.set.value("swap") == pytest.approx(1.0, abs=1e-3)
@@ -103,9 +103,6 @@ def test_a_model_with_the_same_margin_in_every_text_is_not_known(model: Transfor
     assert finding.head.value("follows") == 0.5 and np.isnan(finding.head.value("swap"))
 
 
-# Many heads
-
-
 def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
     gains = [0.1] * (edge_study.EDIT_ALL + 1)
     gains[17], gains[9] = 5.0, 8.0
@@ -131,13 +128,10 @@ def test_the_edited_heads_are_chosen_on_dev_alone() -> None:
         assert {Head(*place) for place in np.argwhere(np.isfinite(finding.grids["p"])).tolist()} == set(candidates)
 
 
-def test_a_model_whose_direct_effects_are_unknown_has_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_direct_effects_there_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     model = copying_model([1.0] * (edge_study.EDIT_ALL + 1))
     monkeypatch.setattr(model, "final_norm_pullback", lambda *_: None)
     assert str(studied(model)).endswith("the direct effects of the heads are not known for this kind of model")
-
-
-# Too few passages
 
 
 def test_too_few_passages_are_a_sentence_with_the_counts() -> None:

@@ -50,7 +50,7 @@ def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> He
 
 
 @each_variant
-def test_each_margin_is_that_of_the_text_alone_with_the_edit_by_hand(switches: dict[str, object]) -> None:
+def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, object]) -> None:
     view, items = pair_view(**switches), random_pairs()
     margins = measure_margins(view, items, [[PLACE], [Head(1, 0)]], WHOLE, tokens_per_batch=60)
     for i, pair in enumerate(items.pairs):
@@ -107,9 +107,6 @@ def test_the_direct_effects_of_heads_add_up_to_the_decision() -> None:
     assert effects.sum((1, 2)) == pytest.approx(np.abs(sites.clean.mean(axis=1)), abs=1e-5)
 
 
-# Shares
-
-
 def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     """Head 0 writes GAIN x (weight on the antecedent - weight on the other one) into the difference of the verbs."""
     items = noun_pairs()
@@ -155,9 +152,6 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out(changes: dict[str, 
     first, second = items.pairs[0].cells
     for cells in ((first, replace(second, **changes)), (replace(first, **changes), second)):  # type: ignore[arg-type]
         assert not replace(items.pairs[0], cells=cells).is_comparable
-
-
-# Which heads
 
 
 def grown_of(view: TransformerView, items: Items) -> list[tuple[Head, float]]:

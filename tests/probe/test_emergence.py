@@ -92,7 +92,7 @@ def run_settings(n_sequences: int = 16, **changes: Any) -> Any:
     return SimpleNamespace(run=run, model=config(**{"d_model": 18, "context_length": 64} | changes))
 
 
-def test_a_training_probe_reads_every_question_and_draws_only_at_evaluations(corpus: Corpus) -> None:
+def test_a_training_probe_reads_every_question_and_draws_at_evaluations(corpus: Corpus) -> None:
     settings = run_settings()
     probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
     assert probe is not None

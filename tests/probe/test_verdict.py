@@ -1,17 +1,31 @@
-"""The verdict follows from the bars, row by row, and the claim from both; its limits are named."""
+"""The verdict follows from the bars, row by row, and the claim from both; questions do not overlap."""
 
 import re
+from collections import Counter, defaultdict
 from dataclasses import replace
+from string import Formatter
 from typing import Any
 
 import numpy as np
 import pytest
 
+from data.passages import CLASSES
 from probe.claim import asked, claim_of, limits_of
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, Question, in_words_of, question_of_file
-from probe.results import Estimate, Finding, Head, Tested, TestedModel
+from probe.questions import (
+    EMPTY,
+    LEVELS,
+    PASSAGE_QUESTIONS,
+    QUESTIONS,
+    STORY_QUESTIONS,
+    UNDECIDED,
+    Question,
+    in_words_of,
+    question_of_file,
+)
+from probe.results import MEASURES, Estimate, Finding, Head, Tested, TestedModel
 from probe.verdict import exclusions_of, judged, level_over_seeds
 from tests.blank import blank
+from tests.probe.factories import CONFIG, EVERY, story_pairs
 
 LINK = QUESTIONS["number"]
 EDGE = PASSAGE_QUESTIONS["gender"]
@@ -40,7 +54,7 @@ def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: s
 
 
 @pytest.mark.parametrize(("name", "change"), [(name, change) for name in MISSES for change in MISSES[name]], ids=str)
-def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[str, Estimate]) -> None:
+def test_a_value_at_its_bar_misses_it_alone(name: str, change: dict[str, Estimate]) -> None:
     found = judge(STRONG | change)
     assert found.verdict == ("not established" if name == "pronoun_flip" else "suggestive")
     assert [criterion.name for criterion in found.criteria if not criterion.passed] == [name]
@@ -50,7 +64,7 @@ def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[
 @pytest.mark.parametrize(
     ("n_missed", "verdict"), [(0, "supported"), (1, "suggestive"), (3, "suggestive"), (4, "not established")]
 )
-def test_all_criteria_support_a_head_and_the_first_and_another_are_suggestive(n_missed: int, verdict: str) -> None:
+def test_all_criteria_support_a_head_and_two_are_suggestive(n_missed: int, verdict: str) -> None:
     values = STRONG.copy()
     for ways in list(MISSES.values())[len(MISSES) - n_missed :]:
         values |= ways[0]
@@ -71,9 +85,7 @@ def test_all_criteria_support_a_head_and_the_first_and_another_are_suggestive(n_
         ({"previous": 0.5}, (2.0, -0.1), 2),
     ],
 )
-def test_another_head_type_or_contradicting_values_exclude_any_claim(
-    types: dict[str, float], contrasts: tuple[float, float], n: int
-) -> None:
+def test_another_head_type_excludes_any_claim(types: dict[str, float], contrasts: tuple[float, float], n: int) -> None:
     exclusions = exclusions_of(LINK, types, *contrasts)
     found = judge(STRONG, LINK, *exclusions)
     assert (len(exclusions), found.reasons) == (n, exclusions)
@@ -94,7 +106,7 @@ NAN = Estimate(np.nan, np.nan, np.nan)
 
 @pytest.mark.parametrize("values", [{}, dict.fromkeys(STRONG, NAN)], ids=["missing", "nan"])
 @pytest.mark.parametrize("question", [LINK, EDGE], ids=["attention", "edge"])
-def test_missing_values_and_nan_pass_nothing(values: dict[str, Estimate], question: Question) -> None:
+def test_missing_values_pass_nothing(values: dict[str, Estimate], question: Question) -> None:
     found = judge(values, question)
     assert found.verdict in ("not established", "the model does not know") and found.level == "E0"
     assert {criterion.outcome for criterion in found.criteria} == {"not measured"}
@@ -130,14 +142,12 @@ def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
         ("E3", "supported", [{}]),
     ],
 )  # fmt: skip
-def test_a_decision_has_the_last_level_with_all_criteria_met(level: str, verdict: str, misses: list[Any]) -> None:
+def test_a_decision_has_the_last_level_that_is_met(level: str, verdict: str, misses: list[Any]) -> None:
     for change in misses:
         found = judge(DECIDES | change, EDGE)
         assert (found.level, found.verdict) == (level, verdict), change
         assert sum(not criterion.passed for criterion in found.criteria) == bool(change)
 
-
-# Training seeds
 
 COMPLETE = {
     "attention": STRONG | {"restored": Estimate(0.8), "ov_auc": Estimate(0.8, 0.7, 0.9)},
@@ -177,8 +187,6 @@ def test_reasons_and_claims_of_an_own_question_have_its_own_words() -> None:
     level = "the head follows the pronoun on held-out items"
     assert in_words_of(own.link, level) == "the head follows the verb on held-out items"
 
-
-# Claims
 
 MODEL = TestedModel("runs/a", 1200, "stories", {})
 ACCURACY = {"accuracy": Estimate(0.9876, 0.961, 1.0)}
@@ -257,7 +265,7 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
         ("resampling shows none", {}, {"accuracy": Estimate(1.0, 1.0, 1.0)}),
     ],
 )
-def test_a_limit_is_named_only_where_it_holds(words: str, shape: dict[str, Any], accuracy: dict[str, Estimate]) -> None:
+def test_a_limit_is_named_where_it_holds(words: str, shape: dict[str, Any], accuracy: dict[str, Estimate]) -> None:
     assert words in " ".join(limits_of(link(STRONG | accuracy), replace(MODEL, shape=shape)))
     assert words not in " ".join(limits_of(link(STRONG), MODEL))
 
@@ -292,3 +300,41 @@ def test_only_a_supported_head_is_said_to_link_a_pronoun_to_a_person(
     if verdict != "supported":
         sentences = " ".join([claim, asked(finding), *finding.head.reasons, *limits_of(finding, MODEL)])
         assert not re.search(r"\blinks?\b|antecedent", sentences), sentences
+
+
+ALL = (*QUESTIONS.values(), EMPTY)
+
+
+def test_no_name_is_there_twice() -> None:
+    assert max(Counter([*(question.name for question in ALL), *UNDECIDED]).values()) == 1
+    assert set(PASSAGE_QUESTIONS) == set(CLASSES)
+
+
+@pytest.mark.parametrize("question", ALL, ids=lambda question: question.name)
+def test_every_bar_and_its_reason_name_measures(question: Question) -> None:
+    names = {*MEASURES, "t_lead"}
+    bars = {f"{bar.key}_bar" for bar in question.bars}
+    known = bars | {name + end for name in names for end in ("", "_low", "_high")}
+    for bar in question.bars:
+        assert bar.measure in names and bar.level in (*LEVELS[question.outcome], "")
+        assert {field for _, field, *_ in Formatter().parse(bar.reason) if field} <= known
+    first_bars = {bar.criterion: bar for bar in reversed(question.bars)}
+    assert all(first_bars[name].reason for name in question.criteria)
+    assert set(question.suggestive) <= set(question.criteria)
+
+
+def test_the_full_mix_has_items_for_every_question_and_the_default_mix_for_three() -> None:
+    stories = [question.name for question in STORY_QUESTIONS]
+    assert all(story_pairs("test", EVERY).parts(name) for name in (*stories, *UNDECIDED, EMPTY.name))
+    names = [question.name for question in STORY_QUESTIONS if story_pairs("test", CONFIG).parts(question.name)]
+    assert names == ["number", "gender", "later_cue"]
+
+
+@pytest.mark.parametrize("config", [CONFIG, EVERY], ids=["default", "full"])
+def test_the_undecided_questions_are_those_whose_texts_differ_only_later(config) -> None:  # noqa: ANN001
+    is_alike = defaultdict(set)
+    for pair in story_pairs("test", config).pairs:
+        first, second = (cell.tokens[: cell.query + 1] for cell in pair.cells)
+        is_alike[pair.question].add(first == second)
+    assert {name for name, values in is_alike.items() if name != EMPTY.name and True in values} == set(UNDECIDED)
+    assert all(is_alike[name] == {True} for name in UNDECIDED)

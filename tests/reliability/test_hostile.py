@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_the_terminal(folder: Path) -> None:
+def test_a_hostile_sentence_adds_nothing_active_to_page_and_terminal(folder: Path) -> None:
     page = folder / "bpe" / "probe" / "report.html"
     assert run_program("eval.py", "run=bpe", 'text="The cat sat. It"', "cache_dir=cache", cwd=folder).status == 0
     expected = active(page.read_text())
@@ -69,7 +69,7 @@ def test_a_hostile_sentence_adds_nothing_active_to_the_page_and_no_control_to_th
         assert active(page.read_text()) == expected  # after each text, since the page keeps only the newest
 
 
-def test_a_run_with_a_hostile_name_is_read_and_its_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_hostile_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
     for name in ("a\x1b[31mb", "\u202e<script>", "a, b"):
         shutil.copytree(folder / "characters", tmp_path / name)
         result = run_program("eval.py", f"run={tmp_path / name}", f"cache_dir={folder / 'cache'}", cwd=folder)

@@ -17,8 +17,6 @@ from data.typed_json import to_json
 from tests.program import run_program
 from training.checkpoint import load_checkpoint, read_manifest
 
-# Checkpoints
-
 
 class Call:
     """Becomes a call of `function` when it is unpickled."""
@@ -64,7 +62,7 @@ def replace_newest_checkpoint(run: Path, content: bytes, **entry: Any) -> None:
 
 
 @pytest.mark.parametrize("name", gadgets(Path()))
-def test_a_checkpoint_with_code_executes_nothing(name: str, run: Path, cache: str, tmp_path: Path) -> None:
+def test_a_checkpoint_executes_nothing(name: str, run: Path, cache: str, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     content = gadgets(mark)[name]
     with suppress(Exception):
@@ -81,7 +79,7 @@ def test_a_checkpoint_with_code_executes_nothing(name: str, run: Path, cache: st
 
 
 @pytest.mark.parametrize("file", ["../../outside.pt", "/tmp/outside.pt", "step_\0.pt", 3, None])
-def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(file: Any, run: Path, cache: str) -> None:
+def test_a_manifest_with_a_file_outside_is_refused(file: Any, run: Path, cache: str) -> None:
     content = torch_file(load_checkpoint(run / "checkpoints"))
     (run.parent / "outside.pt").write_bytes(content)
     replace_newest_checkpoint(run, content, file=file)

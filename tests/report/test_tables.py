@@ -1,22 +1,40 @@
-"""report/tables.py: numbers, tables, lines and files of the results."""
+"""What is shown of results: tables, lines, files, pictures for TensorBoard, and the content of the page."""
 
 import csv
 import io
-import json
 import math
 import re
-from dataclasses import replace
+import shlex
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from data.pairs import Cell, Items, Pair
-from probe.attention import HeadRows, HeadScores
-from probe.results import Change, Estimate, Head
-from report import tables
-from report.tables import finding_tables, heads_csv, items_jsonl, number, sentence_lines, summary_lines
+from data.config import TokenizerKind
+from data.errors import UserError
+from model.config import Mask
+from probe.config import ProbeConfig
+from probe.opened_model import OpenedModel, OpenedRun
+from probe.results import Change, Estimate, Head, Shown
+from probe.seeds import over_seeds
+from report import live, tables
+from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
+from report.live import LiveModel, check_live, live_content
+from report.reproduce import reproducing_commands
+from report.sweep_tables import comparison_markdown, seeds_markdown
+from report.tables import finding_tables, heads_csv, number, sentence_lines, summary_lines
+from report.tensorboard import ROW, head_map, score_colour
 from tests.blank import blank
+from tests.data.small_corpora import text_config
+from tests.probe.sweep_runs import finding as sweep_finding
+from tests.probe.sweep_runs import five_runs, sweep_run, two_variants
+from tests.report import sample
 from tests.report.sample import finding, results, tokenized
+from training.metrics import Metrics
+from training.settings import compose_settings, flatten
+from training.weight_history import WeightHistory
 
 NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
 
@@ -82,23 +100,14 @@ def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)
 
 
-def test_the_files_have_every_head_and_every_tested_text() -> None:
+def test_the_table_of_heads_has_every_measure_of_every_head() -> None:
     rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER)))))
     assert len(rows) == 4 * 8 and rows[0].keys() == {"question", "measure", "layer", "head", "value"}
-    of_head = {row["measure"]: row["value"] for row in rows if (row["layer"], row["head"]) == ("0", "1")}
-    assert of_head["accuracy"] == "0.9989"
-    cells = (Cell((9, 1, 2, 3), 3, ((1,),), ((2,),)), Cell((9, 1, 2, 4), 3, ((2,),), ((1,),)))
-    pairs = [Pair("number", part, cells, ("a b it", "a b they"), 0, ("f", "a", "b"), order)
-             for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
-    values = np.arange(16.0).reshape(8, 1, 2) + 1
-    scores = HeadScores(Items(pairs), HeadRows(*[values] * 4))
-    records = [json.loads(line) for line in items_jsonl(scores, [NUMBER]).splitlines()]
-    assert [record["text"] for record in records] == ["a b it", "a b they"] * 2
-    assert [record["log_ratio"] for record in records] == values[4:, 0, records[0]["head"]].tolist()
+    assert {"question": "number", "measure": "accuracy", "layer": "0", "head": "1", "value": "0.9989"} in rows
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
-def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effects: dict | None) -> None:
+def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None) -> None:
     weights = np.zeros((3, 4, 7, 7))
     weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
     lines = sentence_lines(tokenized("fox saw the fox . it"), weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
@@ -108,3 +117,138 @@ def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effec
     assert [head[0] for head in heads] == (names if effects is None else [*names[:1:-1], "L0H0"])
     chosen = " ".join(heads[names.index("L0H0") if effects is None else -1])
     assert re.fullmatch(r"L0H0( 0\.00)? fox 0.75 \| fox 0.50 fox 0.25 saw 0.12 ← chosen for number", chosen)
+
+
+def test_the_tables_over_seeds_show_heads_sets_and_warnings() -> None:
+    text = " ".join(seeds_markdown(over_seeds(five_runs(), ["resumed"])).split())
+    assert "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
+    assert "L1H1 E4, L0H2 E4, L1H0 E4, L0H1 E4, L1H2 E4" in text and "note: resumed" in text
+    edge = sweep_finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
+    assert "L0H1+L1H2 E3" in seeds_markdown(over_seeds([sweep_run(1, [edge])]))
+
+
+def test_the_table_of_variants_has_a_star_for_each_significant_difference() -> None:
+    results = two_variants()
+    text = comparison_markdown(results)
+    standard, tied = [line for line in text.splitlines() if line.startswith(("| standard", "| tie"))]
+    assert standard.count("*") == 0 and tied.count("*") == 1
+    assert standard.count("|") == tied.count("|") == len(results.variants[0].values) + 4
+
+
+def test_the_head_map_has_in_each_box_the_colour_of_its_score_white_at_chance() -> None:
+    white, blue, orange = (255, 255, 255), (0, 114, 178), (213, 94, 0)
+    assert [score_colour(score, 0.5, 1.0) for score in (0.5, 1.0, 2.0, 0.0)] == [white, blue, blue, orange]
+    scores = np.array([[0.9, 1.0, 0.0], [0.75, 0.25, 0.6]])
+    image = head_map(scores, "accuracy", 0.5, 1.0)
+    assert image.dtype == np.uint8 and image.shape[0] == 4 * ROW
+    for layer, row in enumerate(scores):
+        upper_edge = {tuple(colour) for colour in image[ROW * (layer + 2) + 1].tolist()}
+        assert upper_edge == {white, *(score_colour(score, 0.5, 1.0) for score in row)}
+
+
+RUN, HISTORY = sample.opened_run()
+TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.file, vocab_size=10, tokenizer_path="tokenizer.json")
+
+
+def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
+    model = live_content(run, *arguments).model
+    assert model is not None
+    return model
+
+
+def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
+    small = [replace(sample.content().sentences[0], weights="x")]
+    big = [replace(small[0], weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2
+    omissions: list[str] = []
+    assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
+
+
+def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
+    metrics = sample.metrics()
+    content = training_content(metrics)
+    assert content["steps"] == sample.STEPS and content["loss"]["floor"] == [1.06] * 3
+    accuracy, contrast, resolved = content["charts"]["number"]
+    assert accuracy["heads"] == [point.questions["number"].grids["accuracy"] for point in metrics.probe]
+    assert (accuracy["low"], accuracy["high"], contrast["low"]) == (0, 1, None)
+    assert accuracy["lines"][0]["values"] == [0.65] * len(sample.STEPS)
+    assert resolved["heads"] is None and resolved["lines"][0]["values"][0] == pytest.approx(-6, abs=0.01)
+    incomplete = [metrics.probe[0], replace(metrics.probe[1], questions={})]
+    assert training_content(replace(metrics, probe=incomplete))["charts"] == {}
+    assert training_content(Metrics([], [], [])) is None
+
+
+def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
+    text = "One sunny day, the cat sat near the buses. It"
+    shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
+    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
+    content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
+    assert content.notes == ["A note.", "A warning."]
+    median = next(sentence for sentence in content.sentences if sentence.group == "median-number")
+    words = [median.words[place] for place in (*median.query, *median.antecedents, *median.distractors)]
+    assert words == ["It", "cat", "buses"] and content.groups["median-number"].question == "number"
+    assert content.findings[0].sentences == [*(f"number-{i}" for i in range(1, 5)), "median-number-1"]
+    assert content.sentences[0].id == "yours-1"
+    untested = page_content(RUN, None, Metrics([], [], []), None)
+    assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
+
+
+def test_the_live_model_begins_with_what_was_tested() -> None:
+    passage = sample.finding("next_pronoun_gender")
+    model = live_model(RUN, sample.results(passage), None, None, [])
+    assert (model.text, model.pair) == (passage.examples[0].text, ["she", "he"])
+    median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
+    own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
+    model = live_model(RUN, sample.results(own_finding), None, None, [])
+    assert (model.text, model.pair) == ("The cat sat. It", [])
+
+
+@pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
+def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
+    run = replace(RUN, settings=replace(RUN.settings, data=data))
+    own_finding = replace(sample.finding("number"), file="own.jsonl")
+    train, probe = reproducing_commands(run, sample.results(own_finding, settings=ProbeConfig(n_untrained=2)))
+    python, program, *arguments = shlex.split(train)
+    assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
+    assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]
+
+
+ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fields(OpenedModel)})
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
+        (replace(RUN, shape={**RUN.shape, "mask": Mask.none}), "model.mask=none"),
+        (replace(RUN, settings=replace(RUN.settings, data=TEXT_DATA)), "tokenizer"),
+        (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_model_that_the_page_cannot_run_has_a_reason(model: OpenedModel, reason: str) -> None:
+    for wanted in (None, True):
+        content = live_content(model, None, None, wanted, [])
+        assert content.model is None and reason in content.reason
+    with pytest.raises(UserError, match=f"^live=true: .*{reason}"):
+        check_live(model, True)
+    check_live(model, None)
+
+
+def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
+    model = live_model(RUN, None, history, None, [])
+    assert model.type == "float32" and model.earlier == HISTORY
+    assert live_content(RUN, None, None, False, []) == live.Live(None, "")
+    monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
+    monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)
+    assert "live=true writes it" in live_content(RUN, None, None, None, []).reason
+    assert live_model(RUN, None, None, True, []).type == "float16"
+
+
+def test_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
+    steps = [0, 5, 11, 22, 44, 88, 175, 350, 700, 1050]  # of the default run
+    history = WeightHistory(steps, ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * len(steps))
+    omissions: list[str] = []
+    earlier = live_model(replace(RUN, step=1400), None, history, None, omissions).earlier
+    assert earlier.steps == [0, 22, 44, 88, 175, 350, 700, 1050] and len(earlier.data) == 8
+    assert omissions[0].startswith("the weights at 2 of 10 steps")

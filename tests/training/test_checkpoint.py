@@ -1,4 +1,4 @@
-"""Checkpoints and sets of files survive crashes, damage and full disks."""
+"""Checkpoints, sets of files and run directories survive crashes, damage, full disks and other processes."""
 
 import os
 import random
@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
-from training.files import write_files
+from training.files import is_locked, lock, write_files
+from training.run_dir import create_run, find_run, find_runs
 
 FILES = {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
 
@@ -88,7 +89,7 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_from(folder: Path, call: int) -> None:
+def test_a_kill_at_any_operation_of_a_save_leaves_a_checkpoint(folder: Path, call: int) -> None:
     status = in_child(exit_at(call, lambda: save(folder, 3)))
     assert status == (0 if call == 11 else status) and (call != 2 or status == 99)  # all operations were tried
     state = load_checkpoint(folder)
@@ -100,7 +101,7 @@ def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_fr
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_every_bit_flip_in_a_checkpoint_is_detected_and_the_one_before_is_used(
+def test_a_bit_flip_is_detected_and_the_checkpoint_before_used(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "step_00000002.pt"
@@ -137,7 +138,7 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
 
 
 @pytest.mark.parametrize("call", range(1, 17))
-def test_after_a_kill_a_set_of_files_is_old_or_new_or_has_no_marker(tmp_path: Path, call: int) -> None:
+def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, call: int) -> None:
     write_files(tmp_path, {name: "old" for name in FILES}, "marker.json")
     status = in_child(exit_at(call, lambda: write_files(tmp_path, FILES, "marker.json")))
     contents = {name: (tmp_path / name).read_text() if (tmp_path / name).exists() else None for name in FILES}
@@ -147,3 +148,61 @@ def test_after_a_kill_a_set_of_files_is_old_or_new_or_has_no_marker(tmp_path: Pa
         assert set(contents.values()) == {"old"}
     write_files(tmp_path, FILES, "marker.json")
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "sub", "marker.json"}
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_runs_without_a_name_get_directories_of_their_own() -> None:
+    runs = [create_run(None) for _ in range(8)]
+    for _, run_lock in runs:
+        run_lock.close()
+    paths = {path for path, _ in runs}
+    assert len(paths) == 8 and all(path.parent == Path("runs") and path.is_dir() for path in paths)
+
+
+def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
+    run_lock = lock(tmp_path)
+    for start in (lambda: lock(tmp_path), lambda: create_run(str(tmp_path))):
+        with pytest.raises(BlockingIOError, match="another process"):
+            start()
+    assert is_locked(tmp_path)
+    run_lock.close()
+    assert not is_locked(tmp_path)
+    create_run(str(tmp_path))[1].close()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError) as error:
+        lock(tmp_path / "run")
+    assert str(error.value.filename).endswith(".lock") and (tmp_path / "mine").read_text() == "mine"
+
+
+def add_run(path: str) -> Path:
+    run = Path(path)
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    (run / "checkpoints" / "manifest.json").write_text("{}")
+    return run
+
+
+@pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
+def test_the_newest_run_with_a_checkpoint_is_found_in_sweeps_too(newest: str) -> None:
+    for age, path in enumerate(["runs/a", newest]):
+        os.utime(add_run(path) / "checkpoints" / "manifest.json", (1000 + age, 1000 + age))
+    (add_run("runs/c") / "checkpoints" / "manifest.json").unlink()
+    assert find_run(None) == Path(newest)
+
+
+def test_a_missing_run_is_an_error_and_runs_of_a_sweep_come_in_order() -> None:
+    Path("empty").mkdir()
+    for run in (None, "nowhere", "empty"):
+        with pytest.raises(FileNotFoundError):
+            find_run(run)
+    runs = [add_run(f"sweep/{name}") for name in ("0", "2", "10")]
+    assert find_runs("sweep") == runs

@@ -29,7 +29,7 @@ def events_of(run: Path) -> EventAccumulator:
 
 # (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
 @pytest.mark.parametrize("parts", [[(-1, 8), (4, 10), (6, 12)], [(-1, 3), (-1, 2)]])
-def test_each_step_is_in_metrics_and_tensorboard_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
+def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
     for resumed_step, end in parts:
         record_steps(tmp_path, resumed_step, range(resumed_step + 1, end))
         with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -39,7 +39,7 @@ def test_each_step_is_in_metrics_and_tensorboard_once_after_kills(parts: list[tu
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
 
 
-def test_numbers_that_are_not_finite_are_null_in_metrics_and_no_point_in_tensorboard(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_null_and_no_point_in_tensorboard(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.record(1, "train", {"loss": float("nan"), "norms": [1.0, float("inf")], "rate": 0.5})
     log.close()
@@ -59,8 +59,6 @@ def test_images_and_texts_are_shown(tmp_path: Path) -> None:
     (text,) = events.Tensors("sample/text_summary")
     assert text.tensor_proto.string_val[0].decode() == "    # no heading\n    <script>"
 
-
-# Typed records
 
 RECORDS = [
     {"step": 0, "split": "probe", "head_types": {"first": 0.1},
@@ -97,13 +95,11 @@ def test_every_record_is_read_by_its_split_and_question(tmp_path: Path) -> None:
         ('{"step": 20, "split": "train", "loss": 2.0}\n', "no field gradient_norm"),
     ],
 )
-def test_a_damaged_record_is_an_error_that_names_the_problem(text: str, message: str, tmp_path: Path) -> None:
+def test_a_damaged_record_names_the_problem(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(text)
     with pytest.raises(UserError, match=f"metrics.jsonl: {message}"):
         load_metrics(tmp_path)
 
-
-# Weights
 
 MODEL = random_model()
 N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())

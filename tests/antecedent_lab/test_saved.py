@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from antecedent_lab import saved
 from antecedent_lab.api import open_model
 from antecedent_lab.opened import load_resumes
-from antecedent_lab.progress import stages, time_left
+from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
 from antecedent_lab.sources import check_items, source_of
 from antecedent_lab.sweeps import differing_settings
@@ -153,14 +152,6 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused(letters: O
         check_items(letters, items_of(replace(CELL, foils=(99,))))
 
 
-def test_english_text_is_cut_into_documents_and_asked_about_its_pronouns(tmp_path: Path) -> None:
-    (tmp_path / "a b.txt").write_text("Lily met Tom. She ran home.\n" * 3)
-    letters = word_model(["Lily met Tom . She He ran home"])
-    source = source_of(letters, ProbeConfig(), "", path=str(tmp_path / "a b.txt"))
-    assert source.name == "a b" and [text for _, text in source.documents][0].startswith("Lily met Tom.")
-    assert {question.outcome for question in source.questions} == {"edge"}
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "questions").glob("*.jsonl")), ids=lambda path: path.stem)
 def test_an_example_question_has_enough_blocks_and_right_links(path: Path) -> None:
     own = load_question(path)
@@ -235,9 +226,3 @@ class Stream(io.StringIO):
 
     def flush(self) -> None:
         self.seen = self.getvalue()
-
-
-def test_the_time_left_is_known_after_a_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 130.0)
-    assert time_left(100.0, 0.0) == ""
-    assert time_left(100.0, 0.25) == ", about 2 min left" and time_left(100.0, 0.5) == ", about 30 s left"

@@ -1,7 +1,6 @@
 """Words are aligned with the tokens of every tokenizer, and links become pairs in these tokens."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -69,38 +68,25 @@ def texts() -> list[str]:
     return [story.text for story in generate_split(CONFIG, "train")]
 
 
-def llama_tokenizer(*, mistral: bool = False) -> Tokenizer:
-    """Returns a tokenizer in the layout of Llama 2: spaces are marks before words, put in by the normalizer.
-
-    In the layout of Mistral the pre-tokenizer puts them in.
-    """
+def llama_tokenizer() -> Tokenizer:
+    """Return a tokenizer in the layout of Llama 2: spaces are marks before words, put in by the normalizer."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
     special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=756, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts(), trainer)
-    if mistral:
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    else:
-        tokenizer.pre_tokenizer = None
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
-
-
-SUBWORDS: dict[str, Callable[[], Tokenizer]] = {
-    "GPT-2": lambda: bpe_tokenizer(texts(), 900),
-    "Llama": llama_tokenizer,
-    "Mistral": lambda: llama_tokenizer(mistral=True),
-}
 
 
 Linked = tuple[Tokenizer, list[tuple[str, Link, Cell]]]  # the text and the link of each cell
 
 
-@pytest.fixture(scope="module", params=list(SUBWORDS))
+@pytest.fixture(scope="module", params=["GPT-2", "Llama"])
 def subwords(request: pytest.FixtureRequest) -> Linked:
-    tokenizer = SUBWORDS[request.param]()
+    tokenizer = llama_tokenizer() if request.param == "Llama" else bpe_tokenizer(texts(), 900)
     return tokenizer, with_links(story_rows(), link_pairs(story_rows(), tokenizer, 0, names_of))
 
 

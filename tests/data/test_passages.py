@@ -43,12 +43,8 @@ def only(text: str, question: str = "gender") -> Passage:
     return passage
 
 
-def one_token(word: str) -> int:
-    return 1
-
-
 def twin_of(passage: Passage) -> Twin | None:
-    replacements = Counterparts([passage], one_token, seed=0).of(passage)
+    replacements = Counterparts([passage], lambda name: 1, seed=0).of(passage)
     return None if replacements is None else make_twin(passage, replacements)
 
 
@@ -101,9 +97,7 @@ def test_a_pronoun_of_unclear_form_is_none(text: str) -> None:
 
 
 def test_no_word_of_the_lexicon_has_two_classes() -> None:
-    assert not FEMININE_NAMES & MASCULINE_NAMES
-    assert not FEMININE_NOUNS & MASCULINE_NOUNS
-    assert not SINGULARS & set(PLURALS)
+    assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS or SINGULARS & set(PLURALS))
     assert len(PLURALS) == len(SINGULARS)
 
 
@@ -111,37 +105,26 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "text", "expected"),  # of the last passage: text, mentions of each class, earlier pronouns, meant
+    ("question", "text", "expected"),  # of the last passage: start of its text, mentions of each class, pronouns, meant
     [
-        ("gender", "Lily went to the park. She was happy.", ("Lily went to the park. ", "Lily", "", "", 0)),
+        ("gender", "Lily went to the park. She was happy.", ("Lily went", "Lily", "", "", 0)),
         # The persons of the sentence before are not in the longest run with two.
-        (
-            "gender",
-            "Anna came. It was late. Lily met Tom in the park. Tom waved. She ran home.",
-            ("It was late. Lily met Tom in the park. Tom waved. ", "Lily", "Tom Tom", "", 0),
-        ),
+        ("gender", "Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", "", 0)),
         # A passage without earlier pronouns is preferred, also one with one person of the author's class.
-        ("gender", "Tom said he was here. Tom met Lily. She ran home.", ("Tom met Lily. ", "Lily", "Tom", "", 0)),
-        ("gender", "Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang. ", "Lily", "", "", 0)),
-        (
-            "gender",
-            "Lily met Tom. He waved. Tom sang. She ran home.",
-            ("Lily met Tom. He waved. Tom sang. ", "Lily", "Tom Tom", "He", 0),
-        ),
-        ("gender", "Lily met Tom. She ran and she sang and he waved.", ("Lily met Tom. ", "Lily", "Tom", "", 0)),
-        (
-            "number",
-            "A big dog lay near the kites. They fell down.",
-            ("A big dog lay near the kites. ", "dog", "kites", "", 1),
-        ),
+        ("gender", "Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", "", 0)),
+        ("gender", "Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", "", 0)),
+        ("gender", "Lily met Tom. He waved. Tom sang. She ran home.", ("Lily met", "Lily", "Tom Tom", "He", 0)),
+        ("gender", "Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", "", 0)),
+        ("number", "A big dog lay near the kites. They fell down.", ("A big", "dog", "kites", "", 1)),
     ],
 )
 def test_a_passage_is_the_best_run_of_sentences(question: str, text: str, expected: tuple) -> None:
     passage = passages(text, question)[-1]
     groups = [words_at(passage.text, group) for group in (*passage.mentions, passage.pronouns)]
-    assert (passage.text, *groups, passage.meant) == expected
+    assert (*groups, passage.meant) == expected[1:] and passage.text.startswith(expected[0])
     assert passage.has_two == all(passage.entities) == all(groups[:2])
-    assert passage.forms[passage.meant] == text[text.rindex(passage.text) + len(passage.text) :].split()[0]
+    before, _, after = text.rpartition(passage.text)
+    assert before + passage.text + after == text and passage.forms[passage.meant] == after.split()[0]
 
 
 @pytest.mark.parametrize(
@@ -200,11 +183,7 @@ def test_the_subject_is_first_in_the_last_sentence_with_a_person(text: str, subj
         ("gender", "The goddess came. She ran.", None),
         ("gender", "Sir Hill came. He ran.", None),
         # Earlier pronouns change their gender.
-        (
-            "gender",
-            "Lily met Tom. He waved to her, and he hurt himself. Then she ran home.",
-            "Tom met Lily. She waved to him, and she hurt herself. Then ",
-        ),
+        ("gender", "Lily met Tom. He hurt her and himself. So she ran.", "Tom met Lily. She hurt him and herself. So "),
         # A thing becomes several with the article that fits, unless its number shows elsewhere or there is no article.
         ("number", "There lay a dog. It had a hat.", "There lay some dogs. "),
         ("number", "A big dog lay near the kites. They fell down.", "Some big dogs lay near the kite. "),
@@ -225,19 +204,19 @@ def test_names_with_different_numbers_of_tokens_get_others_with_as_many() -> Non
     passage = only("Elizabeth met Tom in the park. She ran home.")
     replacements = Counterparts([passage], len, seed=0).of(passage)
     assert replacements is not None
-    man = replacements["Elizabeth"]
-    woman = replacements["Tom"]
-    assert man in MASCULINE_NAMES and len(man) == len("Elizabeth")
-    assert woman in FEMININE_NAMES and len(woman) == len("Tom")
+    for name, others in (("Elizabeth", MASCULINE_NAMES), ("Tom", FEMININE_NAMES)):
+        assert replacements[name] in others and len(replacements[name]) == len(name)
 
 
 def test_a_name_is_replaced_by_a_name_that_is_frequent_in_the_text() -> None:
     lily = only("Lily came. She ran home.")
-    men = [only(f"{name} came. He ran home.") for name in ("Owen", "Jack") for _ in range(MIN_NAME_COUNT)]
+    men = [only("Owen came. He ran home."), only("Jack came. He ran home.")] * MIN_NAME_COUNT
     rare = [only("Hugo came. He ran home.")] * (MIN_NAME_COUNT - 1)
-    counterparts = Counterparts([lily, *men, *rare], one_token, seed=0)
-    chosen = [counterparts.of(lily) for _ in range(30)]
-    assert {name for replacements in chosen if replacements for name in replacements.values()} == {"Owen", "Jack"}
+    counterparts = Counterparts([lily, *men, *rare], lambda name: 1, seed=0)
+    chosen: set[str] = set()
+    for _ in range(30):
+        chosen.update((counterparts.of(lily) or {}).values())
+    assert chosen == {"Owen", "Jack"}
 
 
 def test_words_that_were_not_replaced_are_found_again_in_the_twin() -> None:
@@ -259,17 +238,13 @@ def test_words_that_were_not_replaced_are_found_again_in_the_twin() -> None:
 
 
 def test_content_words_are_neither_mentions_nor_pronouns_nor_function_words() -> None:
-    *_, passage = passages(
-        "Lily met Tom with apples, because he cried and then hugged 1234 trees under rain. She left."
-    )
+    *_, passage = passages("Lily met Tom with apples, because he cried and hugged 1234 trees under rain. She left.")
     assert words_at(passage.text, content_words(passage)) == "apples cried hugged trees rain"
 
 
 def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> None:
-    documents = [
-        ("a", "Tom sang and then she ran. We sang and then he ran. We sang and then she ran. So he ran, he ran.")
-    ]
-    rule = ngram_rule(documents, "gender")
+    text = "Tom sang and then she ran. We sang and then he ran. We sang and then she ran. So he ran, he ran."
+    rule = ngram_rule([("a", text)], "gender")
 
     def at(text: str) -> float:
         return rule(f"Lily came. {text} ")
@@ -338,24 +313,22 @@ def test_a_long_document_is_cut_after_sentences() -> None:
 
 def test_no_cluster_is_above_the_share_of_what_remains() -> None:
     # Three of "a" would be more than a quarter of 9; two are a quarter of 8.
-    assert cap_clusters([(label,) for label in "aaaaaabcdefg"], 0.25, 100) == [0, 1, 6, 7, 8, 9, 10, 11]
+    assert cap_clusters(list(zip("aaaaaabcdefg")), 0.25, 100) == [0, 1, 6, 7, 8, 9, 10, 11]
     assert cap_clusters([("a",)] * 3, 0.25, 100) == [0]  # a cluster may always have one value
-    assert cap_clusters([(label,) for label in "abcdef"], 0.5, 4) == [0, 1, 2, 3]
+    assert cap_clusters(list(zip("abcdef")), 0.5, 4) == [0, 1, 2, 3]
     assert cap_clusters(list(zip("aabb", "xyxy", strict=True)), 0.5, 2) == [0, 3]
     assert cap_clusters([("",)] * 6, 0.1, 5) == [0, 1, 2, 3, 4]  # no label, no cluster
     labels = [("a", ""), ("a", ""), ("", "x"), ("", "x"), ("", "y"), ("", "z")]
     assert cap_clusters(labels, 0.2, 100) == [0, 2, 4, 5] and cap_clusters([], 0.2, 9) == []
 
 
-@cache
-def people() -> tuple[Passage, ...]:
-    return tuple(with_two(passages_in(documents(), "gender")))
+PEOPLE = with_two(passages_in(documents(), "gender"))
 
 
 def labelled(rule_is_subject: bool) -> list[Passage]:
     """Return passages in which the subject is meant, or the person named last."""
     found = []
-    for passage in people():
+    for passage in PEOPLE:
         meant = 0 if passage.subject in passage.mentions[0] else 1
         found.append(replace(passage, meant=meant if rule_is_subject else nearest(passage)))
     return found
@@ -376,7 +349,7 @@ def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject: bool) -
 
 def test_the_rule_knows_neither_the_names_nor_the_author() -> None:
     rule = fitted(True)
-    passage = people()[0]
+    passage = PEOPLE[0]
     swapped = replace(passage, meant=1 - passage.meant)
     drawn = redrawn([passage], rule, lambda name: 1, seed=3)[0]
     assert place_features(swapped) == place_features(passage)
@@ -397,10 +370,9 @@ def without_mentions(passage: Passage) -> str:
 
 
 def test_names_are_drawn_anew_and_everything_else_stays() -> None:
-    passages = list(people())
-    drawn = redrawn(passages, fitted(True), lambda name: len(name) % 2, seed=1)
+    drawn = redrawn(PEOPLE, fitted(True), lambda name: len(name) % 2, seed=1)
     names: tuple[set[str], set[str]] = (set(), set())
-    for old, new in zip(passages, drawn, strict=True):
+    for old, new in zip(PEOPLE, drawn, strict=True):
         assert (new.doc, new.meant, new.forms) == (old.doc, old.meant, old.forms)
         for side in (0, 1):
             surfaces = {*new.surfaces(side)}

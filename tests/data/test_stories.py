@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -87,14 +86,6 @@ def test_a_payoff_is_one_of_the_answers_and_none_of_the_foils(stories: dict) -> 
     assert sites == {("agreement", "pronoun"), ("later_cue", "pronoun"), ("later_cue", "cue")}
 
 
-def test_two_cells_of_the_same_order_are_identical_up_to_the_query(stories: dict) -> None:
-    cells = [(row.order, row.meant) for row in stories["test"]]
-    assert cells == [(0, 0), (0, 1), (1, 0), (1, 1)] * (len(cells) // 4)
-    for cell, twin in zip(stories["test"][::2], stories["test"][1::2], strict=True):
-        for end in [link.query[0] for link in cell.links if link.site in ("before_pronoun", "pronoun")]:
-            assert cell.text[:end] == twin.text[:end]
-
-
 def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(stories: dict) -> None:
     counts: dict[tuple, Counter] = defaultdict(Counter)
     for split, rows in stories.items():
@@ -116,15 +107,6 @@ def test_every_cue_is_right_in_exactly_half_of_each_question_and_hold_out(storie
     for group, cues in counts.items():
         halves = [2 * cues[cue] for cue in ("nearest", "first of the pair", "mentioned first")]
         assert halves == [cues["items"]] * 3 and 2 * cues["is subject"] == cues["has subject"], group
-
-
-def test_every_question_has_as_many_blocks_and_those_of_a_frame_are_together() -> None:
-    frames: dict[tuple, list[str]] = defaultdict(list)
-    for row in generate_split(replace(CONFIG, n_test_frames=3, n_test_pairs=2), "test")[::4]:
-        frames[row.family, row.links[0].level, row.holdout].append(row.frame)
-    assert len(set(map(len, frames.values()))) == 1
-    for of_question in frames.values():
-        assert len([*groupby(of_question)]) == len(set(of_question))
 
 
 def test_the_longest_possible_story_fits_the_context() -> None:

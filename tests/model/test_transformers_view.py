@@ -80,15 +80,6 @@ def test_maps_logits_and_residual_stream_equal_eager(model_type: str, tokens: Te
 
 
 @each_type
-def test_the_logits_at_positions_are_rows_of_all(model_type: str, tokens: Tensor) -> None:
-    view, positions = make_view(model_type), torch.tensor([3, 10, 0, 7, 5])
-    torch.testing.assert_close(view.logits(tokens, positions), view.logits(tokens)[torch.arange(5), positions])
-    scores = view.attention_scores(tokens, positions[:, None])[:, :, :, 0]
-    expected = view.attention_scores(tokens)[:, torch.arange(5), :, positions].transpose(0, 1)
-    torch.testing.assert_close(scores, expected)
-
-
-@each_type
 def test_an_exchange_moves_the_logits_from_its_query_on(model_type: str, tokens: Tensor) -> None:
     view = make_view(model_type)
     edited = view.logits(tokens, edits=[exchange_links(1, 2, 6, [4], [5])])

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +19,9 @@ from probe.behaviour import measure_payoffs, resolved_share
 from probe.edits import measure_margins
 from probe.emergence import choose_items, measure_attention, measure_edges, training_probe
 from probe.results import Head
-from tests.data.small_corpora import NO_SHARES, SMALL, text_config
-from tests.probe.factories import block_of, cell, copying_model, documents, passage_items, story_pairs, untrained_view
-from tests.tiny_models import config, make_uniform
+from tests.data.small_corpora import NO_SHARES, SMALL
+from tests.probe.factories import block_of, cell, copying_model, passage_items, story_pairs, untrained_view
+from tests.tiny_models import config
 
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
@@ -106,20 +105,6 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(corpus: 
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
-
-
-def test_a_run_on_text_is_probed_on_its_passages(tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(text for _, text in documents()) * 12)
-    of_text = load_corpus(text_config(text, tokenizer="words", vocab_size=2000), tmp_path / "cache")
-    settings = run_settings(200)
-    probe = training_probe(of_text, settings)
-    assert probe is not None and list(probe.items) == ["next_pronoun_gender"]
-    model = make_uniform(Transformer(settings.model, of_text.tokenizer.get_vocab_size(), seed=0).eval())
-    record = probe(model, 10)
-    assert record is not None and record.values["next_pronoun_gender"]["follows"] == 0.5  # it ignores the context
-    assert record.images == {} and record.summary == ["next_pronoun_gender L0H0 swap 0.00"]
-    assert training_probe(of_text, run_settings(16)) is None  # too few passages for a curve
 
 
 def test_a_model_that_is_not_causal_is_not_probed(corpus: Corpus) -> None:

@@ -10,42 +10,24 @@ import pytest
 
 from data.errors import UserError
 from data.typed_json import to_json
-from probe.config import ProbeConfig
 from probe.results import (
     SCHEMA_VERSION,
     Change,
-    Criterion,
     Estimate,
-    Finding,
     Head,
-    Part,
     ProbeResults,
-    Shown,
-    Tested,
-    TestedModel,
 )
 from tests.blank import blank
+from tests.report import sample
 
 
 def results() -> ProbeResults:
     """Return results with something of every kind."""
-    values = {"swap": Estimate(0.25, 0.125, 0.5), "selectivity": Estimate(0.5)}
-    met = Criterion("causal_edge", "E3", {"swap": 0.25, "specificity_low": None}, {"swap": "above 0.2"}, "met", "")
-    tested = Tested([Head(1, 2)], values, [met], "supported", "E3", ["a reason"])
-    shown = Shown(kind="typical", text="Lily ran. ", query=3, word="ran", meant=[[1]], next=[("She", 0.75)])
-    part = Part(n=4, values=values, rules={"nearest": 0.5})
-    finding = blank(
-        Finding, question="number", outcome="attention", unit="set", head=tested, set=tested, parts={"iid": part},
-        curve=[(Head(1, 2), 0.5, Estimate(0.5))], examples=[shown], file="a.jsonl",
-        grids={"p": [[0.5, float("nan")]]},
-    )  # fmt: skip
+    finding = sample.finding("next_pronoun_gender", file="a.jsonl", unit="set")
+    finding = replace(finding, set=finding.head, grids={"p": [[0.5, float("nan")]]})
     change = blank(Change, question="number", measure="effect", head=Head(0, 1), difference=Estimate(1.0, 0.5, 2.0))
-    model = TestedModel("runs/a", 100, "stories", {"d_model": 8})
-    return ProbeResults(
-        model=model, before=model, settings=ProbeConfig(), data={"fingerprint": "0"}, warnings=["w"], missing=["m"],
-        findings=[finding], changes=[change, replace(change, head=None)],
-        contract={"logits": 0.0},
-    )  # fmt: skip
+    facts = {"data": {"fingerprint": "0"}, "warnings": ["w"], "missing": ["m"], "contract": {"logits": 0.0}}
+    return sample.results(finding, before=sample.MODEL, changes=[change, replace(change, head=None)], **facts)
 
 
 def read(content: Any) -> ProbeResults:

@@ -60,32 +60,17 @@ def test_images_and_texts_are_shown(tmp_path: Path) -> None:
     assert text.tensor_proto.string_val[0].decode() == "    # no heading\n    <script>"
 
 
-RECORDS = [
-    {"step": 0, "split": "probe", "head_types": {"first": 0.1},
-     "number": {"layer": 0, "head": 1, "accuracy": 0.6, "bar": 0.55, "grids": {"accuracy": [[0.5, 0.6]]}}},
-    {"step": 0, "split": "validation", "loss": None, "bits_per_byte": None, "whole": False, "seconds": 0.1},
-    {"step": 20, "split": "train", "loss": 2.0, "gradient_norm": 1.5, "skipped": 0},
-    {"step": 20, "split": "validation", "loss": 1.0, "bits_per_byte": 0.5, "whole": True, "gap": 0.1,
-     "gap_error": 0.01},
-]  # fmt: skip
-
-
-def write(run: Path, records: list[dict]) -> Path:
-    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return run
-
-
-def test_every_record_is_read_by_its_split_and_question(tmp_path: Path) -> None:
-    metrics = load_metrics(write(tmp_path, RECORDS))
-    assert metrics.train[0].gradient_norm == 1.5
-    assert [record.loss for record in metrics.validation] == [None, 1.0]
-    [point] = metrics.probe
-    assert point.head_types == {"first": 0.1}
-    number = point.questions["number"]
-    assert (number.layer, number.head, number.values["bar"], number.grids["accuracy"]) == (0, 1, 0.55, [[0.5, 0.6]])
-    assert number.recorded() == RECORDS[0]["number"]
-    assert metrics.has_ended
-    assert not load_metrics(write(tmp_path, RECORDS[:-1])).has_ended
+def test_every_record_of_a_run_is_read_by_its_split_and_question(run: Path) -> None:
+    metrics = load_metrics(run)
+    assert [record.step for record in metrics.train] == [1, 2, 3, 4]
+    assert [record.step for record in metrics.validation] == [0, 2, 4] and metrics.has_ended
+    recorded = next(record for record in read_records(run) if record["split"] == "probe")
+    [*_, point] = [point for point in metrics.probe if point.step == recorded["step"]]
+    assert point.head_types == recorded["head_types"]
+    assert point.questions["number"].recorded() == recorded["number"]
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(line for line in lines if '"whole": true' not in line))
+    assert not load_metrics(run).has_ended
 
 
 @pytest.mark.parametrize(

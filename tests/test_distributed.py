@@ -30,7 +30,7 @@ NOT_FINITE = """
 import os
 import torch
 import torch.distributed as dist
-from tests.training.small import small_trainer
+from tests.tiny_models import small_trainer
 from training.device import process_group
 from training.trainer import train_step
 

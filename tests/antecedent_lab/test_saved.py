@@ -1,9 +1,7 @@
 """The parts of eval.py: folders of models, sources of items, sweeps, and what long work prints about its time."""
 
-import io
 import json
 import re
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 from antecedent_lab import saved
 from antecedent_lab.api import open_model
 from antecedent_lab.opened import load_resumes
-from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
 from antecedent_lab.sources import check_items, source_of
 from antecedent_lab.sweeps import differing_settings
@@ -110,7 +107,7 @@ def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:
     assert len(folder_name("ä" * 500).encode()) == 120
 
 
-def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_path: Path) -> None:
+def test_a_resume_with_other_settings_is_one_sentence_and_settings_alone_are_no_run(tmp_path: Path) -> None:
     record = {"step": 20, "time": "now", "environment": {"torch": ["2.1", "2.2"]}, "settings": {"seed": [1, 2]}}
     unchanged = record | {"environment": {}, "settings": {}}
     lines = [json.dumps(line) + "\n" for line in (record, unchanged, record)]
@@ -120,8 +117,7 @@ def test_a_resume_with_other_settings_is_one_sentence_and_an_equal_one_none(tmp_
     with pytest.raises(ValueError, match="resumes.jsonl: damaged; delete it"):
         load_resumes(tmp_path)
 
-
-def test_a_folder_of_settings_without_checkpoints_is_no_run(tmp_path: Path) -> None:
+    # A folder of settings without checkpoints
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="^run=.*: is no run of train.py, which has a folder checkpoints$"):
         open_model(tmp_path, setting="run")
@@ -201,28 +197,3 @@ def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> N
 def test_runs_of_the_same_seed_or_other_batches_are_refused(overrides: list[str], error: str) -> None:
     with pytest.raises(UserError, match=error):
         differing_settings({"a": saved_run(), "b": saved_run(*overrides)}, compose_settings())
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_stage_is_a_line_of_a_log_and_overwritten_on_a_terminal(is_terminal: bool) -> None:
-    log, stderr = Stream(), Stream()
-    stderr.is_terminal = is_terminal
-    with redirect_stderr(stderr), redirect_stdout(log), stages("heads", print) as show:
-        for stage, share in (("reading", 0.0), ("reading", 0.1), ("testing", 0.2)):
-            show(stage, share)
-        lines = [line.split(",")[0] for line in log.seen.splitlines()]
-    assert lines == ([] if is_terminal else ["heads: reading", "heads: testing"])
-    assert stderr.getvalue().count("\r") == (4 if is_terminal else 0)  # the last clears the line
-
-
-class Stream(io.StringIO):
-    """A terminal or a file; `seen` is what was flushed."""
-
-    seen = ""
-    is_terminal = False
-
-    def isatty(self) -> bool:
-        return self.is_terminal
-
-    def flush(self) -> None:
-        self.seen = self.getvalue()

@@ -1,4 +1,4 @@
-"""Documents come out of files and datasets unchanged, and become token arrays once, in a cache folder."""
+"""Documents come out of files unchanged, become token arrays once, and batches that are a function of (seed, step)."""
 
 import gzip
 import os
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 
 import data.corpus
 from data.config import HubConfig, RowsKind, TokenizerKind
 from data.corpus import Corpus, load_corpus, load_stories, split_documents
+from data.loader import ALL_ROWS, IGNORE, BatchLoader, Split, StorySplit, training_batches, validation_batches
 from data.stories import generate_split, language_of
 from data.stories.floor import Floor
 from data.text import Piece, file_texts, first_bytes, hub_texts, read_documents, read_files, text_files
@@ -25,11 +27,12 @@ from data.words import words_of
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
 
+Load = Callable[..., Corpus]
 SMALL = replace(STORIES, n_validation_stories=160, n_test_frames=2, n_test_pairs=1)
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., Corpus]:
+def load(tmp_path: Path) -> Load:
     """Returns a function that writes a text file and loads its corpus."""
 
     def load_text(text: str | None = None, **changes: Any) -> Corpus:
@@ -41,7 +44,7 @@ def load(tmp_path: Path) -> Callable[..., Corpus]:
     return load_text
 
 
-def test_one_document_is_split_ninety_to_ten_by_characters(load: Callable[..., Corpus]) -> None:
+def test_one_document_is_split_ninety_to_ten_by_characters(load: Load) -> None:
     text = "".join(chr(97 + i % 23) + ("\n" if i % 17 == 0 else "") for i in range(30_011))
     corpus = load(text)
     cut = int(len(text) * 0.9)
@@ -50,16 +53,14 @@ def test_one_document_is_split_ninety_to_ten_by_characters(load: Callable[..., C
     assert (corpus.train.n_bytes, corpus.validation.n_bytes) == (cut, len(text) - cut)
 
 
-def test_a_note_reports_text_that_the_tokenizer_loses(load: Callable[..., Corpus]) -> None:
+def test_a_note_reports_text_that_the_tokenizer_loses(load: Load) -> None:
     text = "common words " * 300 + "rare"
     assert load(text, tokenizer=TokenizerKind.bpe).notes == ()
     assert "bits/byte" in load(text, tokenizer=TokenizerKind.words, vocab_size=3).notes[0]
 
 
 @pytest.mark.parametrize("kept_hashes", [100, 2**24], ids=["a large file", "a small file"])
-def test_a_corpus_is_tokenized_once(
-    load: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch, kept_hashes: int
-) -> None:
+def test_a_corpus_is_tokenized_once(load: Load, monkeypatch: pytest.MonkeyPatch, kept_hashes: int) -> None:
     monkeypatch.setattr(data.corpus, "_KEPT_HASHES", kept_hashes)
     first = load("some text " * 50)
     time = (first.folder / "train.bin").stat().st_mtime_ns
@@ -81,9 +82,7 @@ def test_a_corpus_is_tokenized_once(
         ("some text " * 50, {"tokenizer": TokenizerKind.file, "tokenizer_path": "missing.json"}, "tokenizer_path"),
     ],
 )
-def test_a_text_that_cannot_be_used_is_one_line_and_leaves_no_files(
-    load: Callable[..., Corpus], tmp_path: Path, text: str, changes: dict[str, Any], problem: str
-) -> None:
+def test_an_unusable_text_leaves_no_files(load: Load, tmp_path: Path, text: str, changes: dict, problem: str) -> None:
     changes = {name: str(tmp_path / value) if "path" in name else value for name, value in changes.items()}
     with pytest.raises((ValueError, OSError), match=problem) as error:
         load(text, **changes)
@@ -136,9 +135,7 @@ def test_too_few_training_stories_name_the_setting(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_tokenization_continues(
-    load: Callable[..., Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_tokenization_continues(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops in the middle of a shard; the texts of finished shards are not encoded again."""
     text = "\n<|endoftext|>\n".join(f"story {i} of the cat and the dog number {i * 7}" for i in range(2000))
     expected = load(text, path=tmp_path / "whole.txt")
@@ -176,26 +173,21 @@ def documents(path: Path | str, column: str = "text") -> list[str]:
     return read_documents(text_files(str(path)), column)
 
 
-def write_table(path: Path, texts: list[str | None]) -> None:
-    table = Dataset.from_dict({"id": list(range(len(texts))), "text": texts})
-    write = {"jsonl": table.to_json, "csv": table.to_csv, "parquet": table.to_parquet}
-    write[path.suffix[1:]](path)
-
-
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet", "characters_of_a_glob[1]*.jsonl"])
 def test_each_row_with_text_is_a_document(tmp_path: Path, name: str) -> None:
-    write_table(tmp_path / name, [*DOCUMENTS, "", None, "last"])
+    texts = [*DOCUMENTS, "", None, "last"]
+    table = Dataset.from_dict({"id": list(range(len(texts))), "text": texts})
+    write = {"jsonl": table.to_json, "csv": table.to_csv, "parquet": table.to_parquet}
+    write[name.rpartition(".")[2]](tmp_path / name)
     assert documents(tmp_path / name) == [*DOCUMENTS, "last"]
     with pytest.raises(ValueError, match="data.column=body.*id, text"):
         documents(tmp_path / name, "body")
 
 
-def test_lines_with_the_end_token_alone_separate_documents(tmp_path: Path) -> None:
+def test_end_tokens_separate_documents_and_line_ends_become_newlines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"{END}\nOne.\n{END}\n\nTwo {END} still two.\n  {END}  \n{END}\nThree.")
     assert documents(tmp_path / "a.txt") == ["One.\n", f"\nTwo {END} still two.\n", "Three."]
-
-
-def test_line_ends_become_newlines_and_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    # Without a byte order mark
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n\x00d")
     assert documents(tmp_path / "a.txt") == ["a\nb\nc\n\x00d"]
     (tmp_path / "a.jsonl").write_text('{"text": "a\\r\\nb\\rc"}')
@@ -308,3 +300,124 @@ def test_without_network_the_hub_is_an_error_of_one_line_with_status_two(tmp_pat
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("error: data.name=roneneldan/TinyStories")
     assert not list(tmp_path.glob("hub-*"))
+
+
+CPU = torch.device("cpu")
+LENGTHS = np.random.default_rng(0).integers(3, 19, size=101)
+STARTS = np.concatenate([[0], np.cumsum(LENGTHS)])
+PACKED = StorySplit(
+    tokens=np.arange(STARTS[-1] + 1).astype(np.uint16),  # the token at position i is i
+    n_bytes=1,
+    starts=STARTS,
+    classes=(np.arange(STARTS[-1] + 1) % 5).astype(np.uint8),
+    floor=np.arange(STARTS[-1] + 1).astype(np.float32) / 8,
+)
+STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
+
+
+@pytest.mark.parametrize("split", [PACKED, STREAM])
+def test_a_batch_depends_on_seed_and_step_alone(split: Split) -> None:
+    forwards, backwards, other_seed = (
+        training_batches(split, tokens_per_batch=64, context_length=19, seed=seed) for seed in (7, 7, 8)
+    )
+    batches = [forwards.at(step) for step in range(60)]
+    for step in reversed(range(60)):
+        batch = backwards.at(step)
+        assert torch.equal(batches[step].tokens, batch.tokens) and torch.equal(batches[step].targets, batch.targets)
+    assert not all(torch.equal(batches[step].tokens, other_seed.at(step).tokens) for step in range(5))
+
+
+def test_an_epoch_has_every_story_once_and_the_next_epoch_has_another_order() -> None:
+    batches, epochs, step = training_batches(PACKED, tokens_per_batch=64, context_length=19, seed=1), [], 0
+    n_places = 0
+    for _ in range(2):
+        targets: list[int] = []
+        while len(targets) < STARTS[-1]:
+            batch = batches.at(step)
+            targets += batch.targets[batch.targets != IGNORE].tolist()
+            n_places += batch.targets.numel()
+            step += 1
+        epochs.append(targets)
+    assert sum(map(len, epochs)) > 0.85 * n_places  # best-fit rows; in the order of the shuffle .73
+    assert all(sorted(targets) == list(range(1, int(STARTS[-1]) + 1)) for targets in epochs)
+    assert epochs[0] != epochs[1]
+
+
+def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
+    batches = training_batches(PACKED, tokens_per_batch=100, context_length=23, seed=1)
+    n_stories = 0
+    for step in range(9):
+        batch = batches.at(step)
+        assert batch.document_ids is not None and batch.tokens.shape == (100 // 23, 23)
+        for tokens, targets, documents in zip(batch.tokens, batch.targets, batch.document_ids, strict=True):
+            assert ((targets == IGNORE) == (documents == -1)).all()
+            for document in range(int(documents.max()) + 1):
+                story = tokens[documents == document].tolist()
+                index = int(np.searchsorted(STARTS, story[0]))
+                assert story == list(range(int(STARTS[index]), int(STARTS[index + 1])))
+                assert targets[documents == document].tolist() == [token + 1 for token in story]
+                n_stories += 1
+    assert n_stories > 9 * (100 // 23)  # more than one story per row
+
+
+def test_a_validation_row_is_one_story_with_the_classes_and_floor_of_its_targets() -> None:
+    for batch in validation_batches(PACKED, tokens_per_batch=64, context_length=19, n_tokens=None):
+        for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
+            index = int(np.searchsorted(STARTS, int(tokens[0])))
+            start, length = int(STARTS[index]), int(LENGTHS[index])
+            assert tokens[:length].tolist() == list(range(start, start + length))
+            assert targets[:length].tolist() == list(range(start + 1, start + length + 1))
+            assert (targets[length:] == IGNORE).all()
+        is_target = batch.targets != IGNORE
+        assert batch.classes is not None and batch.floor is not None
+        assert torch.equal(batch.classes[is_target], batch.targets[is_target] % 5)
+        assert torch.equal(batch.floor[is_target], batch.targets[is_target] / 8)
+
+
+@pytest.mark.parametrize("split", [PACKED, STREAM])
+@pytest.mark.parametrize("tokens_per_batch", [1, 64, 10**6])
+def test_validation_predicts_every_token_once_or_about_n(split: Split, tokens_per_batch: int) -> None:
+    batches = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=19, n_tokens=None)
+    targets = torch.cat([batch.targets[batch.targets != IGNORE] for batch in batches])
+    assert sorted(targets.tolist()) == list(range(1, len(split.tokens)))
+    few = validation_batches(split, tokens_per_batch=tokens_per_batch, context_length=19, n_tokens=200)
+    assert 180 <= sum(int((batch.targets != IGNORE).sum()) for batch in few) <= 220
+
+
+@pytest.mark.parametrize(("split", "context_length"), [(PACKED, 17), (STREAM, 1009)])
+def test_a_context_that_does_not_fit_the_text_is_refused(split: Split, context_length: int) -> None:
+    with pytest.raises(ValueError, match=f"model.context_length={context_length}"):
+        training_batches(split, tokens_per_batch=64, context_length=context_length, seed=0)
+
+
+def test_padding_adds_ignored_rows_to_a_short_batch() -> None:
+    batches = training_batches(PACKED, tokens_per_batch=100, context_length=20, seed=1)
+    plain, padded = BatchLoader(batches, CPU), BatchLoader(batches, CPU, pad=True)
+    n_short = 0
+    for step in range(30):
+        short, full = plain(step), padded(step)
+        n_rows = len(short.targets)
+        assert short.n_targets == full.n_targets == int((short.targets != IGNORE).sum())
+        for tensor, longer in zip((*short.inputs, short.targets), (*full.inputs, full.targets), strict=True):
+            assert longer.shape == (5, 20) and torch.equal(tensor, longer[:n_rows])
+        assert (full.targets[n_rows:] == IGNORE).all() and (full.inputs[1][n_rows:] == -1).all()
+        n_short += n_rows < 5
+    assert 0 < n_short < 30
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 50])
+@pytest.mark.parametrize("split", [PACKED, STREAM])
+@pytest.mark.parametrize("pad", [False, True])
+def test_ranks_share_rows_and_count_all_targets(split: Split, n_ranks: int, pad: bool) -> None:
+    def loader(rows: slice) -> BatchLoader:
+        batches = training_batches(split, tokens_per_batch=19 * 7, context_length=19, seed=3)
+        return BatchLoader(batches, CPU, rows=rows, pad=pad)
+
+    ranks = [loader(slice(rank, None, n_ranks)) for rank in range(n_ranks)]
+    for step in range(8):
+        batch, shards = loader(ALL_ROWS)(step), [rank(step) for rank in ranks]
+        assert {shard.n_targets for shard in shards} == {batch.n_targets} == {int((batch.targets != IGNORE).sum())}
+        assert all(len(shard.targets) >= 1 for shard in shards)  # a rank without rows gets an ignored row
+        targets = torch.cat([shard.targets for shard in shards])
+        rows = {tuple(row) for row in targets.tolist() if set(row) != {IGNORE}}
+        assert rows == {tuple(row) for row in batch.targets.tolist() if set(row) != {IGNORE}}

@@ -52,9 +52,6 @@ def words_at(text: str, spans: Iterable[Span]) -> str:
     return " ".join(text[start:end] for start, end in spans)
 
 
-# Pronouns and mentions
-
-
 @pytest.mark.parametrize(
     ("question", "text", "forms", "entities"),
     [
@@ -71,9 +68,7 @@ def words_at(text: str, spans: Iterable[Span]) -> str:
         ("number", "The foxes saw a mouse. Then it ran away.", ("it", "they"), ("fox", "mouse")),
     ],
 )
-def test_both_pronouns_have_the_grammatical_form_of_the_text(
-    question: str, text: str, forms: tuple[str, str], entities: tuple[str, ...]
-) -> None:
+def test_both_pronouns_have_the_form_of_the_text(question: str, text: str, forms: tuple, entities: tuple) -> None:
     parsed = ParsedText(text, question)
     assert [found for _, _, found in parsed.pronouns()] == [forms]
     assert tuple(mention.entity for mention in parsed.mentions) == entities
@@ -99,9 +94,6 @@ def test_a_pronoun_of_unclear_form_is_none(text: str) -> None:
 def test_no_word_of_the_lexicon_has_two_classes() -> None:
     assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS or SINGULARS & set(PLURALS))
     assert len(PLURALS) == len(SINGULARS)
-
-
-# Passages
 
 
 @pytest.mark.parametrize(
@@ -168,9 +160,6 @@ def test_the_subject_is_first_in_the_last_sentence_with_a_person(text: str, subj
     assert passage.text[slice(*passage.subject)] == subject
 
 
-# Twins
-
-
 @pytest.mark.parametrize(
     ("question", "text", "expected"),
     [
@@ -200,15 +189,12 @@ def test_a_twin_has_the_other_class_everywhere(question: str, text: str, expecte
     assert (twin and twin.text) == expected
 
 
-def test_names_with_different_numbers_of_tokens_get_others_with_as_many() -> None:
+def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens() -> None:
     passage = only("Elizabeth met Tom in the park. She ran home.")
     replacements = Counterparts([passage], len, seed=0).of(passage)
     assert replacements is not None
     for name, others in (("Elizabeth", MASCULINE_NAMES), ("Tom", FEMININE_NAMES)):
         assert replacements[name] in others and len(replacements[name]) == len(name)
-
-
-def test_a_name_is_replaced_by_a_name_that_is_frequent_in_the_text() -> None:
     lily = only("Lily came. She ran home.")
     men = [only("Owen came. He ran home."), only("Jack came. He ran home.")] * MIN_NAME_COUNT
     rare = [only("Hugo came. He ran home.")] * (MIN_NAME_COUNT - 1)
@@ -234,9 +220,6 @@ def test_words_that_were_not_replaced_are_found_again_in_the_twin() -> None:
         assert any(twin.moved(span) != span for span in words)
 
 
-# Rules and counts
-
-
 def test_content_words_are_neither_mentions_nor_pronouns_nor_function_words() -> None:
     *_, passage = passages("Lily met Tom with apples, because he cried and hugged 1234 trees under rain. She left.")
     assert words_at(passage.text, content_words(passage)) == "apples cried hugged trees rain"
@@ -254,8 +237,6 @@ def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> No
     assert at("They sang quite") == 0.0  # no word is known: he is more frequent
     assert ngram_rule([("b", "And then she ran, and then he ran.")], "gender")("Lily and then ") == 0.5
 
-
-# Passages in the tokens of a model
 
 WOMEN = sorted(FEMININE_NAMES)[:20]
 MEN = sorted(MASCULINE_NAMES)[:20]
@@ -347,16 +328,13 @@ def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject: bool) -
     assert len(test) > 20 and accuracy > 0.95, accuracy
 
 
-def test_the_rule_knows_neither_the_names_nor_the_author() -> None:
+def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() -> None:
     rule = fitted(True)
     passage = PEOPLE[0]
     swapped = replace(passage, meant=1 - passage.meant)
     drawn = redrawn([passage], rule, lambda name: 1, seed=3)[0]
     assert place_features(swapped) == place_features(passage)
     assert drawn.place == rule.log_odds([passage])[0] == pytest.approx(rule.log_odds([drawn])[0])
-
-
-def test_a_text_with_names_of_one_gender_keeps_the_people_of_the_other() -> None:
     [passage] = with_two(passages_in([("d", "Lily met the king in the park. She was glad.")], "gender"))
     [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
     assert drawn.text == passage.text and np.isfinite(drawn.place)

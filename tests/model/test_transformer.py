@@ -66,14 +66,7 @@ def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches: dict) ->
         torch.testing.assert_close(logits[ids[0] == number], model(document[None])[0], rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_mask_the_future_reaches_every_logit_of_the_same_document_only() -> None:
-    model, ids = random_model(mask=Mask.none), torch.tensor([[0, 0, 0, 1, 1]])
-    first, second = (model(torch.tensor([[5, 7, token, 2, 3]]), ids)[0] for token in (11, 12))
-    changed = (first - second).abs().amax(-1)
-    assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
-
-
-def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> None:
+def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_seed_alone() -> None:
     model = untrained(1009, seed=7, position=Position.learned, token_shift=True)
     for name, weight in model.named_parameters():
         if name.endswith("gain"):
@@ -83,18 +76,6 @@ def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> Non
         else:
             sd = 0.02 if "embedding" in name else 1 / math.sqrt(H * K)
             assert weight.std().item() == pytest.approx(sd, rel=0.15), name
-
-
-def test_dropout_applies_in_training_only_and_without_a_mask_are_no_scores(tokens: Tensor) -> None:
-    model, plain = random_model(dropout=1 - 1e-9), random_model()
-    assert torch.equal(model(tokens), plain(tokens))
-    torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
-    attention = Attention(config(mask=Mask.none))
-    with pytest.raises(UserError, match="model.mask=none"):
-        attention.scores(*attention.project(torch.ones(B, T, H * K))[:2])
-
-
-def test_initial_weights_depend_on_the_seed_alone() -> None:
     first = untrained(seed=7)
     torch.manual_seed(99)
     second, third = untrained(seed=7), untrained(seed=8)
@@ -102,23 +83,30 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
 
 
+def test_dropout_applies_in_training_and_without_a_mask_the_future_reaches_all(tokens: Tensor) -> None:
+    model, plain = random_model(dropout=1 - 1e-9), random_model()
+    assert torch.equal(model(tokens), plain(tokens))
+    torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
+    attention = Attention(config(mask=Mask.none))
+    with pytest.raises(UserError, match="model.mask=none"):
+        attention.scores(*attention.project(torch.ones(B, T, H * K))[:2])
+    model, ids = random_model(mask=Mask.none), torch.tensor([[0, 0, 0, 1, 1]])
+    first, second = (model(torch.tensor([[5, 7, token, 2, 3]]), ids)[0] for token in (11, 12))
+    changed = (first - second).abs().amax(-1)
+    assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
+
+
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def assert_same(
-    function: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor, atol: float = 1e-5
-) -> None:
+def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: float = 1e-5) -> None:
     """Compare the values, and the gradients for a random weighting of the values."""
     found, expected = function(*inputs), reference(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
     weights = normal(*found.shape, seed=9).detach()
-    torch.testing.assert_close(
-        torch.autograd.grad(found, inputs, weights),
-        torch.autograd.grad(expected, inputs, weights),
-        rtol=1e-4,
-        atol=atol,
-    )
+    gradients = torch.autograd.grad(found, inputs, weights)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, weights), rtol=1e-4, atol=atol)
 
 
 def test_rms_norm_is_pytorchs() -> None:
@@ -162,11 +150,8 @@ def test_the_cross_entropy_in_bfloat16_has_eight_bits() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         rounded = summed_cross_entropy(stream, embedding, targets)
     assert rounded.dtype == torch.float32 and 0 < abs(rounded.item() / exact.item() - 1) < 2**-8
-    for found, expected in zip(
-        torch.autograd.grad(rounded, (stream, embedding)),
-        torch.autograd.grad(exact, (stream, embedding)),
-        strict=True,
-    ):
+    gradients = [torch.autograd.grad(loss, (stream, embedding)) for loss in (rounded, exact)]
+    for found, expected in zip(*gradients, strict=True):
         assert found.dtype == torch.float32 and (found - expected).norm() / expected.norm() < 2**-6
 
 
@@ -207,9 +192,7 @@ def test_the_record_is_consistent_with_the_streams(switches: dict, tokens: Tenso
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
 
 
-def test_drawn_outputs_write_as_much_as_an_embedding(
-    tokens: Tensor,
-) -> None:
+def test_drawn_outputs_write_as_much_as_an_embedding(tokens: Tensor) -> None:
     model = untrained(seed=1)
     start, *later = TransformerView(model).residual_stream(tokens)
     assert all(torch.equal(stream, start) for stream in later)

@@ -1,12 +1,13 @@
-"""Items, models and settings that the tests of several modules share, each made once."""
+"""Items, models, settings and made-up dataclasses that the tests of several modules share, each made once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -223,3 +224,24 @@ def word_model(texts: Sequence[str], **changes: Any) -> OpenedModel:
     return OpenedModel(
         model=model(), untrained=model, tokenizer=tokenizer, bos_id=end_id(tokenizer), environment={}, **facts
     )
+
+
+def blank(kind: Any, **values: Any) -> Any:
+    """Return a dataclass with these values, and an empty value in every other field without a default."""
+    hints = get_type_hints(kind)
+    for part in fields(kind):
+        has_default = part.default is not MISSING or part.default_factory is not MISSING
+        if part.name not in values and not has_default:
+            values[part.name] = _empty(hints[part.name])
+    return kind(**values)
+
+
+def _empty(kind: Any) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType) and NoneType in get_args(kind):
+        return None
+    if origin is tuple:
+        return tuple(_empty(part) for part in get_args(kind) if part is not Ellipsis)
+    if is_dataclass(kind):
+        return blank(kind)
+    return (origin or kind)()  # 0, 0.0, "", [] or {}

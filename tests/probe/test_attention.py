@@ -149,8 +149,7 @@ def test_rules_compare_the_best_antecedent_with_the_best_other_mention() -> None
     assert preferences == {"nearest": 1, "first": -1, "subject": 1, "uniform": 0}
     assert FIXED_RULES["subject"](replace(cell, subject=(5,))) == -1
 
-
-def test_the_most_frequent_antecedent_of_dev_is_preferred_and_unknown_words_tie() -> None:
+    # The most frequent antecedent of dev; unknown words tie
     frequent, rare = with_mentions([(4,)], [(6,)]), with_mentions([(6,)], [(4,)])
     rule = most_frequent([frequent, frequent, frequent, rare])
     assert [rule(cell) for cell in (frequent, rare, with_mentions([(2,)], [(3,)]))] == [1, -1, 0]
@@ -257,16 +256,13 @@ def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None
     assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
 
 
-def test_margin_and_loss_are_those_of_the_whole_texts_probabilities() -> None:
+def test_margins_losses_and_answers_are_those_of_the_whole_texts() -> None:
     texts = [text for text in story_pairs("test").cells[::53] if text.payoff is not None]
     for margin, loss, text in zip(*measure_payoffs(MODEL, texts, tokens_per_batch=200), texts, strict=True):
         log_p = MODEL.logits(torch.tensor([text.tokens]))[0, text.payoff].log_softmax(-1)
         expected = log_p[list(text.answers)].logsumexp(-1) - log_p[list(text.foils)].logsumexp(-1)
         assert margin == pytest.approx(expected.item(), abs=1e-4)
         assert loss == pytest.approx(-log_p[text.target].item(), abs=1e-4)
-
-
-def test_answer_accuracy_is_the_share_of_positive_margins() -> None:
     items = story_pairs("test").of("number", "headline")
     values = answer_values(MODEL, items, SETTINGS)
     margins, losses = measure_payoffs(MODEL, items.cells, 4096)
@@ -279,9 +275,7 @@ def test_answer_accuracy_is_the_share_of_positive_margins() -> None:
     ("loss", "n_fitting", "share"),
     [(math.log(4), (4, 4), 1.0), (math.log(8), (4, 4), 0.0), (1.5 * math.log(2), (1, 4), 0.5), (1.0, (4, 0), None)],
 )
-def test_the_resolved_share_is_between_blind_and_bayes(
-    loss: float, n_fitting: tuple[int, int], share: float | None
-) -> None:
+def test_the_resolved_share_is_between_blind_and_bayes(loss: float, n_fitting: tuple, share: float | None) -> None:
     cells = [replace(story_pairs("test").cells[0], n_fitting=n) for n in n_fitting]
     found = resolved_share(np.array([loss - 0.5, loss + 0.5]), cells)
     assert found == (None if share is None else pytest.approx(share, abs=1e-9))
@@ -363,15 +357,12 @@ def test_permutations_keep_the_labels_of_each_stratum() -> None:
     assert (permuted != IS_NEAREST).any(axis=1).all()
 
 
-def test_the_gap_is_a_mean_over_strata_weighted_by_the_smaller_side() -> None:
+def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None:
     decision = np.array([3.0, 1.0, 5.0, 0.0, 4.0, 4.0])
     is_nearest = np.array([True, False, True, True, False, False])
     strata = np.array([0, 0, 1, 1, 1, 1])
     counts = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 2, 0, 1, 1]])
     assert choice_gap(decision, is_nearest, strata, counts) == pytest.approx([(2 - 1.5 * 2) / 3, (2 + 1 * 2) / 3])
-
-
-def test_area_under_the_curve_counts_ties_as_half() -> None:
     assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
 
 

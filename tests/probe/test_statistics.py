@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scipy import stats
 from data.errors import UserError
 from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
-from probe.results import Estimate, Head
+from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from probe.seeds import QuestionOverSeeds, SeedsResult, SweepRun, mean_over_runs, over_seeds
 from probe.statistics import (
     Design,
@@ -26,8 +27,57 @@ from probe.statistics import (
     share_interval,
 )
 from probe.variants import Variant, by_variant, compare_runs, compared_question, mean_difference, measured
-from tests.probe.factories import noun_pairs, passage_items
-from tests.probe.sweep_runs import BASE, TIED, UNMASKED, WORSE, finding, five_runs, seed_run, sweep_run, variant_runs
+from report.sweep_tables import comparison_markdown, seeds_markdown
+from tests.probe.factories import blank, noun_pairs, passage_items
+from training.metrics import Metrics, TrainRecord, ValidationRecord
+
+TIED, UNMASKED = {"model.tie_query_key": True}, {"model.mask": "none"}
+BASE = [0.030, 0.034, 0.028, 0.031, 0.036]
+WORSE = [gap + 0.010 for gap in BASE]
+
+
+def finding(*heads: Head, question: str = "number", outcome: str = "attention", **values: Any) -> Finding:
+    """Return a finding that reaches level E4 if other seeds have such a head; several heads are a set."""
+    measured = {"accuracy": 0.95, "block_accuracy": 0.85, "contrast": 2.0, "swap": 0.9, "restored": 0.9} | values
+    estimates = {name: Estimate(value) for name, value in measured.items()}
+    estimates |= {"ov_auc": Estimate(0.85, 0.8, 0.9), "author_where_nearest_wrong": Estimate(0.6, 0.55, 0.7)}
+    tested = Tested(list(heads or [Head(0, 0)]), estimates, verdict="supported", level="E3")
+    unit = "set" if len(heads) > 1 else "head"
+    found: Finding = blank(Finding, question=question, outcome=outcome, unit=unit, head=tested, set=tested)
+    return found
+
+
+def sweep_run(seed: int, findings: Sequence[Finding], **values: Any) -> SweepRun:
+    """Return a run; the fields of its metrics and changes are empty unless they are given."""
+    probe = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings))
+    return SweepRun(**{"name": f"run {seed}", "seed": seed, "metrics": Metrics([], [], []), "probe": probe} | values)
+
+
+def seed_run(seed: int, accuracy: float = 0.95) -> SweepRun:
+    """Return a run with another head in each seed."""
+    return sweep_run(seed, [finding(Head(seed % 2, seed % 3), accuracy=accuracy)])
+
+
+def five_runs() -> list[SweepRun]:
+    return [seed_run(seed) for seed in range(1, 6)]
+
+
+def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:
+    """Return runs of seeds 1, 2, ...; the last gap and the gradient norms up to step 20 of each count."""
+    runs = []
+    train = [TrainRecord(step, 1.0, norm) for step, norm in ((5, 10.0), (20, 15.0), (25, 99.0))]
+    parts = {}
+    for name, share in (("iid", 0.9), ("headline", 0.7)):
+        parts[name] = blank(Part, values={"resolved_share": Estimate(share)})
+    of_question = replace(finding(), parts=parts)
+    for i, gap in enumerate(gaps):
+        validation = []
+        for last in (9.9, gap):
+            validation.append(ValidationRecord(step=0, loss=1.0, bits_per_byte=None, whole=False, gap=last))
+        values = {"name": str(first + i), "changes": changes or {}, "metrics": Metrics(train, validation, [])}
+        runs.append(sweep_run(i + 1, [of_question], **values, **({"probe": None} if changes == UNMASKED else {})))
+    return runs
+
 
 CONFIG = ProbeConfig(n_bootstrap=400)
 
@@ -241,8 +291,7 @@ def test_each_measure_is_read_from_its_field() -> None:
     }  # fmt: skip
     assert measured(variant_runs([0.03])[0], "number") == pytest.approx(expected)
 
-
-def test_runs_on_a_text_are_compared_by_their_loss_and_the_edges_of_their_head() -> None:
+    # Runs on a text: their loss and the edges of their head
     edge = finding(question="next_pronoun_gender", outcome="edge", follows=0.8)
     run = sweep_run(1, [edge], metrics=variant_runs([None])[0].metrics)
     values = measured(run, compared_question([run, run]))
@@ -265,21 +314,17 @@ def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> No
     assert test.p == test.smallest_p == 0.0625 and test.is_significant
     assert not tied.differences["resolved_share"].is_significant
 
-
-def test_seeds_without_a_pair_are_left_out() -> None:
+    # Seeds without a pair are left out.
     extra = replace(variant_runs([9.0], TIED, first=9)[0], seed=17)
     tied = compared([*variant_runs(WORSE, TIED, first=5)[:4], extra])
     assert tied.differences["gap"].mean == pytest.approx(0.010)
 
 
-def test_the_exact_p_counts_all_sign_changes() -> None:
+def test_the_exact_p_counts_all_sign_changes_and_decides_what_is_significant() -> None:
     differences = [0.3, -0.1, 0.4, 0.2, 0.25, 0.6]
     signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(6)) & 1)
     means = np.abs((signs * differences).mean(1))
     assert mean_difference(differences).p == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
-
-
-def test_an_interval_without_zero_is_not_significant_without_a_small_p() -> None:
     result = mean_difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])  # one of six differs in sign
     assert result.interval and result.p and result.smallest_p
     assert result.interval[0] > 0 and result.p == 0.0625 > 0.05 > result.smallest_p
@@ -293,11 +338,24 @@ def test_rounding_is_no_difference_two_seeds_no_test_and_many_are_permuted() -> 
     assert result.is_significant and result.p == pytest.approx(2e-5, abs=1e-6)
 
 
-def test_a_model_without_a_mask_is_not_causal_and_has_no_head_scores() -> None:
+def test_without_a_mask_are_no_head_scores_and_without_a_standard_seed_no_variant() -> None:
     unmasked = compared(variant_runs([-0.9] * 5, UNMASKED, first=5))
     assert unmasked.verdicts == [] and unmasked.values.keys() == {"gap", "gradient_norm"}
-
-
-def test_a_variant_without_a_seed_of_the_standard_is_refused() -> None:
     with pytest.raises(UserError, match="tie_query_key=true"):
         by_variant({"0": (1, {}), "1": (7, TIED)})
+
+
+def test_the_tables_over_seeds_show_heads_sets_and_warnings() -> None:
+    text = " ".join(seeds_markdown(over_seeds(five_runs(), ["resumed"])).split())
+    assert "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
+    assert "L1H1 E4, L0H2 E4, L1H0 E4, L0H1 E4, L1H2 E4" in text and "note: resumed" in text
+    edge = finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
+    assert "L0H1+L1H2 E3" in seeds_markdown(over_seeds([sweep_run(1, [edge])]))
+
+
+def test_the_table_of_variants_has_a_star_for_each_significant_difference() -> None:
+    results = compare_runs([*variant_runs(BASE), *variant_runs(WORSE, TIED, first=5)], {"model.tie_query_key": False})
+    text = comparison_markdown(results)
+    standard, tied = [line for line in text.splitlines() if line.startswith(("| standard", "| tie"))]
+    assert standard.count("*") == 0 and tied.count("*") == 1
+    assert standard.count("|") == tied.count("|") == len(results.variants[0].values) + 4

@@ -24,8 +24,7 @@ from probe.questions import (
 )
 from probe.results import MEASURES, Estimate, Finding, Head, Tested, TestedModel
 from probe.verdict import exclusions_of, judged, level_over_seeds
-from tests.blank import blank
-from tests.probe.factories import CONFIG, EVERY, story_pairs
+from tests.probe.factories import CONFIG, EVERY, blank, story_pairs
 
 LINK = QUESTIONS["number"]
 EDGE = PASSAGE_QUESTIONS["gender"]
@@ -154,9 +153,7 @@ COMPLETE = {
         ("edge", {"author_where_nearest_wrong": Estimate(0.7, 0.5, 0.8)}, (5, 5), "E3"),
     ],
 )
-def test_the_last_level_needs_its_own_bars_and_other_seeds(
-    outcome: str, change: dict[str, Estimate], seeds: tuple[int, int], level: str
-) -> None:
+def test_the_last_level_needs_its_own_bars_and_seeds(outcome: str, change: dict, seeds: tuple, level: str) -> None:
     question = LINK if outcome == "attention" else EDGE
     head = judge(COMPLETE[outcome] | change, question)
     finding = blank(Finding, outcome=outcome, unit="head", head=head)
@@ -200,13 +197,17 @@ def link(values: dict[str, Estimate], **changes: Any) -> Finding:
     return judged_finding(LINK, ACCURACY | values, **changes)
 
 
-def test_a_supported_claim_names_head_accuracy_rule_and_untrained_models() -> None:
+def test_a_supported_claim_names_heads_accuracy_rule_and_untrained_models() -> None:
     claim = claim_of(link(STRONG), MODEL)
     for words in ("Attention head L1H2 links a pronoun to its antecedent.", "98.8 % [96.1, 100.0] of 188 items", "E3",
                   "the best rule (nearest) is right in 50.0 %", "untrained models in 47.0 %"):  # fmt: skip
         assert words in claim
     assert "never antecedents in training" in claim
     assert "never antecedents in training" not in claim_of(link(STRONG), replace(MODEL, trained_on=None))
+    both = judged(Tested([Head(1, 2), Head(0, 1)], {"accuracy": Estimate(0.973, 0.912, 1.0)} | STRONG), LINK)
+    claim = claim_of(link(STRONG, unit="set", set=both), MODEL)
+    assert claim.startswith("Attention heads L1H2 and L0H1 together link a pronoun to its antecedent.")
+    assert "97.3 % [91.2, 100.0]" in claim
 
 
 @pytest.mark.parametrize(
@@ -218,13 +219,6 @@ def test_a_supported_claim_names_head_accuracy_rule_and_untrained_models() -> No
 )
 def test_a_weaker_verdict_opens_with_what_it_is(change: dict[str, Estimate], opening: str) -> None:
     assert claim_of(link(STRONG | change), MODEL).startswith(opening)
-
-
-def test_a_claim_about_a_set_is_about_all_its_heads() -> None:
-    both = judged(Tested([Head(1, 2), Head(0, 1)], {"accuracy": Estimate(0.973, 0.912, 1.0)} | STRONG), LINK)
-    claim = claim_of(link(STRONG, unit="set", set=both), MODEL)
-    assert claim.startswith("Attention heads L1H2 and L0H1 together link a pronoun to its antecedent.")
-    assert "97.3 % [91.2, 100.0]" in claim
 
 
 def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
@@ -269,9 +263,7 @@ OF_PLACE = {
         ({}, ["no claim: it does not copy"], "not established", "Attention head L1H2 is not shown to be the one that"),
     ],
 )
-def test_only_a_supported_head_is_said_to_link_a_pronoun_to_a_person(
-    change: dict[str, Estimate], exclusions: list[str], verdict: str, opening: str
-) -> None:
+def test_only_a_supported_head_is_said_to_link(change: dict, exclusions: list, verdict: str, opening: str) -> None:
     """The values of the first cases are at their bars; the inverted author's pronouns give a negative coefficient."""
     finding = judged_finding(WHOSE, OF_PLACE | change, *exclusions)
     claim = claim_of(finding, MODEL)

@@ -18,18 +18,13 @@ from model.config import Mask
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Change, Estimate, Head, Shown
-from probe.seeds import over_seeds
 from report import live, tables
 from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
 from report.live import LiveModel, check_live, live_content
 from report.reproduce import reproducing_commands
-from report.sweep_tables import comparison_markdown, seeds_markdown
-from report.tables import finding_tables, heads_csv, number, sentence_lines, summary_lines
-from report.tensorboard import ROW, head_map, score_colour
-from tests.blank import blank
+from report.tables import finding_tables, heads_csv, number, sentence_lines
 from tests.data.small_corpora import text_config
-from tests.probe.sweep_runs import finding as sweep_finding
-from tests.probe.sweep_runs import five_runs, sweep_run, two_variants
+from tests.probe.factories import blank
 from tests.report import sample
 from tests.report.sample import finding, results, tokenized
 from training.metrics import Metrics
@@ -40,7 +35,6 @@ NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
 
 
 def change(i: int, p: float = 0.5) -> Change:
-    """Return what changed in head i."""
     values = {"before": 0.1, "after": 0.2 - i / 100, "difference": Estimate(-0.00001, -0.1, 0.2), "t": -i}
     return blank(Change, question="number", measure="effect", head=Head(0, i), p=p, n=20, smallest_p=0.02, **values)
 
@@ -49,31 +43,6 @@ def test_numbers_as_text() -> None:
     assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
-
-
-def test_the_summary_has_a_table_for_each_outcome_and_one_passage() -> None:
-    header, number_line, *lines = summary_lines(results(NUMBER, EDGE, EDGE))
-    assert header.split("  ")[0] == "question" and "accuracy [95 %]" in header
-    assert number_line.startswith('number: "it" or "they": number agreement, at the pronoun  L0H1  0.999 [0.969, ')
-    assert [line.split("  ")[-1] for line in lines if line.startswith('"she"')] == ["supported (E3)"] * 2
-    weights = "    L0H1 → Anna 0.79, Ben 0.16    next: She 0.91, He 0.02    weights exchanged: She 0.23, He 0.55"
-    start = lines.index("  Anna does not listen to Ben. ___")
-    assert lines[start + 1 : start + 3] == [weights, "  not met: causal_edge (Why.)"] and lines.count(weights) == 1
-    assert summary_lines(results(EDGE, EDGE), verbose=True).count(weights) == 2
-
-
-def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
-    no_swap = replace(NUMBER.head, values={name: each for name, each in NUMBER.head.values.items() if name != "swap"})
-    constant = replace(no_swap, values=no_swap.values | {"answer": Estimate(0.0)})
-    few = {"frames": 4, "first_words": 5, "second_words": 6, "pairs": 30}
-    needed = "test has 4 frames, 5 first words, 6 second words; 8 of each are needed"
-    complete = summary_lines(results(replace(NUMBER, file="own.jsonl")))
-    for changes, line in (
-        ({"smallest_p": 0.25, "clusters": few}, f"  no p can be below 0.25: {needed}"),
-        ({"head": constant}, "  no swap: the answer does not follow the antecedent"),
-        ({"head": no_swap}, "  no swap: the texts have no answers that can be compared"),
-    ):
-        assert line in summary_lines(results(replace(NUMBER, file="own.jsonl", **changes))) and line not in complete
 
 
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
@@ -117,33 +86,6 @@ def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None)
     assert [head[0] for head in heads] == (names if effects is None else [*names[:1:-1], "L0H0"])
     chosen = " ".join(heads[names.index("L0H0") if effects is None else -1])
     assert re.fullmatch(r"L0H0( 0\.00)? fox 0.75 \| fox 0.50 fox 0.25 saw 0.12 ← chosen for number", chosen)
-
-
-def test_the_tables_over_seeds_show_heads_sets_and_warnings() -> None:
-    text = " ".join(seeds_markdown(over_seeds(five_runs(), ["resumed"])).split())
-    assert "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
-    assert "L1H1 E4, L0H2 E4, L1H0 E4, L0H1 E4, L1H2 E4" in text and "note: resumed" in text
-    edge = sweep_finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
-    assert "L0H1+L1H2 E3" in seeds_markdown(over_seeds([sweep_run(1, [edge])]))
-
-
-def test_the_table_of_variants_has_a_star_for_each_significant_difference() -> None:
-    results = two_variants()
-    text = comparison_markdown(results)
-    standard, tied = [line for line in text.splitlines() if line.startswith(("| standard", "| tie"))]
-    assert standard.count("*") == 0 and tied.count("*") == 1
-    assert standard.count("|") == tied.count("|") == len(results.variants[0].values) + 4
-
-
-def test_the_head_map_has_in_each_box_the_colour_of_its_score_white_at_chance() -> None:
-    white, blue, orange = (255, 255, 255), (0, 114, 178), (213, 94, 0)
-    assert [score_colour(score, 0.5, 1.0) for score in (0.5, 1.0, 2.0, 0.0)] == [white, blue, blue, orange]
-    scores = np.array([[0.9, 1.0, 0.0], [0.75, 0.25, 0.6]])
-    image = head_map(scores, "accuracy", 0.5, 1.0)
-    assert image.dtype == np.uint8 and image.shape[0] == 4 * ROW
-    for layer, row in enumerate(scores):
-        upper_edge = {tuple(colour) for colour in image[ROW * (layer + 2) + 1].tolist()}
-        assert upper_edge == {white, *(score_colour(score, 0.5, 1.0) for score in row)}
 
 
 RUN, HISTORY = sample.opened_run()

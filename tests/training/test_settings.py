@@ -1,7 +1,6 @@
 """Settings: YAML files, limits, saved runs, resumes, and the command line."""
 
 import json
-import shlex
 import subprocess
 import sys
 from dataclasses import MISSING, asdict, fields
@@ -20,13 +19,12 @@ from model.config import ModelConfig
 from probe.config import ProbeConfig
 from tests.program import ROOT, run_program
 from train import GROUPS
-from training.command_line import Groups, check_arguments, hydra_arguments, next_command, one_line_errors
+from training.command_line import Groups, check_arguments, hydra_arguments, one_line_errors
 from training.settings import (
     CONFIGS,
     Optimizer,
     TrainSettings,
     compose_settings,
-    result_settings,
     resumed_settings,
     saved_settings,
     to_settings,
@@ -135,17 +133,8 @@ def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() 
     assert (settings.run.max_steps, settings.optim.name, settings.run.seed) == (500, Optimizer.adamw, 4)
     assert settings.model == compose_settings(["model=nano"]).model
     assert settings.run.resume and settings.run.out == "x"
-
-
-def test_a_text_that_was_moved_can_be_resumed_from_its_new_path() -> None:
     settings = resumed(["data=text", "data.path=old.txt"], "data=text", "data.path=new.txt")
     assert settings.data.path == "new.txt"
-
-
-def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:
-    old = result_settings(compose_settings(["out=a", "threads=1"]))
-    assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "threads=2"])) == old
-    assert result_settings(compose_settings(["seed=2"])) != old
 
 
 def test_configs_hold_no_target_that_hydra_could_call() -> None:
@@ -171,12 +160,9 @@ def test_an_argument_that_is_no_setting_or_could_do_harm_is_refused(argument: st
         check_arguments([argument], GROUPS)
 
 
-def test_sweeps_and_launchers_are_allowed() -> None:
+def test_sweeps_and_launchers_are_allowed_and_free_text_is_read_as_it_was_written() -> None:
     check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)"], GROUPS)
     check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x"], GROUPS)
-
-
-def test_hydra_reads_free_text_as_it_was_written() -> None:
     texts = [
         "plain", "a, b", "it's", 'say "it"', "[1,2]", "{a: 1}", "a=b", "back\\slash", "end\\", "\\'", "end\\\\", "$x",
         "(", "=", "~", "tab\there", "line\nbreak", "é 日本 🙂", " spaces ", "key: value", "#", "null ", "@", "",
@@ -202,11 +188,6 @@ def test_an_error_of_the_user_is_one_line_and_status_2(error: Exception, capsys:
     assert text.startswith("error: ") and len(text) > len("error: \n")
     with pytest.raises(KeyError), one_line_errors():  # an error of the program keeps its traceback
         raise KeyError("x")
-
-
-def test_a_printed_command_works_in_a_shell_and_names_the_cache_only_if_it_is_another() -> None:
-    assert shlex.split(next_command("eval", "run=a b", ".cache"))[1:] == ["eval.py", "run=a b"]
-    assert shlex.split(next_command("eval", "run=a", "x", "live=true"))[2:] == ["run=a", "cache_dir=x", "live=true"]
 
 
 @pytest.mark.parametrize(

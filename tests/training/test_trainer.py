@@ -16,8 +16,7 @@ from data.corpus import TOKEN_CLASSES
 from data.loader import Split, StorySplit
 from model.transformer import Transformer
 from tests.program import SMALL
-from tests.tiny_models import random_model
-from tests.training.small import small_trainer
+from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, sample, validation_loss
 from training.loop import is_probe_step
@@ -70,9 +69,7 @@ def poison_gradient(trainer: Trainer) -> None:
 @pytest.mark.parametrize("poison", [poison_loss, poison_gradient])
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("n_steps_before", [0, 2])
-def test_a_step_that_is_not_finite_changes_nothing(
-    poison: Callable[[Trainer], None], optim: str, n_steps_before: int
-) -> None:
+def test_a_step_that_is_not_finite_changes_nothing(poison: Callable, optim: str, n_steps_before: int) -> None:
     trainer = small_trainer(f"optim={optim}")
     for _ in range(n_steps_before):
         train_step(trainer)
@@ -137,7 +134,10 @@ def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused() -> None:
         choose_device(Device.cuda, Precision.float32)
 
 
-def test_the_probe_runs_at_the_start_at_the_end_and_at_log_spaced_steps_between() -> None:
+def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_decays() -> None:
+    factors = [learning_rate_factor(step, warmup_steps=4, max_steps=12, decay_power=2) for step in range(13)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4:] == [pytest.approx((remaining / 8) ** 2) for remaining in range(8, -1, -1)]
     steps = [step for step in range(1025) if is_probe_step(step, 1024)]
     assert steps == [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
@@ -174,12 +174,6 @@ def test_the_updates_are_those_of_torch(make: Callable, reference_of: Callable, 
         reference.step()
     for weight, expected in zip(weights, reference_weights, strict=True):
         torch.testing.assert_close(weight, expected, rtol=0, atol=atol)
-
-
-def test_the_learning_rate_warms_up_linearly_and_decays_to_zero() -> None:
-    factors = [learning_rate_factor(step, warmup_steps=4, max_steps=12, decay_power=2) for step in range(13)]
-    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert factors[4:] == [pytest.approx((remaining / 8) ** 2) for remaining in range(8, -1, -1)]
 
 
 VOCAB_SIZE = 31

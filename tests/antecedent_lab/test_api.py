@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -76,7 +77,7 @@ def test_eval_writes_the_same_files(result: ProbeResult, folder: Path, text: str
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
     names = {"probe.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
-    assert {path.name for path in page.parent.iterdir()} == names <= {path.name for path in written.iterdir()}
+    assert {*os.listdir(page.parent)} == names <= {*os.listdir(written)}
     assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
@@ -295,9 +296,7 @@ Pass = Callable[..., Any]  # of an adapter
 def example(name: str) -> str:
     """Return a code block of the page."""
     usage = (ROOT / "docs" / "usage.md").read_text()
-    match = re.search(rf"<!-- {name} -->\n```python\n(.*?)```", usage, re.DOTALL)
-    assert match
-    return match[1]
+    return re.search(rf"<!-- {name} -->\n```python\n(.*?)```", usage, re.DOTALL)[1]
 
 
 @pytest.fixture(scope="module")

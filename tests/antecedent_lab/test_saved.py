@@ -89,7 +89,6 @@ def test_a_new_folder_without_files_is_removed(opened: OpenedModel, error: BaseE
 
     def stopped(*files: str) -> None:
         with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine") as folder:
-            assert folder is not None
             for name in files:
                 (folder / name).touch()
             raise error
@@ -123,11 +122,6 @@ def test_a_resume_with_other_settings_is_one_sentence_and_settings_alone_are_no_
         open_model(tmp_path, setting="run")
 
 
-@pytest.fixture
-def letters() -> OpenedModel:
-    return word_model(["a b c d e"], context_length=8)
-
-
 def items_of(*cells: Cell) -> Items:
     pair = Pair("q", "dev", (cells[0], cells[-1]), ("", ""), 0, ("f", "a", "b"))
     return Items([pair])
@@ -136,9 +130,9 @@ def items_of(*cells: Cell) -> Items:
 CELL = Cell(tokens=(0, 2, 3, 4, 5), query=4, meant=((2,),), other=((3,),), answers=(2,), foils=(3,), payoff=4, target=2)
 
 
-def test_items_of_an_external_model_are_read_with_warnings_or_refused(letters: OpenedModel) -> None:
+def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
+    letters = word_model(["a b c d e"], context_length=8)
     assert check_items(letters, items_of(CELL)) == []
-    assert letters.unknown is not None
     unanswered = replace(CELL, payoff=None, tokens=(0, letters.unknown, 3, 4, 5), has_lost_answer=True)
     warnings = check_items(letters, items_of(CELL, unanswered))
     assert "10.0%" in warnings[0] and "In 1 of 2 texts" in warnings[1]

@@ -24,8 +24,6 @@ from data.words import words_of
 from tests.data.small_corpora import CONFIG, FULL, SMALL, SPLITS, all_links, all_rows, full_stories
 from training.settings import compose_settings
 
-CONTEXT_LENGTH = 64  # model.context_length in configs/model/tiny.yaml
-
 
 @pytest.fixture
 def stories() -> dict[str, list[LinkedText]]:
@@ -119,22 +117,23 @@ def test_the_longest_possible_story_fits_the_context() -> None:
                 return [max(language.rules(slot, bindings), key=lambda option: len(option.symbols))]
 
             text = derive(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text
-            assert len(words_of(text)) < CONTEXT_LENGTH, text
+            assert len(words_of(text)) < 64, text  # model.context_length in configs/model/tiny.yaml
 
 
 def test_no_held_out_word_frame_or_cell_is_shared(stories: dict) -> None:
-    words, frames, cells = {}, {}, {}
+    used: dict[str, dict] = {"words": {}, "frames": {}, "cells": {}}  # by split
     for split in ("train", "dev", "test"):
         linked = [row for row in stories[split] if row.family != "no_pronoun"]
         held_out_rows = linked if split == "train" else [row for row in linked if row.holdout == "headline"]
-        words[split] = set(" ".join(row.pair for row in held_out_rows).split())
-        frames[split] = {base_frame(row.frame) for row in held_out_rows}
-        cells[split] = {(base_frame(row.frame), row.pair) for row in linked}
-    frames["train"] |= {base_frame(row.frame) for row in stories["train"] if "{" in row.frame}
-    for of_splits in (words, frames, cells):
+        used["words"][split] = set(" ".join(row.pair for row in held_out_rows).split())
+        used["frames"][split] = {base_frame(row.frame) for row in held_out_rows}
+        used["cells"][split] = {(base_frame(row.frame), row.pair) for row in linked}
+    used["frames"]["train"] |= {base_frame(row.frame) for row in stories["train"] if "{" in row.frame}
+    for of_splits in used.values():
         for first, second in combinations(of_splits.values(), 2):
             assert first and second and not first & second
-    assert not any(map(held_out, frames["train"])) and not any(REFERENTS[word].held_out for word in words["train"])
+    assert not any(map(held_out, used["frames"]["train"]))
+    assert not any(REFERENTS[word].held_out for word in used["words"]["train"])
 
 
 def test_every_family_has_its_share_of_the_training_stories(stories: dict) -> None:
@@ -235,7 +234,6 @@ def stories_digest(config: StoriesConfig) -> str:
 
 def test_the_stories_change_only_with_the_generator_version_and_keep_their_fingerprint() -> None:
     config = compose_settings().data
-    assert isinstance(config, StoriesConfig)
     assert (GENERATOR_VERSION, stories_digest(replace(config, **SIZES))) == (VERSION, DIGEST)
     assert corpus_fingerprint(config, Path()) == FINGERPRINT
     assert generate_split(SMALL, "train") != generate_split(replace(SMALL, seed=4), "train")  # another seed

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from data.pairs import Cell, Items, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
-from data.stories import generate_split
+from data.pairs import Cell, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
 from data.tokenizer import (
     END,
     UNKNOWN,
@@ -24,7 +23,6 @@ from data.tokenizer import (
     word_tokenizer,
 )
 from data.words import word_spans
-from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import full_stories
 
 ODD = "naïve café 🙂  two  spaces\n\n\ttab <|endoftext|> ﷺ"
@@ -102,7 +100,6 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: bytes) ->
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
-CONFIG = replace(STORIES, n_test_frames=6, n_test_pairs=3)
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
 MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
 
@@ -147,13 +144,8 @@ def test_a_word_without_own_tokens_is_named(offsets: list[Span], spans: list[Spa
 
 
 @cache
-def story_rows() -> list[LinkedText]:
-    return generate_split(CONFIG, "test")
-
-
-@cache
 def texts() -> list[str]:
-    return [story.text for story in generate_split(CONFIG, "train")]
+    return [story.text for story in full_stories()["train"]]
 
 
 def llama_tokenizer() -> Tokenizer:
@@ -175,7 +167,7 @@ Linked = tuple[Tokenizer, list[tuple[str, Link, Cell]]]  # the text and the link
 @pytest.fixture(scope="module", params=["GPT-2", "Llama"])
 def subwords(request: pytest.FixtureRequest) -> Linked:
     tokenizer = llama_tokenizer() if request.param == "Llama" else bpe_tokenizer(texts(), 900)
-    rows = story_rows()
+    rows = full_stories()["test"]
     both_links = []
     for first, second in zip(rows[::2], rows[1::2], strict=True):
         for link, other in zip(first.links, second.links, strict=True):
@@ -188,17 +180,10 @@ def names_of(text: LinkedText, link: Link) -> list[str]:
     return [f"{text.family} {link.level} {link.site}"]
 
 
-@cache
-def word_items() -> tuple[Tokenizer, Items]:
-    """Return a tokenizer of whole words and the pairs of test stories of all families."""
-    tokenizer = word_tokenizer(row.text for row in full_stories()["train"])
-    return tokenizer, link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), names_of)
-
-
 def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() -> None:
-    items = word_items()[1]
-    linked = [pair for pair in items.pairs if pair.cells[0].meant]
-    for pair in linked:
+    tokenizer = word_tokenizer(texts())
+    items = link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), names_of)
+    for pair in items.where(lambda pair: pair.cells[0].meant).pairs:
         first, second = pair.cells
         assert first.meant == second.other and first.other == second.meant and first.bystanders == second.bystanders
     of_question = items.of("agreement number pronoun", "headline").pairs
@@ -207,11 +192,11 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() 
         assert (first.order, second.order) == (0, 1)
     comparable = items.comparable()
     assert 50 < len(comparable) < len(items) and all(pair.is_comparable for pair in comparable.pairs)
-    items = word_items()[1].of("agreement number pronoun", "iid")
-    check_blocks(items)
+    whole = items.of("agreement number pronoun", "iid")
+    check_blocks(whole)
     for index in ([1, 0], [0, 1, 2], [0, 3]):
         with pytest.raises(ValueError, match="whole blocks"):
-            check_blocks(items.take(index))
+            check_blocks(whole.take(index))
 
 
 def test_the_tokens_of_each_mention_spell_it(subwords: Linked) -> None:
@@ -284,4 +269,4 @@ def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:
     tokenizer = Tokenizer(models.WordLevel({"It": 0}))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(ValueError, match="tokenizer cannot encode|no tokens for itself"):
-        link_pairs(story_rows()[:4], tokenizer, 0, names_of)
+        link_pairs(full_stories()["test"][:4], tokenizer, 0, names_of)

@@ -34,8 +34,6 @@ from tests.tiny_models import random_model, random_view, untrained
 SETTINGS = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10)
 SIZES: dict[str, Any] = {"d_model": 48, "context_length": 64}
 
-# Stories
-
 EVERY = replace(FULL, n_test_frames=1, n_test_pairs=1)  # every family at its least
 
 
@@ -67,9 +65,6 @@ def story_model(**switches: Any) -> Transformer:
 
 def untrained_view(seed: int) -> TransformerView:
     return TransformerView(untrained(story_tokenizer().get_vocab_size(), 5 + seed, **SIZES))
-
-
-# Hand-made pairs
 
 
 def cell(tokens: Sequence[int], words: tuple[Word, Word], meant: int, /, **changes: Any) -> Cell:
@@ -167,8 +162,6 @@ def noun_pairs() -> Items:
     return Items(pairs)
 
 
-# Passages
-
 FRAMES = (
     ("{A} met {B} in the quiet park. {P} slept.", "Yesterday {B} saw {A} under trees, and then {p} ran home.",
      "{A} came with bread. Then {B} cooked. {P} slept."),
@@ -212,18 +205,13 @@ def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool =
     return CopyingModel(gains, passage_tokenizer(), seed=seed, knows_gender=knows_gender, context_length=64)
 
 
-# Opened models
-
-
 def word_model(texts: Sequence[str], **changes: Any) -> OpenedModel:
     """Return a random model, opened as an external one, whose tokenizer has the words of `texts`."""
     tokenizer = word_tokenizer(texts)
     model = partial(random_view, tokenizer.get_vocab_size(), **SIZES | changes)
-    facts: dict[str, Any] = {"folder": Path("nowhere"), "name": "small", "source": "nowhere"}
+    facts: dict[str, Any] = {"folder": Path("nowhere"), "name": "small", "source": "nowhere", "environment": {}}
     facts |= {"data": None, "data_fingerprint": "english", "shape": {}, "n_parameters": 1, "departures": ()}
-    return OpenedModel(
-        model=model(), untrained=model, tokenizer=tokenizer, bos_id=end_id(tokenizer), environment={}, **facts
-    )
+    return OpenedModel(model=model(), untrained=model, tokenizer=tokenizer, bos_id=end_id(tokenizer), **facts)
 
 
 def blank(kind: Any, **values: Any) -> Any:

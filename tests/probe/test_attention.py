@@ -46,10 +46,6 @@ def made_up(words: list[tuple[int, ...]], n_meant: int) -> Cell:
     return cell(tokens, (words[0], words[-1]), 0, meant=tuple(words[:n_meant]), other=tuple(words[n_meant:]))
 
 
-def items_of(cells: list[Cell]) -> Items:
-    return Items([Pair("number", "dev", (one, one), ("", ""), i, ("", "", "")) for i, one in enumerate(cells)])
-
-
 SHAPES = {
     "one against one": made_up([(3,), (7,)], 1),
     "three others, one of three tokens": made_up([(4,), (2,), (6, 7, 8), (9,)], 1),
@@ -62,16 +58,17 @@ SHAPES = {
 def test_each_field_is_its_definition_on_the_whole_map(shape: str) -> None:
     text = SHAPES[shape]
     row = 2 * list(SHAPES).index(shape)
-    rows = measure_heads(MODEL, items_of(list(SHAPES.values())), tokens_per_batch=30).rows
+    pairs = [Pair("number", "dev", (each, each), ("", ""), i, ("", "", "")) for i, each in enumerate(SHAPES.values())]
+    rows = measure_heads(MODEL, Items(pairs), tokens_per_batch=30).rows
     meant = [*sum(text.meant, ())]
     other = [*sum(text.other, ())]
     for layer, record in enumerate(MODEL.record(torch.tensor([text.tokens]))):
         for head in range(MODEL.n_head):
             weights = record.scores[0, head, text.query].softmax(-1)
             output = MODEL.head_weights(layer).output
-            assert output is not None
             moved = weights * (record.values[0, head] @ output[head].T).norm(dim=-1)
-            best, best_other = (max(weights[list(word)].sum() for word in words) for words in (text.meant, text.other))
+            best = max(weights[list(word)].sum() for word in text.meant)
+            best_other = max(weights[list(word)].sum() for word in text.other)
             expected = {
                 "log_ratio": weights[meant].sum().log() - weights[other].sum().log(),
                 "value_log_ratio": moved[meant].sum().log() - moved[other].sum().log(),
@@ -106,7 +103,7 @@ def rows_of(log_ratio: np.ndarray, mass: np.ndarray) -> HeadRows:
     return HeadRows(log_ratio, nothing, nothing, mass)
 
 
-def test_the_weights_of_heads_are_added() -> None:
+def test_the_weights_of_heads_are_added_and_subtracted() -> None:
     """Weights of .3 and .1 on the antecedent, .1 and .3 on the other mention: together a tie."""
     log_ratio = np.log([[[3.0, 1 / 3]], [[9.0, 1.0]]])
     rows = rows_of(log_ratio, np.array([[[0.4, 0.4]], [[0.5, 0.2]]]))
@@ -116,9 +113,7 @@ def test_the_weights_of_heads_are_added() -> None:
     of_set = HeadScores(Items([]), rows).with_set([Head(0, 0), Head(0, 1)]).rows
     assert (of_set.attention_margin[:, *SET] == joint).all() and np.isnan(of_set.value_log_ratio[:, *SET]).all()
 
-
-def test_the_weight_difference_is_that_of_the_attention_weights() -> None:
-    """Weights .6 and .2, then .1 and .3: the mean of .4 and .2."""
+    # The mean difference of weights .6 and .2, then .1 and .3
     weights = np.array([[0.6, 0.2], [0.1, 0.3]])
     rows = rows_of(np.log(weights[:, 0] / weights[:, 1])[:, None, None], weights.sum(axis=1)[:, None, None])
     assert rows.weight_difference() == pytest.approx(np.array([[0.3]]))
@@ -207,7 +202,6 @@ def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> Non
     words = [(5,), (6, 7), (8,)]
     targets = [1, 2, 3, 4, 9]
     logits = ov_logits(view, words, targets, Head(0, 1), start_token=0)
-    assert logits is not None
     for row, word in zip(logits, words, strict=True):
         tokens = torch.tensor([[0, *word]])
         value, output = (weight[1] for weight in view.head_weights(0))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, get_args, get_type_hints
 from zlib import crc32
@@ -46,19 +46,14 @@ class Outer:
     shape: dict[str, Any] = flattened()  # what no other field has
 
 
-COMPLETE = Outer(
-    1, Inner(0.5), [[1.0], [2.0]], {"a": Inner(1.0, "b")}, (0.1, 0.2), Point(1, 2), Colour.red, shape={"width": 3}
-)
+COMPLETE = Outer(1, Inner(0.5), [[1.0]], {"a": Inner(1.0, "b")}, (0.1, 0.2), Point(1, 2), Colour.red, shape={"size": 3})
 
 
-def test_a_dataclass_survives_the_way_to_a_file_and_back() -> None:
+def test_a_dataclass_survives_the_way_to_a_file_with_six_digits_and_null_for_not_finite() -> None:
     written = json.loads(json.dumps(to_json(COMPLETE)))
     assert from_json(Outer, written, "file") == COMPLETE
     assert "absent" not in written
-    assert (written["place"], written["width"]) == ([1, 2], 3)
-
-
-def test_numbers_have_six_digits_and_what_is_not_finite_is_null() -> None:
+    assert (written["place"], written["size"]) == ([1, 2], 3)
     values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Colour.red)}
     assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "red"]}
     assert math.isnan(from_json(float, None, "file"))
@@ -120,7 +115,7 @@ def fields_of(kind: Any) -> set[str]:
     """Return the fields of a dataclass and of all dataclasses in it."""
     names = set()
     if is_dataclass(kind):
-        names = {field.name for field in fields(kind)}
+        names = {*kind.__dataclass_fields__}
         for hint in get_type_hints(kind).values():
             names |= fields_of(hint)
     for argument in get_args(kind):

@@ -15,7 +15,7 @@ from data.errors import UserError
 from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
 from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
-from probe.seeds import QuestionOverSeeds, SeedsResult, SweepRun, mean_over_runs, over_seeds
+from probe.seeds import SeedsResult, SweepRun, mean_over_runs, over_seeds
 from probe.statistics import (
     Design,
     Sample,
@@ -59,7 +59,7 @@ def seed_run(seed: int, accuracy: float = 0.95) -> SweepRun:
 
 
 def five_runs() -> list[SweepRun]:
-    return [seed_run(seed) for seed in range(1, 6)]
+    return list(map(seed_run, range(1, 6)))
 
 
 def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:
@@ -190,7 +190,7 @@ def test_a_sample_has_means_with_intervals_and_a_test() -> None:
     values = np.random.default_rng(0).normal(size=(80, 3)) + [0.0, 2.0, 0.0]
     sample = Sample(values, [clusters], [(clusters,)])
     for mean, column in zip(sample.means(CONFIG), values.T, strict=True):
-        assert mean.value == pytest.approx(column.mean()) and mean.low is not None and mean.high is not None
+        assert mean.value == pytest.approx(column.mean())
         assert mean.low < mean.value < mean.high
         alone = Sample(column, [clusters], [(clusters,)]).mean(CONFIG)
         assert (alone.low, alone.high) == pytest.approx((mean.low, mean.high))
@@ -232,16 +232,12 @@ def test_a_passage_without_an_entity_of_a_class_is_a_cluster_of_its_own_there() 
     assert len(items.designs()) == 2
 
 
-def number(runs: list[SweepRun]) -> QuestionOverSeeds:
-    return over_seeds(runs).questions[0]
-
-
 @pytest.mark.parametrize(("outcome", "question"), [("attention", "number"), ("edge", "next_pronoun_gender")])
 @pytest.mark.parametrize(("n_seeds", "n_sets"), [(4, 0), (5, 0), (5, 1), (5, 2)])
 def test_level_e4_needs_four_of_five_seeds(outcome: str, question: str, n_seeds: int, n_sets: int) -> None:
     sets = [[Head(0, 1), Head(1, 1)]] * n_sets + [[Head(0, 0)]] * (n_seeds - n_sets)
     runs = [sweep_run(seed, [finding(*heads, question=question, outcome=outcome)]) for seed, heads in enumerate(sets)]
-    levels = number(runs).levels
+    levels = over_seeds(runs).questions[0].levels
     is_edge = outcome == "edge"
     of_head = "E4" if n_seeds == 5 and (is_edge or n_sets < 2) else "E3"
     assert levels == [of_head if is_edge else "E3"] * n_sets + [of_head] * (n_seeds - n_sets)
@@ -249,10 +245,8 @@ def test_level_e4_needs_four_of_five_seeds(outcome: str, question: str, n_seeds:
 
 def test_only_questions_of_all_runs_are_summarised() -> None:
     runs = five_runs()
-    assert runs[0].probe
     runs[0].probe.findings.append(finding(question="later_cue"))
     for run in runs:
-        assert run.probe
         run.probe.findings.append(finding(question="gender"))
     results = over_seeds(runs)
     assert [question.question for question in results.questions] == ["number", "gender"]
@@ -262,7 +256,7 @@ def test_only_questions_of_all_runs_are_summarised() -> None:
 
 def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one() -> None:
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
-    question = number([seed_run(seed, value) for seed, value in enumerate(values)])
+    question = over_seeds([seed_run(seed, value) for seed, value in enumerate(values)]).questions[0]
     result = question.values["accuracy"]
     expected = stats.t.interval(0.95, 4, loc=sum(values) / 5, scale=stats.sem(values))
     assert result.mean == pytest.approx(0.894)

@@ -41,7 +41,7 @@ def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:
 
 def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> None:
     text = page(sample.hostile())
-    hostile, plain = Markup(text), Markup(TEXT)
+    hostile, plain = map(Markup, (text, TEXT))
     assert set(hostile.tags) == set(plain.tags)
     assert {name for name, _ in hostile.attributes} == {name for name, _ in plain.attributes}
     assert not [name for name, _ in hostile.attributes if name.startswith("on")]

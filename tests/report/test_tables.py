@@ -31,18 +31,12 @@ from training.metrics import Metrics
 from training.settings import compose_settings, flatten
 from training.weight_history import WeightHistory
 
-NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
+NUMBER, EDGE = map(finding, ("number", "next_pronoun_gender"))
 
 
 def change(i: int, p: float = 0.5) -> Change:
     values = {"before": 0.1, "after": 0.2 - i / 100, "difference": Estimate(-0.00001, -0.1, 0.2), "t": -i}
     return blank(Change, question="number", measure="effect", head=Head(0, i), p=p, n=20, smallest_p=0.02, **values)
-
-
-def test_numbers_as_text() -> None:
-    assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
-    assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
-    assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
 
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
@@ -56,6 +50,9 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     lines = tables.detail_lines(results(with_set, missing=["gender: too few"]))
     assert "not tested: gender: too few" in lines and any("rule: nearest" in line for line in lines)
     assert "**Attention head L0H1 links" in tables.claims_markdown(results(NUMBER))
+    assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
+    assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
+    assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
 
 def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
@@ -93,9 +90,7 @@ TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.file, vocab_size=
 
 
 def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
-    model = live_content(run, *arguments).model
-    assert model is not None
-    return model
+    return live_content(run, *arguments).model
 
 
 def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:

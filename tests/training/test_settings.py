@@ -85,14 +85,16 @@ def test_a_value_outside_its_limits_is_told_what_it_can_be(override: str, answer
     assert override.partition("=")[0] in message and answer in message and "\n" not in message
 
 
-def test_defaults_in_python_are_those_of_the_standard_yaml_files() -> None:
+def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_call() -> None:
     model = OmegaConf.load(CONFIGS / "model" / "tiny.yaml")
     for field in fields(ModelConfig):
         assert field.default is MISSING or field.default == model[field.name]
     assert sum(field.default is MISSING for field in fields(ModelConfig)) == 8  # the sizes
     probe = OmegaConf.load(CONFIGS / "eval" / "eval.yaml").probe
     assert ProbeConfig() == to_settings(ProbeConfig, probe)
-    assert {*probe} == {field.name for field in fields(ProbeConfig)}
+    assert {*probe} == {*ProbeConfig.__dataclass_fields__}
+    files = list(Path(CONFIGS).rglob("*.yaml"))
+    assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
 
 
 def test_saved_settings_are_read_back_also_of_an_earlier_version() -> None:
@@ -135,11 +137,6 @@ def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() 
     assert settings.run.resume and settings.run.out == "x"
     settings = resumed(["data=text", "data.path=old.txt"], "data=text", "data.path=new.txt")
     assert settings.data.path == "new.txt"
-
-
-def test_configs_hold_no_target_that_hydra_could_call() -> None:
-    files = list(Path(CONFIGS).rglob("*.yaml"))
-    assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def model() -> Transformer:
 def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> None:
     sums = torch.randn(13, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = (sums.mean() / 7, sums.std() / 7 / 13**0.5)
-    assert mean_and_error(sums, torch.full((13,), 7.0)) == pytest.approx([number.item() for number in expected])
+    assert mean_and_error(sums, torch.full((13,), 7.0)) == pytest.approx(list(map(float, expected)))
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 100, 10_000])

@@ -267,7 +267,7 @@ def hub_config(tmp_path: Path) -> HubConfig:
     folder.mkdir(parents=True)
     Dataset.from_dict({"text": [f"train {i}" for i in range(30)]}).to_parquet(folder / "train-00000-of-00001.parquet")
     Dataset.from_dict({"text": ["held out"]}).to_parquet(folder / "validation-00000-of-00001.parquet")
-    changes = {"name": str(tmp_path / "dataset"), "validation_split": "validation", "vocab_size": 300}
+    changes = {"name": str(tmp_path / "dataset"), "validation_split": "validation", "validation_fraction": 0.5}
     return replace(compose_settings(["data=hub", "data.name=x"]).data, **changes)
 
 

@@ -1,4 +1,4 @@
-"""Several processes started by torchrun: the same losses, weights and checkpoints as one process."""
+"""Other systems: several processes, and one that lacks what Windows lacks."""
 
 import socket
 import subprocess
@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.program import ROOT, SMALL, run_program, run_python
+from tests.program import ROOT, SMALL, SMALL_PROBE, run_program, run_python
 from training.checkpoint import load_checkpoint
 from training.logging import read_records
 
-pytestmark = pytest.mark.slow
 RUN = [
     *SMALL, "device=cpu", "precision=float32", "optim=adamw", "max_steps=6", "eval_every_steps=3",
     "gradient_accumulation_steps=2", "threads=1",
@@ -31,7 +30,7 @@ NOT_FINITE = """
 import os
 import torch
 import torch.distributed as dist
-from tests.training.small import small_trainer
+from tests.tiny_models import small_trainer
 from training.device import process_group
 from training.trainer import train_step
 
@@ -54,6 +53,7 @@ os._exit(0)  # threads of gloo may still run, and would abort an ordinary exit n
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: str) -> None:
     """Losses, weights and optimizer states are equal to float32 rounding."""
     assert run_program("train.py", f"out={tmp_path / 'one'}", cache, *RUN).status == 0
@@ -72,7 +72,22 @@ def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: st
     assert resumed.status == 0 and "warning: processes=1 from step 6 on (before: 2)" in resumed.err
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path) -> None:
     (tmp_path / "not_finite.py").write_text(NOT_FINITE)
     result = torchrun(script=str(tmp_path / "not_finite.py"))
     assert result.returncode == 0, result.stderr
+
+
+WITHOUT_POSIX = ROOT / "tests" / "without_posix"  # takes away what Windows lacks
+
+
+def test_a_model_is_trained_resumed_and_tested_without_posix(tmp_path: Path, cache: str) -> None:
+    assert run_python("-c", "import fcntl", path=WITHOUT_POSIX).returncode == 1
+    out = tmp_path / "run"
+    for arguments in ([], ["resume=true", "max_steps=6"]):
+        result = run_python("train.py", f"out={out}", cache, *SMALL, *arguments, path=WITHOUT_POSIX)
+        assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+    result = run_python("eval.py", f"run={out}", cache, *SMALL_PROBE, path=WITHOUT_POSIX)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (out / "probe" / "report.html").is_file()

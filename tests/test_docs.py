@@ -15,10 +15,10 @@ from markdown_it import MarkdownIt
 
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults
+from tests.program import ROOT, SMALL, run_python
 from train import GROUPS
 from training.command_line import hydra_arguments
 
-ROOT = Path(__file__).parent.parent
 README, ATTENTION, PROBE = ((ROOT / name).read_text() for name in ("README.md", "docs/attention.md", "docs/probe.md"))
 WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
@@ -31,16 +31,17 @@ COMMANDS = [
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 
-def test_two_commands_of_one_line_do_all_the_set_up() -> None:
-    commands = {
-        "train": "-r requirements.txt && .venv/bin/python train.py",
-        "test": "-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile",
-    }
-    for name, end in commands.items():
+def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_makes() -> None:
+    test = "-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile"
+    for name, end in (("train", "-r requirements.txt && .venv/bin/python train.py"), ("test", test)):
         assert re.search(rf"<!-- {name} command -->\n```\n.*pip install.*{re.escape(end)}\n```\n<!-- end -->", README)
+    steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["publish"]["steps"]
+    made = [number for number, step in enumerate(steps) if step.get("run") == "make install pages"]
+    published = [number for number, step in enumerate(steps) if step.get("with") == {"path": "docs"}]
+    assert len(made) == len(published) == 1 and made < published
 
 
-def test_the_tables_of_results_are_the_measured_ones() -> None:
+def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bound() -> None:
     for mean in json.loads((RESULTS / "link_head.json").read_text())["means"]:
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
         cells = [QUESTIONS[mean["question"]].description, f"{mean['supported']} of {mean['n_seeds']}"]
@@ -54,6 +55,8 @@ def test_the_tables_of_results_are_the_measured_ones() -> None:
         tested = variant["n_tested"]
         cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
         assert f"\n| {' | '.join(cells)} |\n" in ATTENTION
+    for training in json.loads((RESULTS / "link_head.json").read_text())["training"]:
+        assert training["gap"] > -3 * training["gap_error"]
 
 
 def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
@@ -76,15 +79,12 @@ def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> No
         assert quoted and [one for one in map("".join, quoted) if one not in text] == []
 
 
-@pytest.mark.parametrize("name", ["attention", "teach", "worksheet"])
-def test_a_page_for_a_browser_has_the_words_of_its_markdown(name: str, pages: Path) -> None:
-    written = MarkdownIt("commonmark").enable("table").render((ROOT / f"docs/{name}.md").read_text())
-    body = (pages / f"{name}.html").read_text().partition("</style>")[2]
-    assert re.sub("<[^>]*>", "", written).split() == re.sub("<[^>]*>", "", body).split()
-
-
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
-def test_a_page_for_a_browser_has_no_dead_link(name: str, pages: Path) -> None:
+def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(name: str, pages: Path) -> None:
+    if name != "index":
+        written = MarkdownIt("commonmark").enable("table").render((ROOT / f"docs/{name}.md").read_text())
+        body = (pages / f"{name}.html").read_text().partition("</style>")[2]
+        assert re.sub("<[^>]*>", "", written).split() == re.sub("<[^>]*>", "", body).split()
     links = re.findall(r'(?:href|src)="(?!http)([^"]+)"', (pages / f"{name}.html").read_text())
     assert "report.html" in links
     if name == "index":
@@ -95,32 +95,17 @@ def test_a_page_for_a_browser_has_no_dead_link(name: str, pages: Path) -> None:
         assert not anchor or "=" in anchor or f'id="{anchor}"' in target.read_text(), f"{file}#{anchor}"
 
 
-def test_the_worksheet_names_what_the_page_shows_and_has_no_answers() -> None:
+def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size() -> None:
     worksheet, key = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("worksheet", "teach"))
     report = (ROOT / "docs" / "report.html").read_text()
     named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", worksheet)
     assert len(named) == 7 and [name for name in named if name not in report] == []
     answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", key, re.MULTILINE)
     assert len(answers) >= 10 and [word for word in set(answers) if word in worksheet] == []
-
-
-def test_the_sizes_on_the_teachers_page_are_those_of_the_files() -> None:
     shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", (ROOT / "docs" / "teach.md").read_text())
     assert [name for name, _ in shown] == ["report.html", "report_english.html"]
     for name, size in shown:
         assert float(size) == pytest.approx((ROOT / "docs" / name).stat().st_size / 1e6, rel=0.1)
-
-
-def test_the_workflow_publishes_the_folder_in_which_it_makes_the_pages() -> None:
-    steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["publish"]["steps"]
-    made = [number for number, step in enumerate(steps) if step.get("run") == "make install pages"]
-    published = [number for number, step in enumerate(steps) if step.get("with") == {"path": "docs"}]
-    assert len(made) == len(published) == 1 and made < published
-
-
-def test_the_published_loss_is_not_below_the_entropy_lower_bound() -> None:
-    for training in json.loads((RESULTS / "link_head.json").read_text())["training"]:
-        assert training["gap"] > -3 * training["gap_error"]
 
 
 def anchor(heading: str) -> str:
@@ -144,12 +129,9 @@ def test_every_folder_and_file_of_the_tree_exists() -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_the_documents_are_at_most_12_pages_of_15000_words_and_the_readme_120_lines() -> None:
+def test_the_documents_are_at_most_12_pages_of_15000_words_without_paths_of_a_machine() -> None:
     assert len(README.splitlines()) <= 120 and len(WRITTEN) <= 12
     assert sum(len(page.read_text().split()) for page in WRITTEN) <= 15_000
-
-
-def test_no_page_or_setting_names_a_path_of_a_machine() -> None:
     for path in [*PAGES, *RESULTS.glob("*.json"), *ROOT.glob("configs/**/*.yaml")]:
         assert not re.search(r"/(work|root|home|tmp)/", path.read_text()), path
 
@@ -162,12 +144,9 @@ def test_a_training_command_of_the_documents_composes(command: str) -> None:
         assert compose("train", hydra_arguments(single, GROUPS))
 
 
-def test_every_question_measure_and_field_of_probe_json_is_documented() -> None:
+def test_every_question_measure_field_and_bar_of_the_verdict_is_documented() -> None:
     names = {*MEASURES, *(field.name for kind in (ProbeResults, Finding) for field in fields(kind)), *QUESTIONS}
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PROBE)] == []
-
-
-def test_the_bars_of_the_verdict_are_documented() -> None:
     for question in QUESTIONS.values():
         for bar in question.bars:
             [row] = re.findall(rf"^\| {question.outcome} \| {bar.criterion} \|.*", PROBE, re.MULTILINE)
@@ -185,5 +164,39 @@ def test_the_page_about_attention_shows_the_output_of_its_code() -> None:
             exec(code, namespace)
         printed = stream.getvalue()
         assert _NUMBER.sub("#", printed).split() == _NUMBER.sub("#", shown).split(), code
-        numbers, expected = ([float(number) for number in _NUMBER.findall(text)] for text in (printed, shown))
+        numbers, expected = (list(map(float, _NUMBER.findall(text))) for text in (printed, shown))
         assert numbers == pytest.approx(expected, rel=0.02, abs=0.002), code  # CPUs round sums differently
+
+
+CELLS = [cell for cell in json.loads((ROOT / "docs/tour.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_shows_what_its_cells_print_and_draw() -> None:
+    for cell in CELLS:
+        source, outputs = "".join(cell["source"]), cell["outputs"]
+        assert ("print(" in source) == any(output["output_type"] == "stream" for output in outputs), source
+        assert ("plt.subplots" in source) == any("image/png" in output.get("data", {}) for output in outputs), source
+    assert "supported (E3)" in json.dumps([cell["outputs"] for cell in CELLS])
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    small = [setting.replace("probe_sequences=0", "probe_sequences=40") for setting in SMALL]
+    changes = {
+        "settings = []": f"settings = {[*small, f'cache_dir={tmp_path}/cache']}",
+        "probe_model(opened)": f"probe_model(opened, cache_dir='{tmp_path}/cache', n_bootstrap=100, n_untrained=2)",
+        'items="stories")': f'items="stories", cache_dir="{tmp_path}/cache", n_bootstrap=100, n_untrained=2)',
+        '"runs/': f'"{tmp_path}/',
+        '"probes/': f'"{tmp_path}/probes/',
+    }
+    script = "\n".join("".join(cell["source"]) for cell in CELLS)
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    (tmp_path / "tour.py").write_text(script)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    process = run_python(str(tmp_path / "tour.py"))
+    assert process.returncode == 0, process.stderr
+    assert "exchanged [(" in process.stdout
+    assert (tmp_path / "probes" / "tour" / "probe" / "report.html").stat().st_size > 10_000

@@ -1,6 +1,7 @@
 """Output, files and errors of python eval.py, mode by mode."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -13,8 +14,10 @@ import torch
 from antecedent_lab.modes import MAX_TEXTS
 from antecedent_lab.opened import load_data, open_run
 from data.corpus import load_stories
+from probe.results import Head, ProbeResults
 from tests.probe.factories import documents
-from tests.program import ROOT, SMALL, SMALL_PROBE, Result, run_program
+from tests.program import SMALL, SMALL_PROBE, Result, run_program
+from training.metrics import load_metrics
 
 SENTENCE = "The cat sat near the buses. It"
 ABOUT = {"question": "mine", "description": "it or they, asked by me", "link": "a pronoun to my noun"}
@@ -34,8 +37,8 @@ def output(result: Result) -> str:
     return result.out
 
 
-def results_of(run: Path, name: str = "probe.json") -> Any:
-    return json.loads((run / "probe" / name).read_text())
+def results_of(run: Path, name: str = "probe.json") -> ProbeResults:
+    return ProbeResults.from_json(json.loads((run / "probe" / name).read_text()))
 
 
 def page_content(run: Path, name: str = "report.html") -> dict[str, Any]:
@@ -52,41 +55,33 @@ def probed(trained_run: Path, cache: str, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def run(probed: tuple[Path, str], tmp_path: Path) -> Path:
-    """A copy of the tested run."""
     return shutil.copytree(probed[0], tmp_path / "run")
 
 
-# Testing the heads
-
-
-def test_the_output_is_one_screen_with_a_row_for_each_question_and_the_files_agree(probed: tuple[Path, str]) -> None:
+def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) -> None:
     run, out = probed
     lines = out.splitlines()
     assert len(lines) <= 25 and max(map(len, lines)) <= 130
     assert (run / "probe" / "report.html").resolve().as_uri() in out
-    findings = results_of(run)["findings"]
-    for finding, shown in zip(findings, page_content(run)["findings"], strict=True):
-        row = next(line for line in lines if line.startswith(f"{finding['question']}:"))
-        tested = finding["head"]
-        assert "L{}H{}".format(*tested["heads"][0]) in row and tested["verdict"] in row
-        assert f"{tested['values']['accuracy']['value']:.3f}" in row and f"{tested['values']['p']['value']:.4f}" in row
-        assert (shown["place"], shown["verdict"]) == (tested["heads"][0], tested["verdict"])
-
-    # The other files
-    names = [finding["question"] for finding in findings]
-    items = [json.loads(line) for line in (run / "probe" / "items.jsonl").read_text().splitlines()]
-    assert set(names) <= {item["question"] for item in items}
-    assert (run / "probe" / "heads.csv").read_text().startswith("question,")
-    assert re.findall("^## (.*)", (run / "probe" / "claims.md").read_text(), re.MULTILINE) == names
+    folder = run / "probe"
+    claims = (folder / "claims.md").read_text()
+    items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
+    for finding, shown in zip(results_of(run).findings, page_content(run)["findings"], strict=True):
+        row = next(line for line in lines if line.startswith(f"{finding.question}:"))
+        accuracy = finding.head.value("accuracy")
+        assert "L{}H{}".format(*finding.place) in row and finding.verdict in row and f"{accuracy:.3f}" in row
+        assert f"{finding.head.value('p'):.4f}" in row and f"## {finding.question}\n" in claims
+        assert (shown["place"], shown["verdict"]) == ([*finding.place], finding.verdict)
+        tested = [item for item in items if (item["question"], item["part"]) == (finding.question, "headline")]
+        n_right = sum(item["attention_margin"] > 0 for item in tested)
+        assert len(tested) == finding.n and n_right / finding.n == pytest.approx(accuracy, abs=0.01)
+    assert (folder / "heads.csv").read_text().startswith("question,")
 
 
 def test_an_export_has_the_claims_of_the_probe(run: Path) -> None:
     pytest.importorskip("transformers")
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
     assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
-
-
-# A sentence of the user's
 
 
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, cache: str) -> None:
@@ -105,9 +100,6 @@ def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, 
     output(evaluate(run, cache, "text=It ran 3."))
     kept = json.loads(path.read_text())
     assert kept[:3] == ["It ran 3.", SENTENCE, "It ran 0."] and len(kept) == MAX_TEXTS == len(older) + 1
-
-
-# Settings and damaged files
 
 
 @pytest.mark.parametrize(
@@ -139,9 +131,7 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     assert f"{sys.executable} -m pip install '.[export]'" in run_program("eval.py", "model=somewhere").error
 
 
-@pytest.mark.parametrize(
-    "argument", ["text=", "text=  ", f"text={'it ' * 500}", "before=nowhere", f"before={ROOT / 'tests'}"]
-)
+@pytest.mark.parametrize("argument", ["text=", "text=  ", f"text={'it ' * 500}", "before=nowhere", "before=tests"])
 def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cache: str, argument: str) -> None:
     assert evaluate(probed[0], cache, argument).error.startswith(argument.partition("=")[0] + "=")
 
@@ -156,18 +146,13 @@ def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cac
         ("probe/probe.json", "{", "", "probe/probe.json"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line_and_nothing_is_written(
-    run: Path, cache: str, file: str, old: str, new: str, error: str
-) -> None:
+def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new: str, error: str) -> None:
     content = (run / file).read_text()
     assert old in content
     (run / file).write_text(content.replace(old, new, 1))
     page = (run / "probe" / "report.html").read_bytes()
     assert error in evaluate(run, cache, f"text={SENTENCE}").error
     assert (run / "probe" / "report.html").read_bytes() == page
-
-
-# A question of the user's own
 
 
 @pytest.fixture
@@ -192,15 +177,15 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_built_in_question_as_a_file_has_the_same_result_in_its_own_words(run: Path, cache: str, items: Path) -> None:
+def test_a_built_in_question_as_a_file_has_the_same_result(run: Path, cache: str, items: Path) -> None:
     out = output(evaluate(run, cache, f"items={items}"))
     assert "mine: it or they, asked by me" in out and f"{run}/probe/own/mine/report.html" in out
-    (own,) = results_of(run, "own/mine/probe.json")["findings"]
-    (number,) = [finding for finding in results_of(run)["findings"] if finding["question"] == "number"]
-    assert own["head"]["heads"] == number["head"]["heads"] and own["grids"] == number["grids"]
+    (own,) = results_of(run, "own/mine/probe.json").findings
+    number = results_of(run).finding("number")
+    assert own.place == number.place and own.grids == number.grids
     # Selectivity is measured on halves of dev, because a file has no test blocks with the words of dev.
-    for name in own["head"]["values"].keys() - {"selectivity"}:
-        assert own["head"]["values"][name] == number["head"]["values"][name], name
+    for name in own.head.values.keys() - {"selectivity"}:
+        assert own.head.values[name] == number.head.values[name], name
 
     # Its own words, in the claim and on the page.
     claim = (run / "probe/own/mine/claims.md").read_text()
@@ -210,7 +195,7 @@ def test_a_built_in_question_as_a_file_has_the_same_result_in_its_own_words(run:
     assert "asked by me" in page and f"items={items}" in page  # the command that makes it again
 
 
-def test_a_mistake_in_a_file_is_one_line_and_nothing_is_written(run: Path, cache: str, items: Path) -> None:
+def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> None:
     _, *rows = [json.loads(line) for line in items.read_text().splitlines()]
     for change, problem in (
         ({"text": rows[0]["text"] + " and" * 70}, "tokens; the model reads 64"),
@@ -222,10 +207,7 @@ def test_a_mistake_in_a_file_is_one_line_and_nothing_is_written(run: Path, cache
     assert not (run / "probe/own/mine").exists()
 
 
-# Two models
-
-
-def test_two_runs_are_compared_and_the_same_run_twice_has_not_changed(run: Path, cache: str) -> None:
+def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) -> None:
     other = shutil.copytree(run, run.parent / "other")
     out = output(evaluate(run, cache, f"before={other}"))
     assert f"compared with {other}" in out and "no change shown" in out and " changed\n" not in out
@@ -233,14 +215,11 @@ def test_two_runs_are_compared_and_the_same_run_twice_has_not_changed(run: Path,
     train(trained, cache, "seed=2")
     assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={trained}"))
     written = results_of(run, "compared/trained/comparison.json")
-    assert (written["before"]["run"], written["model"]["run"]) == (str(trained), str(run))
-    effects = [each for each in written["changes"] if (each["question"], each["measure"]) == ("number", "effect")]
-    assert {tuple(change["head"]) for change in effects} == {(0, 0), (0, 1)}
+    assert (written.before.run, written.model.run) == (str(trained), str(run))
+    effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]
+    assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
     train(run.parent / "deeper", cache, "model.n_layer=2")
     assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
-
-
-# English text
 
 
 @pytest.fixture(scope="module")
@@ -256,28 +235,25 @@ def english(cache: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return folder / "run", output(evaluate(folder / "run", cache))
 
 
-def test_a_run_on_english_prints_one_finding_and_one_passage(english: tuple[Path, str], cache: str) -> None:
+def test_a_run_on_english_prints_one_finding(english: tuple[Path, str], cache: str) -> None:
     run, out = english
     results = results_of(run)
-    assert [finding["outcome"] for finding in results["findings"]] == ["edge"]
+    (finding,) = results.findings
+    assert finding.outcome == "edge" and load_metrics(run).probe[-1].questions.keys() == {finding.question}
     assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
     assert len(out.splitlines()) <= 15 and out.count("weights exchanged") == 1
-    (missing,) = results["missing"]
+    (missing,) = results.missing
     assert "(needed: 40)" in missing and missing not in out
     assert missing in output(evaluate(run, cache, "verbose=true"))
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert any("grids" in value for record in records for value in record.values() if isinstance(value, dict))
     claim = (run / "probe/claims.md").read_text()
     assert "the gender of the people it attends to" in claim or "does not know" in claim
 
 
-def test_another_text_is_asked_anew_in_a_folder_of_its_own_if_it_has_passages(
-    english: tuple[Path, str], cache: str
-) -> None:
+def test_another_text_has_a_folder_of_its_own(english: tuple[Path, str], cache: str) -> None:
     run, _ = english
     output(evaluate(run, cache, f"path={run.parent / 'text.jsonl'}"))
-    [finding] = results_of(run, "outside/text/probe.json")["findings"]
-    assert finding["question"] == results_of(run)["findings"][0]["question"]
+    [finding] = results_of(run, "outside/text/probe.json").findings
+    assert finding.question == results_of(run).findings[0].question
     path = run.parent / "other.txt"
     for text in ("Привет, мир. " * 50, "Lily met Tom. She ran home."):
         path.write_text(text, encoding="utf-8")
@@ -287,15 +263,15 @@ def test_another_text_is_asked_anew_in_a_folder_of_its_own_if_it_has_passages(
 
 
 @pytest.mark.slow
-def test_a_sweep_over_seeds_is_tested_once_and_summarised_and_variants_are_compared(run: Path, cache: str) -> None:
+def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str) -> None:
     sweep = run.parent / "sweep"
     shutil.copytree(run, sweep / "1")
     train(sweep / "2", cache, "seed=2")
     first_test = (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns
     output(run_program("eval.py", f"runs={sweep}", cache, *SMALL_PROBE))
     assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == first_test
-    assert results_of(sweep, "seeds.json")["seeds"] == [1, 2]
+    assert json.loads((sweep / "probe" / "seeds.json").read_text())["seeds"] == [1, 2]
 
     train(sweep / "3", cache, "variant=unscaled")
     output(run_program("eval.py", f"runs={sweep}", cache, *SMALL_PROBE))
-    assert {"compare.json", "compare.md"} <= {path.name for path in (sweep / "probe").iterdir()}
+    assert {"compare.json", "compare.md"} <= {*os.listdir(sweep / "probe")}

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from tests.training.small import small_trainer
+from tests.tiny_models import small_trainer
 from training.trainer import train_step
 
 CUDA = "device=cuda"

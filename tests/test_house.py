@@ -1,17 +1,21 @@
-"""The size of the house: a commit may lower a number; raising one needs another that is lowered in the same commit."""
+"""The size of the house, which a commit may lower; and imports, which go down only."""
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from inspect import getmembers
+
+import pytest
 
 import antecedent_lab
 from antecedent_lab.eval_settings import EvalSettings
 from probe import results
-from tests.program import ROOT
+from tests.program import ROOT, run_python
 
 LINES = {
-    ".": 143, "antecedent_lab": 1837, "data": 4546, "model": 1926, "probe": 3945, "report": 3328, "training": 2476,
-    "tests": 10625,
+    ".": 143, "antecedent_lab": 1835, "data": 4566, "model": 1936, "probe": 3988, "report": 3328, "training": 2476,
+    "tests": 9363,
 }  # fmt: skip
 DATA_CLASSES = 117  # in the program
 RESULT_CLASSES = 12
@@ -42,23 +46,96 @@ def test_there_are_no_more_classes_settings_and_public_names() -> None:
                 n_classes += sum("dataclass" in ast.unparse(node.decorator_list or node.bases) for node in classes)
                 n_classes += sum("NamedTuple" in map(ast.unparse, node.bases) for node in classes)
     assert n_classes <= DATA_CLASSES
-    kinds = [
-        value for value in vars(results).values() if isinstance(value, type) and value.__module__ == results.__name__
-    ]
-    assert sum(is_dataclass(kind) for kind in kinds) <= RESULT_CLASSES
+    kinds = [kind for _, kind in getmembers(results, is_dataclass) if kind.__module__ == results.__name__]
+    assert len(kinds) <= RESULT_CLASSES
     assert len(fields(EvalSettings)) <= EVAL_SETTINGS and len(antecedent_lab.__all__) <= PUBLIC_NAMES
 
 
-def test_only_data_and_the_list_of_questions_name_a_kind_of_question() -> None:
+def test_only_questions_name_a_kind_and_functions_have_at_most_60_lines() -> None:
     for folder in (".", *PROGRAM):
         for name, text in sources(folder).items():
-            if not name.startswith("data/") and name != "probe/questions.py":
-                assert not KINDS.search(text), name
-
-
-def test_functions_have_at_most_60_lines() -> None:
-    for folder in (".", *PROGRAM):
-        for name, text in sources(folder).items():
+            assert name.startswith("data/") or name == "probe/questions.py" or not KINDS.search(text), name
             for node in ast.walk(ast.parse(text)) if name.endswith(".py") else ():
                 if isinstance(node, ast.FunctionDef):
                     assert node.end_lineno and node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
+
+
+LEVELS = {"model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "antecedent_lab": 4}
+LEVELS |= {"__main__.py": 5, "train": 5, "eval": 5, "tests": 6, "research": 6}
+OPTIONAL = {"transformers", "safetensors", "sentencepiece", "pandas"}
+# Seconds to import, and only some commands need them.
+SLOW = {"datasets", "huggingface_hub", "scipy", "antecedent_lab", "train", "eval"}
+SLOW_PARTS = {"torch.utils.tensorboard"}
+PACKAGES = [package for package, level in LEVELS.items() if level < 5]
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:
+    """Yields the modules that statements import at run time, without those of a command line of a module's own."""
+    for node in nodes if isinstance(nodes, list) else ast.iter_child_nodes(nodes):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        else:
+            yield from imports(node)
+
+
+def test_a_module_imports_only_from_its_own_level_and_those_below() -> None:
+    for path in FILES:
+        level = LEVELS.get(path.name, LEVELS[path.relative_to(ROOT).parts[0]])
+        roots = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+        assert [name for name in roots if LEVELS.get(name, 0) > level] == [], path
+
+
+def test_importing_a_module_prints_nothing_and_sets_nothing() -> None:
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES if path.stem[0] != "_"]
+    code = f"""
+import importlib, os, random, signal, warnings
+import datasets, hydra, numpy, scipy.stats, tensorboard, tokenizers, torch, transformers
+def state():
+    handlers = [signal.getsignal(number) for number in (2, 15)]
+    return dict(os.environ), handlers, random.getstate(), torch.get_rng_state().tolist(), [*warnings.filters]
+old = state(), torch.get_num_threads()
+for name in {names}:
+    importlib.import_module(name)
+assert (state(), torch.get_num_threads()) == old
+"""
+    result = run_python("-c", code)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_imports_inside_functions_are_those_of_optional_or_slow_packages() -> None:
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                names = {name if name in SLOW_PARTS else name.split(".")[0] for name in imports(node.body)}
+                wrong += [f"{path.relative_to(ROOT)}: {name}" for name in names - OPTIONAL - SLOW - SLOW_PARTS]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages"),
+    [
+        ("train.py --help", "torch numpy datasets tokenizers"),
+        ("train.py no_such_setting=1", "torch numpy datasets tokenizers"),
+        ("eval.py --help", "torch numpy datasets tokenizers"),
+        ("eval.py no_such_setting=1", "torch numpy datasets tokenizers"),
+        ("eval.py items=docs/questions/er_sie.jsonl check=true", "torch scipy datasets"),
+    ],
+)
+def test_help_and_a_check_of_items_do_not_wait_for_torch(arguments: str, packages: str) -> None:
+    code = f"""
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    assert not {{*{packages.split()}}} & set(sys.modules)
+"""
+    result = run_python("-c", code, *arguments.split())
+    assert (result.returncode, "Traceback" in result.stderr) == (2 if "no_such" in arguments else 0, False)
+    assert ("smallest p that is possible: 0.0039" in result.stdout) == ("check=true" in arguments)

@@ -77,9 +77,7 @@ def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_probes_a_run_where_other_files_have_the_names_of_its_packages(
-    installed: Path, tmp_path: Path, run: Path
-) -> None:
+def test_the_wheel_works_beside_files_with_its_names(installed: Path, tmp_path: Path, run: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("model.py", "train.py", "data/__init__.py"):
         (tmp_path / name).write_text("raise ImportError('a file of the user')")

@@ -1,18 +1,26 @@
-"""train.py: what a run writes, resumes, sweeps, and directories that cannot be used."""
+"""train.py: what a run writes; sweeps; runs that are killed, stopped or damaged and resumed end as without a stop."""
 
 import hashlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.program import SMALL, run_program
+from tests.program import ROOT, SIGNALS, SMALL, Result, process_state, run_program
+from training.checkpoint import load_checkpoint
+from training.device import StopRequest
 from training.logging import read_records
 
 
-def losses(run: Path, split: str = "train") -> list[tuple[int, float]]:
+def losses_of(run: Path, split: str = "train") -> list[tuple[int, float]]:
     return [(record["step"], record["loss"]) for record in read_records(run) if record["split"] == split]
 
 
@@ -21,21 +29,10 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_a_run_writes_everything_that_is_needed_to_read_it_and_records_each_step_once(trained_run: Path) -> None:
-    files = {"config.json", "tokenizer.json", "environment.json", "metrics.jsonl", "checkpoints", "tb"}
-    assert files <= {path.name for path in trained_run.iterdir()}
-    config = json.loads((trained_run / "config.json").read_text())
-    assert config["run"]["max_steps"] == 4 and config["data"]["source"] == "stories" and config["vocab_size"] > 100
-    assert [step for step, _ in losses(trained_run)] == [1, 2, 3, 4]
-    assert [step for step, _ in losses(trained_run, "validation")] == [0, 2, 4]
-
-
-def test_the_same_seed_gives_the_same_losses_and_another_seed_others(
-    trained_run: Path, cache: str, tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_losses(trained_run: Path, cache: str, tmp_path: Path) -> None:
     for seed in (1, 2):
         assert run_program("train.py", f"out={tmp_path / str(seed)}", cache, *SMALL, f"seed={seed}").status == 0
-    assert losses(tmp_path / "1") == losses(trained_run) != losses(tmp_path / "2")
+    assert losses_of(tmp_path / "1") == losses_of(trained_run) != losses_of(tmp_path / "2")
 
 
 def test_a_model_learns_a_text_from_a_file(cache: str, tmp_path: Path) -> None:
@@ -44,11 +41,8 @@ def test_a_model_learns_a_text_from_a_file(cache: str, tmp_path: Path) -> None:
     arguments += ["model.context_length=16", "tokens_per_batch=256", "log_every_steps=1", "sample_tokens=4", "out=run"]
     result = run_program("train.py", *arguments, cache, cwd=tmp_path)
     assert result.status == 0, result.err
-    first, *_, last = losses(tmp_path / "run")
+    first, *_, last = losses_of(tmp_path / "run")
     assert last[1] < first[1] / 2
-
-
-# Resuming
 
 
 def test_a_finished_run_resumed_stays_as_it_is(run: Path, cache: str) -> None:
@@ -63,19 +57,17 @@ def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> 
     arguments = ["resume=true", "max_steps=6", "optim.learning_rate=0.001", "eval_every_steps=5", "device=cpu"]
     assert run_program("train.py", f"out={run}", cache, *arguments).status == 0
     config = json.loads((run / "config.json").read_text())
-    (resume,) = [json.loads(line) for line in (run / "resumes.jsonl").read_text().splitlines()]
-    assert [step for step, _ in losses(run)] == [1, 2, 3, 4, 5, 6]
+    resume = json.loads((run / "resumes.jsonl").read_text())
+    assert [step for step, _ in losses_of(run)] == [1, 2, 3, 4, 5, 6]
     assert (config["run"]["max_steps"], config["optim"]["learning_rate"]) == (6, 0.001)
-    assert [step for step, _ in losses(run, "validation")] == [0, 2, 4, 5, 6]
+    assert [step for step, _ in losses_of(run, "validation")] == [0, 2, 4, 5, 6]
     assert resume["step"] == 4 and resume["settings"]["max_steps"] == [4, 6]
 
 
 @pytest.mark.parametrize(
     "override", ["seed=2", "model.d_mlp=64", "variant=one_head", "optim=adamw", "data.seed=7", "max_steps=3"]
 )
-def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothing(
-    run: Path, cache: str, override: str
-) -> None:
+def test_a_resume_with_a_fixed_setting_changes_nothing(run: Path, cache: str, override: str) -> None:
     old = hashes(run)
     name = {"optim=adamw": "optim.name", "variant=one_head": "model.n_layer"}.get(override, override.partition("=")[0])
     assert name in run_program("train.py", f"out={run}", "resume=true", cache, override).error
@@ -83,7 +75,7 @@ def test_a_resume_with_a_setting_that_cannot_change_is_refused_and_changes_nothi
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
-def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str, config: str | None) -> None:
+def test_a_damaged_run_is_refused_and_stays_as_it_is(run: Path, cache: str, config: str | None) -> None:
     if config is None:
         shutil.rmtree(run / "checkpoints")
     else:
@@ -93,17 +85,14 @@ def test_a_damaged_run_is_refused_in_one_line_and_stays_as_it_is(run: Path, cach
     assert hashes(run) == old
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(run: Path, trained_run: Path, cache: str) -> None:
+def test_a_run_killed_before_a_checkpoint_starts_again(run: Path, trained_run: Path, cache: str) -> None:
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").write_text("")
     assert run_program("train.py", f"out={run}", "resume=true", cache).status == 0
-    assert losses(run) == losses(trained_run)
+    assert losses_of(run) == losses_of(trained_run)
 
 
-# Directories
-
-
-def test_a_directory_that_cannot_be_used_is_refused_in_one_line_and_stays_as_it_is(run: Path, cache: str) -> None:
+def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: str) -> None:
     old = hashes(run)
     assert "resume=true" in run_program("train.py", f"out={run}", cache, *SMALL).error
     assert f"out={run}/config.json/x: " in run_program("train.py", f"out={run}/config.json/x", cache, *SMALL).error
@@ -115,15 +104,128 @@ def test_a_directory_that_cannot_be_used_is_refused_in_one_line_and_stays_as_it_
         assert str(run) in run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
 
 
-# Sweeps
-
-
-def test_a_sweep_writes_each_run_to_a_folder_and_resumes_those_that_were_started(cache: str, tmp_path: Path) -> None:
+def test_a_sweep_writes_each_run_to_a_folder_and_resumes(cache: str, tmp_path: Path) -> None:
     sweep, metrics = tmp_path / "sweep", []
     for arguments in (["seed=1,2"], ["seed=1,2,3", "resume=true"]):
         assert run_program("train.py", "-m", "out=sweep", cache, *SMALL, *arguments, cwd=tmp_path).status == 0
         metrics.append((sweep / "0" / "metrics.jsonl").read_bytes())
     seeds = [json.loads((sweep / name / "config.json").read_text())["run"]["seed"] for name in "012"]
     assert seeds == [1, 2, 3] and [*tmp_path.iterdir()] == [sweep]
-    assert all([step for step, _ in losses(sweep / name)] == [1, 2, 3, 4] for name in "012")
+    assert all([step for step, _ in losses_of(sweep / name)] == [1, 2, 3, 4] for name in "012")
     assert metrics[0] == metrics[1]  # with the seconds of each step, so that run was not trained again
+
+
+N_STEPS = 40
+RUN = [
+    *SMALL, "threads=1", f"max_steps={N_STEPS}", "eval_every_steps=8", "model.dropout=0.1", "precision=float32",
+    "probe_sequences=24",
+]  # fmt: skip
+
+
+def train(out: Path, cache: str, *overrides: str) -> Result:
+    return run_program("train.py", f"out={out}", cache, *RUN, *overrides)
+
+
+def fork_train(out: Path, cache: str, *overrides: str) -> int:
+    """Starts train.py in a forked process, which needs no time to import anything, and returns its process id."""
+    pid = os.fork()
+    if pid == 0:
+        for number in SIGNALS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        status = 99
+        try:
+            status = train(out, cache, *overrides).status
+        finally:
+            os._exit(status)
+    return pid
+
+
+def end_at(pid: int, out: Path, step: int, number: int) -> int:
+    """Sends a signal as soon as metrics.jsonl has a line of `step`, and returns the exit status."""
+    path, end = out / "metrics.jsonl", time.monotonic() + 120
+    while not (path.exists() and f'"step": {step},' in path.read_text(errors="replace")):
+        assert time.monotonic() < end, f"no step {step}"
+        time.sleep(0.005)
+    os.kill(pid, number)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def assert_same_results(out: Path, reference: Path) -> None:
+    """Compares all records but the speed, and the weights and optimizer state of the newest checkpoints."""
+    speed = {"seconds": 0, "tokens_per_second": 0}
+    records = [[record | speed for record in read_records(run)] for run in (out, reference)]
+    assert records[0] == records[1]
+    states = [load_checkpoint(run / "checkpoints") for run in (out, reference)]
+    for part in ("model", "optimizer"):
+        torch.testing.assert_close(states[0][part], states[1][part], rtol=0, atol=0)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Path:
+    """A run without a stop."""
+    out = tmp_path_factory.mktemp("runs") / "reference"
+    assert train(out, cache).status == 0
+    return out
+
+
+@pytest.mark.slow
+def test_a_run_killed_five_times_ends_the_same(reference: Path, tmp_path: Path, cache: str) -> None:
+    out, resume = tmp_path / "run", list[str]()
+    for step in (0, 7, 16, 25, 33):
+        pid = fork_train(out, cache, *resume)
+        assert end_at(pid, out, step, signal.SIGKILL) == -signal.SIGKILL
+        resume = ["resume=true"]
+    assert train(out, cache, "resume=true").status == 0
+    assert_same_results(out, reference)
+    events = EventAccumulator(str(out / "tb"), size_guidance={"scalars": 0}).Reload()
+    assert [point.step for point in events.Scalars("loss/train")] == list(range(1, N_STEPS + 1))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_saves_and_the_run_resumes_exactly(number: int, reference: Path, tmp_path: Path, cache: str) -> None:
+    out = tmp_path / "run"
+    assert end_at(fork_train(out, cache), out, 10, number) == 128 + number
+    step = max(record["step"] for record in read_records(out))
+    assert load_checkpoint(out / "checkpoints")["step"] == step
+    assert train(out, cache, "resume=true").status == 0
+    assert_same_results(out, reference)
+
+
+def test_a_run_prints_fifteen_lines_and_divergence_names_the_learning_rate(tmp_path: Path, cache: str) -> None:
+    result = train(tmp_path / "run", cache)
+    assert len(result.out.splitlines()) <= 15 and result.err == ""
+    assert f"eval.py run={tmp_path / 'run'} {cache}\n" in result.out  # works when pasted
+    overrides = ["optim.learning_rate=1e17", "optim.embedding_learning_rate=1e17", "optim.warmup_steps=0"]
+    assert "optim.learning_rate" in train(tmp_path / "diverged", cache, *overrides).error
+
+
+def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
+    calls: list[int] = []
+    with process_state():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
+        stop = StopRequest()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.signal is None and calls == [signal.SIGTERM]
+
+
+WAIT = (
+    "import signal, time\nfor number in (2, 15): signal.signal(number, signal.SIG_DFL)\n"
+    "from training.device import StopRequest\nstop = StopRequest()\nprint('ready', flush=True)\n"
+    "while True: time.sleep(0.01)"
+)
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_process_unless_it_is_an_echo_of_the_first() -> None:
+    """torchrun passes Ctrl-C on to processes that got it from the terminal too."""
+    with subprocess.Popen([sys.executable, "-c", WAIT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        statuses = []
+        for seconds in (0.2, 2.2, 0.5):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(seconds)
+            statuses.append(process.poll())
+        process.kill()
+    assert statuses == [None, None, -signal.SIGTERM]

@@ -1,13 +1,19 @@
-"""Small models for the tests. Every axis has another size, so that a transposed axis cannot go unnoticed."""
+"""Small models for the tests, and a trainer. Every axis has another size, so that a transposed axis is noticed."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from data.loader import Split
 from model.config import ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
 from model.transformer import Transformer
+from tests.program import SMALL
+from training.device import SINGLE_PROCESS, Distributed, choose_device
+from training.settings import compose_settings
+from training.trainer import Trainer, make_trainer
 
 L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp, context length, vocabulary
 SIZES: dict[str, Any] = {"n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": M, "context_length": T}
@@ -18,11 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "sum, learned positions": {"weighting": Weighting.sum, "position": Position.learned},
     "tied query and key, sinusoidal positions": {"tie_query_key": True, "position": Position.sinusoidal},
-    "tied key and value, unscaled, no positions": {
-        "tie_key_value": True,
-        "scale": Scale.none,
-        "position": Position.none,
-    },
+    "tied key and value, unscaled": {"tie_key_value": True, "scale": Scale.none, "position": Position.none},
     "alibi, token shift": {"position": Position.alibi, "token_shift": True},
 }
 each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
@@ -57,3 +59,15 @@ def make_uniform(model: Transformer) -> Transformer:
     with torch.no_grad():
         model.token_embedding.weight.zero_()
     return model
+
+
+VOCAB_SIZE = 23
+
+
+def small_trainer(*overrides: str, distributed: Distributed = SINGLE_PROCESS) -> Trainer:
+    """Returns a trainer at step 0; by default in float32 on the CPU."""
+    settings = compose_settings([*SMALL, "device=cpu", "precision=float32", *overrides])
+    tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=3000).astype(np.uint16)
+    device = choose_device(settings.run.device, settings.run.precision)
+    model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed).to(device.device)
+    return make_trainer(settings, model, Split(tokens, 3000), device, distributed)

@@ -1,23 +1,37 @@
-"""The probe from Python: the same results and files as eval.py, for runs and for models of other programs."""
+"""The probe from Python: the same results as eval.py, arrays of texts equal plain passes, and own models."""
 
+import io
 import json
+import os
+import re
 import shutil
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
-from antecedent_lab import compare_models, open_model, probe_model
+from antecedent_lab import HeadEdit, UserError, compare_models, cut_link, open_model, probe_model, remove_head
 from antecedent_lab.api import ProbeResult
+from antecedent_lab.arrays import LabModel
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from data.typed_json import to_json
 from model.export import export_transformers
+from model.observe import SiteEdit
 from model.transformer import Transformer, draw_outputs
-from tests.program import SMALL_PROBE, run_program
-from tests.tiny_models import config
+from tests.program import ROOT, SMALL, SMALL_PROBE, process_state, run_program
+from tests.tiny_models import config, random_view
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
 
 
@@ -45,31 +59,28 @@ def result(folder: Path, text: str) -> ProbeResult:
     return probe_model(folder, path=text, device="cpu", **SETTINGS)
 
 
-def test_a_model_of_transformers_is_tested_on_english_and_does_not_know(result: ProbeResult) -> None:
+def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbeResult) -> None:
     (finding,) = result.findings.values()
     assert finding.outcome == "edge" and finding.verdict == "the model does not know" and finding.level == "E0"
     assert finding.verdict in str(result) and "training data of this model is unknown" in str(result)
     (row,) = result.table()
     assert row["question"] == finding.question and row["p"] == finding.head.value("p")
     assert all(isinstance(value, str | int | float) for value in row.values())
+    frame = result._repr_html_()
+    assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
 
 
-def test_eval_writes_the_same_results_and_files(result: ProbeResult, folder: Path, text: str, tmp_path: Path) -> None:
+def test_eval_writes_the_same_files(result: ProbeResult, folder: Path, text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
     arguments = [f"model={folder}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
     names = {"probe.json", "claims.md", "heads.csv", "items.jsonl", "report.html"}
-    assert {path.name for path in page.parent.iterdir()} == names <= {path.name for path in written.iterdir()}
+    assert {*os.listdir(page.parent)} == names <= {*os.listdir(written)}
     assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
-
-
-def test_a_notebook_shows_the_report_in_a_frame_of_its_own(result: ProbeResult) -> None:
-    frame = result._repr_html_()
-    assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
 
 
 def test_the_same_model_twice_has_no_change(folder: Path) -> None:
@@ -109,8 +120,306 @@ def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_
         ({"path": ""}, True, "path=: the name is empty"),
     ],
 )
-def test_a_wrong_setting_is_refused_in_one_line(
-    result: ProbeResult, folder: Path, settings: dict[str, Any], is_open: bool, problem: str
-) -> None:
+def test_a_bad_setting_is_named(result: ProbeResult, folder: Path, settings: dict, is_open: bool, problem: str) -> None:
     with pytest.raises(ValueError, match=f"^{problem}[^\n]*$"):
         probe_model(result.opened if is_open else folder, **settings)
+
+
+L, H = 3, 4
+LLAMA = {"hidden_size": 32, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
+LLAMA |= {"num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 64}
+SHAPES: dict[str, Any] = {"gpt2": {"n_embd": 32, "n_layer": L, "n_head": H, "n_positions": 64}, "qwen3": LLAMA}
+TEXTS = ["Lily met Tom in the park.", "The dog", "Once upon a time, the cat sat near the big red ball. It"]
+ANSWERS = (" she", " unbelievable", [" he", " they", " was"])  # of one token and of several
+VOCABULARY = 500
+each_model = pytest.mark.parametrize("name", ["run", *SHAPES])
+
+
+@cache
+def tokenizer() -> Any:
+    return bpe_tokenizer(read_documents([SHIPPED_TEXT])[:200], VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A GPT-2 and a Qwen3 with random weights, as `save_pretrained` writes them."""
+    paths = {}
+    bos = tokenizer().token_to_id(END)
+    for name, shape in SHAPES.items():
+        settings = {**shape, "vocab_size": VOCABULARY, "bos_token_id": bos, "eos_token_id": bos}
+        config = transformers.AutoConfig.for_model(name, **settings)
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                torch.nn.init.normal_(weight, 0, 0.25)  # the usual initial attention is uniform
+        paths[name] = tmp_path_factory.mktemp("models") / name
+        model.save_pretrained(paths[name])
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token=END, eos_token=END)
+        fast.save_pretrained(paths[name])
+    return paths
+
+
+@pytest.fixture
+def opened(name: str, folders: dict[str, Path], trained_run: Path) -> Any:
+    if name != "run":
+        return open_model(folders[name], device="cpu")
+    run = open_model(trained_run, device="cpu")
+    # A run of four steps has layers that write almost nothing.
+    model = random_view(VOCABULARY, n_layer=L, context_length=64)
+    return replace(run, model=model, tokenizer=tokenizer(), bos_id=tokenizer().token_to_id(END))
+
+
+def plain_log_probs(opened: LabModel, text: str, answer: str, edits: list[HeadEdit]) -> float:
+    """Return log p of an answer by a pass over one text without padding."""
+    row = opened.encode(text)
+    both = torch.tensor([opened.encode(text + answer)])
+    after = opened.model.logits(both, edits=edits)[0].double().log_softmax(-1)
+    return sum(float(after[i - 1, both[0, i]]) for i in range(len(row), both.shape[1]))
+
+
+@each_model
+def test_attention_is_that_of_each_text_alone(name: str, opened: LabModel) -> None:
+    for text, weights in zip(TEXTS, opened.attention(TEXTS), strict=True):
+        tokens = torch.tensor([opened.encode(text)])
+        expected = opened.model.attention_scores(tokens).softmax(-1)[:, 0]
+        np.testing.assert_allclose(weights, expected, atol=1e-5)
+        assert weights.shape == expected.shape and expected.std() > 0.05
+
+
+@each_model
+def test_log_probabilities_are_those_of_plain_passes(name: str, opened: LabModel) -> None:
+    for edits in ([], [remove_head(1, 2), cut_link(0, 1, 1, [0])]):
+        values = opened.log_probs(TEXTS, *ANSWERS, edits=edits)
+        expected = np.empty((3, 3))
+        for i, text in enumerate(TEXTS):
+            for j, answer in enumerate(ANSWERS):
+                chosen = answer if isinstance(answer, str) else answer[i]
+                expected[i, j] = plain_log_probs(opened, text, chosen, edits)
+        np.testing.assert_allclose(values, expected, atol=1e-4)
+    assert len(opened.encode("It unbelievable")) > len(opened.encode("It she")) and expected.std() > 0.5
+
+
+@each_model
+@pytest.mark.parametrize("at", ["everywhere", "last"])
+@pytest.mark.parametrize("answer", [" she", " unbelievable"])
+def test_effects_are_those_of_plain_passes(name: str, opened: LabModel, at: str, answer: str) -> None:
+    foils = [" he", " they", " was"]
+    effects = opened.effects(TEXTS, answer, foils, at=at)
+    expected = np.empty_like(effects)
+    for i, text in enumerate(TEXTS):
+        last = torch.tensor([len(opened.encode(text)) - 1])
+
+        def margin(edits: list[HeadEdit], i: int = i, text: str = text) -> float:
+            return plain_log_probs(opened, text, answer, edits) - plain_log_probs(opened, text, foils[i], edits)
+
+        for layer, head in np.ndindex(*effects.shape[1:]):
+            edit = remove_head(layer, head)
+            if at == "last":
+                edit = SiteEdit(layer, head, output=torch.zeros_like).at(last)
+            expected[i, layer, head] = margin([]) - margin([edit])
+    np.testing.assert_allclose(effects, expected, atol=2e-4)
+    assert (np.abs(expected).mean(axis=0) > 1e-3).all()
+
+
+@each_model
+@pytest.mark.parametrize("at", ["everywhere", "last"])
+def test_without_heads_or_texts_there_is_no_effect(name: str, opened: LabModel, at: str) -> None:
+    assert np.isnan(opened.effects(TEXTS, " she", " he", [], at)).all()
+    assert opened.effects([], " she", " he", at=at).shape[0] == 0 and opened.attention([]) == []
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_removed_head_has_no_columns_in_the_projection(name: str, opened: LabModel, folders: dict[str, Path]) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folders[name]).eval()
+    she, he = (opened.encode("It" + word)[-1] for word in (" she", " he"))
+
+    @torch.no_grad()
+    def margins() -> np.ndarray:
+        logits = [model(torch.tensor([opened.encode(text)])).logits[0, -1] for text in TEXTS]
+        return np.array([float(row[she] - row[he]) for row in logits])
+
+    before = margins()
+    is_gpt2 = name == "gpt2"
+    output = model.transformer.h[1].attn.c_proj.weight if is_gpt2 else model.model.layers[1].self_attn.o_proj.weight.T
+    output.data[-len(output) // H :] = 0  # the last head writes nothing
+    effects = opened.effects(TEXTS, " she", " he", [(1, H - 1)])
+    np.testing.assert_allclose(effects[:, 1, H - 1], before - margins(), atol=1e-4)
+    assert np.isnan(effects).sum() == len(TEXTS) * (L * H - 1)
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "head 9": (lambda m: m.effects(TEXTS, " she", " he", [(0, 9)], "last"), "edits: no head L0H9; the model has "),
+    "layer -1": (lambda m: m.log_probs(TEXTS, " she", edits=[remove_head(-1, 0)]), "edits: no head L-1H0"),
+    "one edit": (lambda m: m.log_probs(TEXTS, " she", edits=remove_head(0, 0)), "edits: must be a list"),
+    "one head": (lambda m: m.effects(TEXTS, " she", " he", (0, 1)), 'heads: must be "all" or a list of'),
+    "half a head": (lambda m: m.effects(TEXTS, " she", " he", [(0, 0.5)]), 'heads: must be "all" or a list of'),
+    "a word for heads": (lambda m: m.effects(TEXTS, " she", " he", "last"), 'heads: must be "all" or a list of'),
+    "at": (lambda m: m.effects(TEXTS, " she", " he", at="first"), "at='first': must be \"everywhere\" or \"last\""),
+    "one text": (lambda m: m.attention("The cat"), "texts: must be a list of str"),
+    "a tensor": (lambda m: m.attention(torch.ones(1, 3)), "texts: must be a list of str"),
+    "500 tokens": (lambda m: m.attention(["It", "cat " * 500]), r"texts\[1\]: has [\d,]+ tokens; the model reads 64"),
+    "long with its answer": (
+        lambda m: m.log_probs([" ".join(["It"] * 62)], " unbelievable"), r"texts\[0\]: has \d+ tokens with its answer"),
+    "float tokens": (lambda m: m.attention([[0, 1.0]]), r"texts\[0\]: must be a str, not list"),
+    "a text of None": (lambda m: m.log_probs(["It", None], " she"), r"texts\[1\]: must be a str, not NoneType"),
+    "answer in a word": (lambda m: m.log_probs(["The dog"], "she"), "answers: 'she' would continue the word 'dog'"),
+    "space before": (lambda m: m.log_probs(["The dog "], "she"), "answers: 'she' changes the tokens of 'The dog '"),
+    "no answer": (lambda m: m.log_probs(TEXTS), "answers: give at least one word"),
+    "empty answer": (lambda m: m.log_probs(TEXTS, ""), "answers: '' is no text"),
+    "two answers": (lambda m: m.effects(TEXTS, [" a", " b"], " he"), "answers: must be one text, or a list of 3"),
+}  # fmt: skip
+
+
+@each_model
+@pytest.mark.parametrize(("call", "problem"), WRONG.values(), ids=WRONG)
+def test_a_wrong_call_is_one_line(name: str, opened: LabModel, call: Any, problem: str) -> None:
+    with pytest.raises(UserError, match=f"^{problem}") as error:
+        call(opened)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_words_and_models_that_see_the_next_word_are_refused(trained_run: Path) -> None:
+    run = open_model(trained_run, device="cpu")
+    with pytest.raises(UserError, match="answers: ' xylophonist' has no tokens in this model's vocabulary"):
+        run.log_probs(["The cat"], " xylophonist")
+    with pytest.raises(UserError, match=r"texts\[1\]: 'xylophonist' is not in this model's vocabulary"):
+        run.attention(["The cat", "The xylophonist sat."])
+    assert run.log_probs(["The cat"], " sat").shape == (1, 1)
+    with pytest.raises(UserError, match="with model.mask=none a word sees the next one"):
+        replace(run, shape={"mask": "none"}).attention(["The cat"])
+
+
+Pass = Callable[..., Any]  # of an adapter
+
+
+def example(name: str) -> str:
+    """Return a code block of the page."""
+    usage = (ROOT / "docs" / "usage.md").read_text()
+    return re.search(rf"<!-- {name} -->\n```python\n(.*?)```", usage, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The names that the page's example of an own module defines; it was run in a folder with a tokenizer.json."""
+    path = tmp_path_factory.mktemp("own") / "tokenizer.json"
+    tokenizer().save(str(path))
+    names: dict[str, Any] = {"path": path}
+    torch.manual_seed(0)
+    exec(example("own model").replace("tokenizer.json", str(path)), names)
+    return names
+
+
+def test_the_module_of_the_page_is_measured_as_its_forward_pass(page: dict[str, Any]) -> None:
+    opened, module = page["opened"], page["module"]
+    values = opened.log_probs(TEXTS, " she", " he")
+    for text, of_text in zip(TEXTS, values, strict=True):
+        with torch.no_grad():
+            after = module(torch.tensor([opened.encode(text)]))[0, -1].log_softmax(-1)
+        words = [opened.encode(text + word)[-1] for word in (" she", " he")]
+        np.testing.assert_allclose(of_text, after[words], atol=1e-5)
+
+    # A head without its columns of the output projection is a removed one.
+    effects = opened.effects(TEXTS, " she", " he")
+    kept = module.out[1].weight.detach().clone()
+    module.out[1].weight.data[:, 16:24] = 0
+    changed = opened.log_probs(TEXTS, " she", " he")
+    module.out[1].weight.data = kept
+    lost = (values[:, 0] - values[:, 1]) - (changed[:, 0] - changed[:, 1])
+    np.testing.assert_allclose(effects[:, 1, 2], lost, atol=1e-5)
+    assert np.abs(effects).min() > 0
+    assert opened.effects(TEXTS, " she", " he", at="last").shape == (3, 2, 4)
+    assert opened.attention(TEXTS)[0].shape[:2] == (2, 4) and "View" in repr(opened)
+
+
+@pytest.mark.slow
+def test_an_own_module_is_probed_like_any_other(page: dict[str, Any], text: str, tmp_path: Path) -> None:
+    result = probe_model(page["opened"], path=text, **SETTINGS)
+    assert "the model does not know" in str(result) and result.save(tmp_path / "out").is_file()
+
+
+def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[str, Path]) -> None:
+    folder = folders["qwen3"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = open_model(folder, device="cpu").effects(TEXTS, " she", " he")
+    for given in (fast, tokenizer(), folder, str(folder)):
+        effects = open_model(model, tokenizer=given).effects(TEXTS, " she", " he")
+        np.testing.assert_allclose(effects, expected, atol=1e-6)
+    with pytest.raises(UserError, match="^model=Qwen3Model: it has no output layer"):
+        open_model(model.model, tokenizer=fast)
+    with pytest.raises(UserError, match="^model=Qwen3ForCausalLM: give its tokenizer too"):
+        open_model(model)
+    with pytest.raises(UserError, match="^model=Qwen3ForCausalLM: its weights are not float32"):
+        open_model(model.to(torch.bfloat16), tokenizer=fast)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_runs(trained_run: Path, tmp_path: Path) -> None:
+    small = f"n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir='{tmp_path}/cache'"
+    script = example("python").replace("runs/mine", str(trained_run)).replace("out/", f"{tmp_path}/out/")
+    names: dict[str, Any] = {}
+    exec(script.replace("probe_model(opened)", f"probe_model(opened, {small})"), names)
+    assert (tmp_path / "out" / "report.html").is_file() and names["finding"].verdict
+
+
+@pytest.mark.slow
+def test_the_lines_for_wandb_start_it_first(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    calls = []
+    package = ModuleType("wandb")
+    package.init = lambda **settings: calls.append((settings, run.exists()))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    monkeypatch.chdir(ROOT)
+    arguments = [f"out={run}", cache, *SMALL]
+    script = example("wandb").replace('"out=runs/mine"', ", ".join(map(repr, arguments)))
+    with process_state(), redirect_stdout(io.StringIO()):
+        exec(script, {})
+    assert calls == [({"project": "antecedent", "sync_tensorboard": True}, False)]
+    assert list((run / "tb").glob("events.out.tfevents.*"))
+
+
+def twice_the_scores(run: Pass, tokens: Tensor, attend: Pass) -> Any:
+    return run(tokens, lambda layer, stream, scores, values: attend(layer, stream, 2 * scores, values))
+
+
+def no_mask(record: Pass, *arguments: Any) -> Any:
+    return [layer._replace(scores=layer.scores.clamp(min=-9)) for layer in record(*arguments)]
+
+
+def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_streams: Any) -> Any:
+    return logits(tokens, None if positions is None else 0 * positions, **edits_and_streams)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("run", twice_the_scores, "the logits of run are not those of the module"),
+        ("record", no_mask, "no report for this model: the recorded attention is not"),
+        ("logits", lambda logits, tokens, positions=None, **_: logits(tokens, positions), "edits .* change nothing"),
+        ("logits", first_rows, "the logits at positions are not those rows"),
+        ("logits", lambda logits, tokens, positions=None, *_, **__: logits(tokens), "the logits at positions are not"),
+        ("residual_stream", lambda streams, tokens: streams(tokens)[:1], "residual_stream must have the stream before"),
+    ],
+)
+def test_a_wrong_adapter_is_refused(page: dict[str, Any], name: str, change: Pass, problem: str) -> None:
+    class Wrong(page["View"]):  # type: ignore[misc]
+        """The page's adapter with one changed pass."""
+
+    right = getattr(page["View"], name)
+    setattr(Wrong, name, lambda self, *values, **named: change(partial(right, self), *values, **named))
+    view = Wrong(page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=VOCABULARY)
+    with pytest.raises(UserError, match=f"^model=Wrong: (Wrong: )?{problem}[^\n]*$"):
+        open_model(view, tokenizer=page["path"])
+
+
+def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str, Any]) -> None:
+    view = page["View"](page["module"], n_layer=3, n_head=4, context_length=64, vocab_size=VOCABULARY)
+    for model, problem in (
+        (nn.Linear(2, 2), "Linear: Linear has no n_layer; write a subclass of OwnModel"),
+        (view, r"View: View: record has 2 layers of \[4\] heads"),
+    ):
+        with pytest.raises(UserError, match=f"^model={problem}"):
+            open_model(model, tokenizer=page["path"])
+    with pytest.raises(UserError, match="edits: no head L2H0"):
+        page["opened"].log_probs(TEXTS, " she", edits=[remove_head(2, 0)])

@@ -1,20 +1,30 @@
-"""antecedent_lab/saved.py: reading the folder of a model, and the lock of its probe/ folder."""
+"""The parts of eval.py: folders of models, sources of items, sweeps, and what long work prints about its time."""
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from antecedent_lab import saved
+from antecedent_lab.api import open_model
+from antecedent_lab.opened import load_resumes
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
+from antecedent_lab.sources import check_items, source_of
+from antecedent_lab.sweeps import differing_settings
 from data.errors import UserError
+from data.own_file import load_question
+from data.pairs import Cell, Items, Pair
 from data.typed_json import to_json
+from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
 from report.reproduce import eval_command
 from tests.probe.factories import SETTINGS, word_model
+from tests.program import ROOT
+from training.settings import compose_settings
 
 
 @pytest.fixture
@@ -42,7 +52,7 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
             read_results(opened)
 
 
-def test_a_damaged_file_of_sentences_is_a_warning(opened: OpenedModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_sentences_are_a_warning(opened: OpenedModel, capsys: pytest.CaptureFixture[str]) -> None:
     file = opened.folder / "probe" / "sentences.json"
     for content in ("{", '{"a": 1}', "[1]", '["\\ud800"]'):
         file.write_text(content)
@@ -60,9 +70,7 @@ def test_records_of_training_are_those_of_a_run(opened: OpenedModel) -> None:
     assert (read_metrics(opened).train, read_history(opened)) == ([], None)  # files of somebody else
 
 
-def test_the_results_folder_is_locked_and_records_its_model(
-    opened: OpenedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_results_folder_is_locked_and_has_an_owner(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = replace(opened, owner="hub/name")
     with results_folder(opened, subfolder="outside") as folder:
         assert folder == opened.folder / "probe" / "outside"
@@ -76,12 +84,11 @@ def test_the_results_folder_is_locked_and_records_its_model(
 
 
 @pytest.mark.parametrize("error", [UserError("wrong"), KeyboardInterrupt()])
-def test_a_new_folder_in_which_nothing_was_written_is_removed(opened: OpenedModel, error: BaseException) -> None:
+def test_a_new_folder_without_files_is_removed(opened: OpenedModel, error: BaseException) -> None:
     opened = replace(opened, folder=opened.folder / "new", owner="hub/name")
 
     def stopped(*files: str) -> None:
         with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine") as folder:
-            assert folder is not None
             for name in files:
                 (folder / name).touch()
             raise error
@@ -97,3 +104,90 @@ def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:
     names = {"../../evil/x": "evil_x", "er/sie": "er_sie", "指代问题": "指代问题", "///": "model"}
     assert {text: folder_name(text) for text in names} == names
     assert len(folder_name("ä" * 500).encode()) == 120
+
+
+def test_a_resume_with_other_settings_is_one_sentence_and_settings_alone_are_no_run(tmp_path: Path) -> None:
+    record = {"step": 20, "time": "now", "environment": {"torch": ["2.1", "2.2"]}, "settings": {"seed": [1, 2]}}
+    unchanged = record | {"environment": {}, "settings": {}}
+    lines = [json.dumps(line) + "\n" for line in (record, unchanged, record)]
+    (tmp_path / "resumes.jsonl").write_text("".join(lines))
+    assert load_resumes(tmp_path) == ["Resumed at step 20 with seed 2 (before: 1), torch 2.2 (before: 2.1)."]
+    (tmp_path / "resumes.jsonl").write_text('{"step": 20}\n')
+    with pytest.raises(ValueError, match="resumes.jsonl: damaged; delete it"):
+        load_resumes(tmp_path)
+
+    # A folder of settings without checkpoints
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="^run=.*: is no run of train.py, which has a folder checkpoints$"):
+        open_model(tmp_path, setting="run")
+
+
+def items_of(*cells: Cell) -> Items:
+    pair = Pair("q", "dev", (cells[0], cells[-1]), ("", ""), 0, ("f", "a", "b"))
+    return Items([pair])
+
+
+CELL = Cell(tokens=(0, 2, 3, 4, 5), query=4, meant=((2,),), other=((3,),), answers=(2,), foils=(3,), payoff=4, target=2)
+
+
+def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
+    letters = word_model(["a b c d e"], context_length=8)
+    assert check_items(letters, items_of(CELL)) == []
+    unanswered = replace(CELL, payoff=None, tokens=(0, letters.unknown, 3, 4, 5), has_lost_answer=True)
+    warnings = check_items(letters, items_of(CELL, unanswered))
+    assert "10.0%" in warnings[0] and "In 1 of 2 texts" in warnings[1]
+    with pytest.raises(ValueError, match="reads 8 tokens, but the sentences need 11"):
+        check_items(letters, items_of(replace(CELL, tokens=CELL.tokens * 2)))
+    with pytest.raises(ValueError, match="writes token 99"):
+        check_items(letters, items_of(replace(CELL, foils=(99,))))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "questions").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_an_example_question_has_enough_blocks_and_right_links(path: Path) -> None:
+    own = load_question(path)
+    assert own.name == path.stem and path.stat().st_size <= 150_000
+    assert own.n_left_out == 0 and min(len(own.dev), len(own.test)) >= 4 * 36
+    # Enough for a p below 0.01: 2^-8
+    assert len({text.frame for text in own.test}) >= 8
+    for side in (0, 1):
+        assert len({text.pair.split()[side] for text in own.test}) >= 8
+    for text in [*own.dev, *own.test]:
+        (link,) = text.links
+        assert {text.text[slice(*span)] for span in link.antecedents} == {text.pair.split()[text.meant]}
+        assert link.payoff is not None and text.text[slice(*link.payoff)] in link.answers
+
+    # A model with its words can be asked.
+    letters = word_model([text.text for text in [*own.dev, *own.test]])
+    source = source_of(letters, ProbeConfig(), "", own_file=str(path))
+    assert source.items.has_blocks and len(source.items) == (len(own.dev) + len(own.test)) // 2
+    assert [question.link for question in source.questions] == [own.link]
+
+
+def saved_run(*overrides: str) -> dict[str, Any]:
+    return asdict(compose_settings(overrides))
+
+
+def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> None:
+    standard = compose_settings()
+    for data in ([], ["data=text", "data.path=x"]):
+        runs = {"a": saved_run("seed=1", *data), "b": saved_run("seed=2", "threads=1", "log_every_steps=3", *data)}
+        assert differing_settings(runs, standard) == ({"a": (1, {}), "b": (2, {})}, {})
+    runs = {"0": saved_run("variant=one_head", "seed=1"), "1": saved_run("seed=1"), "2": saved_run("seed=2")}
+    by_run = {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
+    assert differing_settings(runs, standard) == (by_run, {"model.n_head": standard.model.n_head})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error"),
+    [
+        (["log_every_steps=3"], "a and b have the same settings and the same seed"),
+        (["seed=2", "data.seed=5"], "data.seed"),
+        (["data=text", "data.path=x"], "data.source differs"),
+        (["tokens_per_batch=1024"], "tokens_per_batch"),
+        (["data.n_train_stories=8"], "data.n_train_stories"),
+        (["model.context_length=32"], "model.context_length"),
+    ],
+)
+def test_runs_of_the_same_seed_or_other_batches_are_refused(overrides: list[str], error: str) -> None:
+    with pytest.raises(UserError, match=error):
+        differing_settings({"a": saved_run(), "b": saved_run(*overrides)}, compose_settings())

@@ -9,6 +9,7 @@ from data.config import StoriesConfig, TextConfig, TokenizerKind
 from data.corpus import Corpus
 from data.pairs import Link, LinkedText
 from data.stories import generate_split
+from training.settings import compose_settings
 
 NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)
@@ -39,11 +40,9 @@ def all_links(rows: list[LinkedText]) -> list[tuple[LinkedText, Link]]:
 
 
 def text_config(path: Path, **changes: Any) -> TextConfig:
-    values: dict[str, Any] = {
-        "source": "text", "path": str(path), "validation_path": None, "validation_fraction": 0.1, "column": "text",
-        "max_bytes": None, "tokenizer": TokenizerKind.characters, "vocab_size": 300, "tokenizer_path": None,
-    }  # fmt: skip
-    return TextConfig(**(values | changes))
+    """Return the settings of a text; by default in characters, the rest as in configs/data/text.yaml."""
+    values: dict[str, Any] = {"path": str(path), "tokenizer": TokenizerKind.characters, "vocab_size": 300}
+    return replace(compose_settings(["data=text", "data.path=x"]).data, **values | changes)
 
 
 def decoded(corpus: Corpus, split: str) -> str:

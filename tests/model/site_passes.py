@@ -89,13 +89,7 @@ def check_refusals(model: ObservableModel) -> None:
     for token in (-1, model.vocab_size):
         with pytest.raises(UserError, match=f"^tokens: the model has the tokens 0 to {model.vocab_size - 1}; found "):
             model.logits(torch.full_like(tokens, token))
-    places: list[Any] = [
-        torch.tensor([0, 4]),
-        torch.tensor([-1, 0]),
-        torch.tensor([0.0, 1.0]),
-        torch.tensor([1]),
-        [0, 1],
-    ]
+    places: list = [torch.tensor([0, 4]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.0]), torch.tensor([1]), [0, 1]]
     for positions in places:
         with pytest.raises(UserError, match="^positions: must be .*$"):
             model.logits(tokens, positions)

@@ -1,6 +1,9 @@
-"""model/transformer.py: the transformer against formulas, hand-made cases and PyTorch's own functions."""
+"""The transformer against formulas and PyTorch's own functions, and its view against its own forward pass."""
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -8,26 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.errors import UserError
+from data.loader import IGNORE
 from model.config import Mask, Position
-from model.transformer import (
-    Attention,
-    alibi_slopes,
-    attend,
-    attention_scores,
-    document_positions,
-    sinusoids,
-    sum_normalised,
-)
-from tests.tiny_models import H, K, V, config, each_variant, random_model, untrained
+from model.observe import HeadEdit, TransformerSitePass, TransformerView
+from model.operations import rms_norm, rotate, summed_cross_entropy
+from model.transformer import Attention, alibi_slopes, attend, draw_outputs, rope_tables
+from tests.model.site_passes import L, check_against_whole_passes, check_refusals
+from tests.tiny_models import H, K, V, config, each_variant, random_model, random_view, untrained
 
 B, T = 2, 7
-Heads = tuple[Tensor, Tensor, Tensor]
-
-
-@pytest.fixture
-def heads() -> Heads:
-    generator = torch.Generator().manual_seed(0)
-    return tuple(torch.randn(3, B, H, T, K, generator=generator))  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -35,45 +27,14 @@ def tokens() -> Tensor:
     return torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
 
 
-# Attention
-
-
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(H)], ids=["no slopes", "alibi"])
-def test_attention_on_the_cpu_in_bfloat16_equals_float32_to_eight_bits(
-    heads: Heads, scaled: bool, slopes: Tensor | None
-) -> None:
+def test_attention_in_bfloat16_has_eight_bits(scaled: bool, slopes: Tensor | None) -> None:
+    heads = torch.randn(3, B, H, T, K, generator=torch.Generator().manual_seed(0))
     expected = attend(*heads, scaled=scaled, slopes=slopes)
-    output = attend(*(head.bfloat16() for head in heads), scaled=scaled, slopes=slopes)
+    output = attend(*heads.bfloat16(), scaled=scaled, slopes=slopes)
     assert output.dtype == torch.bfloat16
     assert (output.float() - expected).norm() / expected.norm() < 0.02
-
-
-def test_alibi_lowers_each_score_by_slope_times_distance_and_without_a_scale_it_is_a_product(heads: Heads) -> None:
-    query, key, value = heads
-    expected = F.scaled_dot_product_attention(query * K**0.5, key, value, is_causal=True)
-    torch.testing.assert_close(attend(query, key, value, scaled=False), expected, rtol=1e-4, atol=1e-4)
-    difference = attention_scores(query, key) - attention_scores(query, key, slopes=alibi_slopes(H))
-    torch.testing.assert_close(difference[1, :, 5, 2], 3 * alibi_slopes(H), rtol=1e-4, atol=1e-5)
-
-
-def test_sum_weights_by_hand() -> None:
-    """Scores 3, 1, -2 give 3/4, 1/4 and about 0; without a positive score all keys get the same weight."""
-    scores = torch.tensor([[3.0, 1.0, -2.0], [-1.0, -5.0, -0.5], [2.0, 2.0, float("-inf")]])
-    expected = torch.tensor([[0.75, 0.25, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
-    torch.testing.assert_close(sum_normalised(scores), expected, rtol=0, atol=1e-4)
-
-
-# Positions
-
-
-def test_sinusoids_are_the_papers_over_sqrt_width() -> None:
-    angles = 3 * 10000.0 ** (-torch.tensor([0.0, 2.0, 4.0]) / 6)
-    expected = torch.stack([torch.tensor([0.0, 0, 0, 1, 1, 1]), torch.cat([angles.sin(), angles.cos()])]) / 6**0.5
-    torch.testing.assert_close(sinusoids(torch.tensor([0, 3]), 6), expected)
-
-
-# The whole model
 
 
 @each_variant
@@ -85,7 +46,6 @@ def test_future_tokens_do_not_change_earlier_logits(switches: dict, tokens: Tens
     for block in model.layers():
         x = block(x)
     model.unembed(x)[:, 6].sum().backward()
-    assert embedded.grad is not None
     assert torch.equal(embedded.grad.abs().sum(-1) > 0, (torch.arange(11) <= 6).expand(B, 11))
 
 
@@ -99,30 +59,7 @@ def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches: dict) ->
         torch.testing.assert_close(logits[ids[0] == number], model(document[None])[0], rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_mask_the_future_reaches_every_logit_of_the_same_document_only() -> None:
-    model, ids = random_model(mask=Mask.none), torch.tensor([[0, 0, 0, 1, 1]])
-    first, second = (model(torch.tensor([[5, 7, token, 2, 3]]), ids)[0] for token in (11, 12))
-    changed = (first - second).abs().amax(-1)
-    assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
-
-
-@pytest.mark.parametrize("position", [Position.learned, Position.sinusoidal])
-def test_added_positions_are_part_of_the_embedding(position: Position, tokens: Tensor) -> None:
-    model = random_model(position=position)
-    added = model.embed(tokens) - model.token_embedding(tokens)
-    table = model.position_embedding.weight[:11] if position is Position.learned else sinusoids(torch.arange(11), H * K)
-    torch.testing.assert_close(added, table.expand(B, -1, -1), rtol=1e-4, atol=1e-6)
-
-
-def test_token_shift_adds_a_share_of_the_previous_embedding_in_the_same_document() -> None:
-    model, tokens = random_model(token_shift=True), torch.tensor([[5, 7, 11, 2]])
-    embedding = model.token_embedding(tokens)[0]
-    shifted = model.embed(tokens, document_positions(torch.tensor([[0, 0, 1, 1]])))[0]
-    expected = embedding + model.shift * torch.stack([0 * embedding[0], embedding[0], 0 * embedding[0], embedding[2]])
-    torch.testing.assert_close(shifted, expected)
-
-
-def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> None:
+def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_seed_alone() -> None:
     model = untrained(1009, seed=7, position=Position.learned, token_shift=True)
     for name, weight in model.named_parameters():
         if name.endswith("gain"):
@@ -132,20 +69,132 @@ def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal() -> Non
         else:
             sd = 0.02 if "embedding" in name else 1 / math.sqrt(H * K)
             assert weight.std().item() == pytest.approx(sd, rel=0.15), name
+    first = untrained(seed=7)
+    torch.manual_seed(99)
+    second, third = untrained(seed=7), untrained(seed=8)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
 
 
-def test_dropout_applies_to_updates_in_training_only_and_a_model_without_a_mask_has_no_scores(tokens: Tensor) -> None:
+def test_dropout_applies_in_training_and_without_a_mask_the_future_reaches_all(tokens: Tensor) -> None:
     model, plain = random_model(dropout=1 - 1e-9), random_model()
     assert torch.equal(model(tokens), plain(tokens))
     torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
     attention = Attention(config(mask=Mask.none))
     with pytest.raises(UserError, match="model.mask=none"):
         attention.scores(*attention.project(torch.ones(B, T, H * K))[:2])
+    model, ids = random_model(mask=Mask.none), torch.tensor([[0, 0, 0, 1, 1]])
+    first, second = (model(torch.tensor([[5, 7, token, 2, 3]]), ids)[0] for token in (11, 12))
+    changed = (first - second).abs().amax(-1)
+    assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
 
 
-def test_initial_weights_depend_on_the_seed_alone() -> None:
-    first = untrained(seed=7)
-    torch.manual_seed(99)
-    second, third = untrained(seed=7), untrained(seed=8)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: float = 1e-5) -> None:
+    """Compare the values, and the gradients for a random weighting of the values."""
+    found, expected = function(*inputs), reference(*inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
+    weights = normal(*found.shape, seed=9).detach()
+    gradients = torch.autograd.grad(found, inputs, weights)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, weights), rtol=1e-4, atol=atol)
+
+
+def test_rms_norm_is_pytorchs() -> None:
+    def norm(x: Tensor, gain: Tensor) -> Tensor:
+        return rms_norm(x, gain, 1e-2)
+
+    assert_same(norm, lambda x, gain: F.rms_norm(x, (8,), gain, 1e-2), normal(3, 5, 8), normal(8, seed=1))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 8), (7, 8)])
+def test_a_rotation_is_the_product_of_complex_numbers(shape: tuple[int, ...]) -> None:
+    cos, sin = rope_tables(7, 8, theta=100.0)
+
+    def by_complex_numbers(x: Tensor) -> Tensor:
+        turned = torch.complex(*x.chunk(2, dim=-1)) * torch.complex(cos[:, :4], sin[:, 4:])
+        return torch.cat([turned.real, turned.imag], dim=-1)
+
+    assert_same(lambda x: rotate(x, cos, sin), by_complex_numbers, normal(*shape))
+
+
+# One part, and two parts of which the second is short.
+@pytest.mark.parametrize("n_tokens", [6, 700])
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_the_cross_entropy_is_pytorchs(n_tokens: int, scale: float) -> None:
+    """At a scale of 300 the probabilities of most targets underflow to 0, and their losses stay finite."""
+    targets = torch.randint(11, (2, n_tokens // 2), generator=torch.Generator().manual_seed(3))
+    targets[:, ::3] = IGNORE
+
+    def expected(stream: Tensor, embedding: Tensor) -> Tensor:
+        return F.cross_entropy((stream @ embedding.T).flatten(0, 1), targets.flatten(), reduction="sum")
+
+    inputs = ((normal(2, n_tokens // 2, 5) * scale).detach().requires_grad_(), normal(11, 5, seed=1))
+    atol = 1e-4 * scale  # sums of 700 terms in float32
+    assert_same(lambda *weights: summed_cross_entropy(*weights, targets), expected, *inputs, atol=atol)
+
+
+def test_the_cross_entropy_in_bfloat16_has_eight_bits() -> None:
+    stream, embedding = normal(4, 200, 16), normal(11, 16, seed=1)
+    targets = torch.randint(11, (4, 200), generator=torch.Generator().manual_seed(3))
+    exact = summed_cross_entropy(stream, embedding, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = summed_cross_entropy(stream, embedding, targets)
+    assert rounded.dtype == torch.float32 and 0 < abs(rounded.item() / exact.item() - 1) < 2**-8
+    gradients = [torch.autograd.grad(loss, (stream, embedding)) for loss in (rounded, exact)]
+    for found, expected in zip(*gradients, strict=True):
+        assert found.dtype == torch.float32 and (found - expected).norm() / expected.norm() < 2**-6
+
+
+def make_view(**switches: Any) -> TransformerView:
+    return random_view(n_layer=L, **switches)
+
+
+@each_variant
+def test_logits_equal_the_forward_pass_also_with_an_idle_edit(switches: dict, tokens: Tensor) -> None:
+    view = make_view(**switches)
+    torch.testing.assert_close(view.logits(tokens), view.model(tokens))
+    same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
+    torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_edit_equals_removing_the_head_from_the_projection(tokens: Tensor) -> None:
+    view = make_view()
+    check_refusals(view)
+    edited = view.logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
+    with torch.no_grad():
+        view.model.layers()[1].attention.output.weight[:, K : 2 * K] = 0
+    torch.testing.assert_close(edited, view.model(tokens))
+
+
+@each_variant
+def test_the_record_is_consistent_with_the_streams(switches: dict, tokens: Tensor) -> None:
+    view = make_view(**switches)
+    streams = view.residual_stream(tokens)
+    for layer, record in enumerate(view.record(tokens)):
+        weights = record.scores.softmax(-1)
+        assert (weights.triu(1) == 0).all()
+        torch.testing.assert_close(weights @ record.values, record.head_output)
+        values = torch.einsum("btd,hkd->bhtk", record.inputs, view.head_weights(layer).value)
+        torch.testing.assert_close(record.values, values)
+        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.head_weights(layer).output)
+        block = view.model.layers()[layer]
+        stream = streams[layer] + added
+        torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
+
+
+def test_drawn_outputs_write_as_much_as_an_embedding(tokens: Tensor) -> None:
+    model = untrained(seed=1)
+    start, *later = TransformerView(model).residual_stream(tokens)
+    assert all(torch.equal(stream, start) for stream in later)
+    draw_outputs(model, seed=1)
+    streams = TransformerView(model).residual_stream(tokens)
+    written = [(after - before).std() / start.std() for before, after in pairwise(streams)]
+    assert all(0.2 < size < 5 for size in written), written
+
+
+@each_variant
+def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
+    check_against_whole_passes(make_view(**switches), TransformerSitePass)

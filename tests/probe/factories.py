@@ -1,12 +1,13 @@
-"""Items, models and settings that the tests of several modules share, each made once."""
+"""Items, models, settings and made-up dataclasses that the tests of several modules share, each made once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -32,8 +33,6 @@ from tests.tiny_models import random_model, random_view, untrained
 
 SETTINGS = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10)
 SIZES: dict[str, Any] = {"d_model": 48, "context_length": 64}
-
-# Stories
 
 EVERY = replace(FULL, n_test_frames=1, n_test_pairs=1)  # every family at its least
 
@@ -66,9 +65,6 @@ def story_model(**switches: Any) -> Transformer:
 
 def untrained_view(seed: int) -> TransformerView:
     return TransformerView(untrained(story_tokenizer().get_vocab_size(), 5 + seed, **SIZES))
-
-
-# Hand-made pairs
 
 
 def cell(tokens: Sequence[int], words: tuple[Word, Word], meant: int, /, **changes: Any) -> Cell:
@@ -166,8 +162,6 @@ def noun_pairs() -> Items:
     return Items(pairs)
 
 
-# Passages
-
 FRAMES = (
     ("{A} met {B} in the quiet park. {P} slept.", "Yesterday {B} saw {A} under trees, and then {p} ran home.",
      "{A} came with bread. Then {B} cooked. {P} slept."),
@@ -211,15 +205,31 @@ def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool =
     return CopyingModel(gains, passage_tokenizer(), seed=seed, knows_gender=knows_gender, context_length=64)
 
 
-# Opened models
-
-
 def word_model(texts: Sequence[str], **changes: Any) -> OpenedModel:
     """Return a random model, opened as an external one, whose tokenizer has the words of `texts`."""
     tokenizer = word_tokenizer(texts)
     model = partial(random_view, tokenizer.get_vocab_size(), **SIZES | changes)
-    facts: dict[str, Any] = {"folder": Path("nowhere"), "name": "small", "source": "nowhere"}
+    facts: dict[str, Any] = {"folder": Path("nowhere"), "name": "small", "source": "nowhere", "environment": {}}
     facts |= {"data": None, "data_fingerprint": "english", "shape": {}, "n_parameters": 1, "departures": ()}
-    return OpenedModel(
-        model=model(), untrained=model, tokenizer=tokenizer, bos_id=end_id(tokenizer), environment={}, **facts
-    )
+    return OpenedModel(model=model(), untrained=model, tokenizer=tokenizer, bos_id=end_id(tokenizer), **facts)
+
+
+def blank(kind: Any, **values: Any) -> Any:
+    """Return a dataclass with these values, and an empty value in every other field without a default."""
+    hints = get_type_hints(kind)
+    for part in fields(kind):
+        has_default = part.default is not MISSING or part.default_factory is not MISSING
+        if part.name not in values and not has_default:
+            values[part.name] = _empty(hints[part.name])
+    return kind(**values)
+
+
+def _empty(kind: Any) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType) and NoneType in get_args(kind):
+        return None
+    if origin is tuple:
+        return tuple(_empty(part) for part in get_args(kind) if part is not Ellipsis)
+    if is_dataclass(kind):
+        return blank(kind)
+    return (origin or kind)()  # 0, 0.0, "", [] or {}

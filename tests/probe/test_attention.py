@@ -1,32 +1,49 @@
-"""Heads are measured as their definitions say, on whole attention maps, and planted heads as their habits imply."""
+"""Measures of heads are their definitions: attention, rules, weights, effects on words, and the model's own answers."""
 
-from dataclasses import fields
+import math
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy import optimize, special
 
 from data.pairs import Cell, Items, Pair
-from model.observe import TransformerView
+from model.observe import HeadEdit, HeadWeights, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads
+from probe.behaviour import answer_values, measure_payoffs, resolved_share
+from probe.edits import Sites
+from probe.questions import TESTED
 from probe.results import Head
+from probe.rules import FIXED_RULES, fit_rules, fixed_offset, most_frequent, score_rules, selectivity
+from probe.sentences import TIRED_OR_SOFT, TokenizedText, removal_effects, word_attention
+from probe.weights import ov_auc, ov_logits, type_scores
+from probe.whose import area_under_curve, choice_gap, edge_coefficients, permuted_within, strata_of
 from tests.planted import KINDS
-from tests.probe.factories import cell, chosen, planted, story_model, story_pairs
+from tests.probe.factories import (
+    SETTINGS,
+    cell,
+    chosen,
+    copying_model,
+    noun_pairs,
+    pair_view,
+    passage_items,
+    planted,
+    story_model,
+    story_pairs,
+    three_heads,
+    word_model,
+)
+from tests.tiny_models import random_view
 
-
-@pytest.fixture(scope="module")
-def model() -> TransformerView:
-    return TransformerView(story_model(d_model=30))
+MODEL = TransformerView(story_model())
 
 
 def made_up(words: list[tuple[int, ...]], n_meant: int) -> Cell:
     """Return a text of 12 tokens with these mentions, the first `n_meant` of them antecedents."""
     tokens = [0, *np.random.default_rng(len(words)).integers(1, 90, size=11).tolist()]
     return cell(tokens, (words[0], words[-1]), 0, meant=tuple(words[:n_meant]), other=tuple(words[n_meant:]))
-
-
-def items_of(cells: list[Cell]) -> Items:
-    return Items([Pair("number", "dev", (one, one), ("", ""), i, ("", "", "")) for i, one in enumerate(cells)])
 
 
 SHAPES = {
@@ -38,34 +55,34 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_field_is_its_definition_on_the_whole_map(model: TransformerView, shape: str) -> None:
+def test_each_field_is_its_definition_on_the_whole_map(shape: str) -> None:
     text = SHAPES[shape]
     row = 2 * list(SHAPES).index(shape)
-    rows = measure_heads(model, items_of(list(SHAPES.values())), tokens_per_batch=30).rows
+    pairs = [Pair("number", "dev", (each, each), ("", ""), i, ("", "", "")) for i, each in enumerate(SHAPES.values())]
+    rows = measure_heads(MODEL, Items(pairs), tokens_per_batch=30).rows
     meant = [*sum(text.meant, ())]
     other = [*sum(text.other, ())]
-    for layer, record in enumerate(model.record(torch.tensor([text.tokens]))):
-        for head in range(model.n_head):
+    for layer, record in enumerate(MODEL.record(torch.tensor([text.tokens]))):
+        for head in range(MODEL.n_head):
             weights = record.scores[0, head, text.query].softmax(-1)
-            output = model.head_weights(layer).output
-            assert output is not None
+            output = MODEL.head_weights(layer).output
             moved = weights * (record.values[0, head] @ output[head].T).norm(dim=-1)
-            best, best_other = (
-                max(weights[list(word)].sum().log() for word in words) for words in (text.meant, text.other)
-            )
+            best = max(weights[list(word)].sum() for word in text.meant)
+            best_other = max(weights[list(word)].sum() for word in text.other)
             expected = {
                 "log_ratio": weights[meant].sum().log() - weights[other].sum().log(),
                 "value_log_ratio": moved[meant].sum().log() - moved[other].sum().log(),
-                "attention_margin": best - best_other,
+                "attention_margin": best.log() - best_other.log(),
                 "mass": weights[meant + other].sum(),
             }
-            values = {field.name: getattr(rows, field.name)[row, layer, head] for field in fields(HeadRows)}
-            assert values == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-4)
+            assert len(expected) == len(fields(HeadRows))
+            for name, value in expected.items():
+                assert getattr(rows, name)[row, layer, head] == pytest.approx(float(value), abs=1e-4), name
 
 
-def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows(model: TransformerView) -> None:
+def test_the_rows_at_it_are_bit_identical_whether_tired_or_soft_follows() -> None:
     items = chosen(story_pairs("test"), "later_cue_at_pronoun")
-    scores = measure_heads(model, items, 4096)
+    scores = measure_heads(MODEL, items, 4096)
     assert len(items) >= 50 and all(pair.cells[0].tokens != pair.cells[1].tokens for pair in items.pairs)
     np.testing.assert_array_equal(scores.rows.attention_margin[::2], -scores.rows.attention_margin[1::2])
     assert (scores.scores().accuracy == 0.5).all() and (scores.scores().pair_accuracy == 0).all()
@@ -86,7 +103,7 @@ def rows_of(log_ratio: np.ndarray, mass: np.ndarray) -> HeadRows:
     return HeadRows(log_ratio, nothing, nothing, mass)
 
 
-def test_the_weights_of_heads_are_added() -> None:
+def test_the_weights_of_heads_are_added_and_subtracted() -> None:
     """Weights of .3 and .1 on the antecedent, .1 and .3 on the other mention: together a tie."""
     log_ratio = np.log([[[3.0, 1 / 3]], [[9.0, 1.0]]])
     rows = rows_of(log_ratio, np.array([[[0.4, 0.4]], [[0.5, 0.2]]]))
@@ -96,9 +113,260 @@ def test_the_weights_of_heads_are_added() -> None:
     of_set = HeadScores(Items([]), rows).with_set([Head(0, 0), Head(0, 1)]).rows
     assert (of_set.attention_margin[:, *SET] == joint).all() and np.isnan(of_set.value_log_ratio[:, *SET]).all()
 
-
-def test_the_weight_difference_is_that_of_the_attention_weights() -> None:
-    """Weights .6 and .2, then .1 and .3: the mean of .4 and .2."""
+    # The mean difference of weights .6 and .2, then .1 and .3
     weights = np.array([[0.6, 0.2], [0.1, 0.3]])
     rows = rows_of(np.log(weights[:, 0] / weights[:, 1])[:, None, None], weights.sum(axis=1)[:, None, None])
     assert rows.weight_difference() == pytest.approx(np.array([[0.3]]))
+
+
+DEV = story_pairs("study").of("number", "dev")
+TEST = story_pairs("study").of("number", "iid")
+FIRST = DEV.cells[0]
+
+
+@pytest.mark.parametrize("question", ["number", "gender", "later_cue"])
+def test_over_balanced_blocks_every_rule_scores_one_half(question: str) -> None:
+    items = story_pairs("study")
+    rules = fit_rules(items.of(question, "dev"))
+    scores = score_rules(rules, items.of(question, "headline"))
+    assert set(rules) == {*FIXED_RULES, "most frequent", "fixed offset"}
+    for name in rules:
+        assert (scores[name].accuracy.mean(), scores[name].block_accuracy.mean()) == (0.5, 0), name
+
+
+def with_mentions(meant: list[Any], other: list[Any], **changes: Any) -> Cell:
+    return replace(FIRST, meant=tuple(meant), other=tuple(other[:1]), bystanders=tuple(other[1:]), **changes)
+
+
+def test_rules_compare_the_best_antecedent_with_the_best_other_mention() -> None:
+    cell = with_mentions([(3,), (7, 8)], [(5,), (6,), (2,)], subject=(7, 8))
+    preferences = {name: rule(cell) for name, rule in FIXED_RULES.items()}
+    assert preferences == {"nearest": 1, "first": -1, "subject": 1, "uniform": 0}
+    assert FIXED_RULES["subject"](replace(cell, subject=(5,))) == -1
+
+    # The most frequent antecedent of dev; unknown words tie
+    frequent, rare = with_mentions([(4,)], [(6,)]), with_mentions([(6,)], [(4,)])
+    rule = most_frequent([frequent, frequent, frequent, rare])
+    assert [rule(cell) for cell in (frequent, rare, with_mentions([(2,)], [(3,)]))] == [1, -1, 0]
+
+
+def test_the_fixed_offset_is_the_distance_that_is_right_most_often_in_dev() -> None:
+    at = FIRST.query
+    near, far = with_mentions([(at - 2,)], [(at - 4,)]), with_mentions([(at - 4,)], [(at - 2,)])
+    rule = fixed_offset([near, far, far])
+    assert [rule(near), rule(far)] == [-1, 1]
+    assert [rule(with_mentions([(at - 5,)], [(at - other,)])) for other in (2, 3, 4)] == [1, 0, -1]
+
+
+def of_texts(items: Items) -> list[tuple[int, tuple[str, ...]]]:
+    """Return which word each text means, and both words."""
+    return [(meant, pair.clusters[1:]) for pair in items.pairs for meant in (0, 1)]
+
+
+def heads_of(items: Items, *margins: np.ndarray) -> HeadScores:
+    """Return the scores of one layer of heads with these margins [texts] each."""
+    margin = np.stack(margins, axis=-1)[:, None]
+    return HeadScores(items, HeadRows(margin, margin, margin, margin))
+
+
+def test_a_link_head_has_selectivity_one_half_and_the_control_may_choose_any_head() -> None:
+    n_dev, n_test = len(DEV.cells), len(TEST.cells)
+    dev = heads_of(DEV, np.ones(n_dev), np.zeros(n_dev))
+    test = heads_of(TEST, np.ones(n_test), np.zeros(n_test))
+    of_best, of_link, of_tie = (selectivity(dev, test, 7, 0, place) for place in (None, Head(0, 0), Head(0, 1)))
+    assert (of_best, of_link, of_tie) == (0.5, 0.5, 0.0)  # accuracy 1, on control tasks 1/2
+
+
+def test_a_head_that_ranks_the_words_as_the_control_task_does_has_no_selectivity() -> None:
+    words = sorted({word for items in (DEV, TEST) for _, both in of_texts(items) for word in both})
+    rank = dict(zip(words, np.random.default_rng(5).permutation(len(words)), strict=True))
+
+    def ranking_head(items: Items) -> HeadScores:
+        prefers_meant = [(rank[first] > rank[second]) == (meant == 0) for meant, (first, second) in of_texts(items)]
+        return heads_of(items, np.where(prefers_meant, 1.0, -1.0))
+
+    result = selectivity(ranking_head(DEV), ranking_head(TEST), n_controls=1, seed=5)
+    assert result == -0.5  # accuracy 1/2, on the control task 1
+
+
+TYPES = ("previous", "first", "duplicate", "induction")
+N = 7  # tokens before the text repeats
+KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
+
+
+def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> None:
+    """Reference: the head output at the word is added to the stream; the MLP is off and the norm's divisor differs."""
+    view = pair_view(n_layer=1)
+    with torch.no_grad():
+        view.model.blocks[0].mlp.down.weight.zero_()
+    words = [(5,), (6, 7), (8,)]
+    targets = [1, 2, 3, 4, 9]
+    logits = ov_logits(view, words, targets, Head(0, 1), start_token=0)
+    for row, word in zip(logits, words, strict=True):
+        tokens = torch.tensor([[0, *word]])
+        value, output = (weight[1] for weight in view.head_weights(0))
+        inputs = view.record(tokens)[0].inputs[0, 1:]
+        written = (inputs @ value.T @ output.T).mean(0)
+        stream = view.residual_stream(tokens)[-1][0, -1]
+        norm = view.model.final_norm
+        logits_of = [view.unembedding()[targets] @ norm(vector) for vector in (stream + written, stream)]
+        scale = [vector.square().mean().add(norm.eps).sqrt() for vector in (stream + written, stream)]
+        change = logits_of[0] * scale[0] - logits_of[1] * scale[1]
+        factor = (row @ change) / (change @ change)
+        assert factor > 0
+        torch.testing.assert_close(row, factor * change, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("head", "area"), [(0, 1.0), (1, 0.5), (2, 0.5)])
+def test_only_the_head_that_writes_verbs_has_an_area_above_chance(head: int, area: float) -> None:
+    found = ov_auc(three_heads(), noun_pairs().cells, Head(0, head), seed=0)
+    assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
+
+
+def test_without_known_weights_there_is_no_area_and_no_value_weighted_attention() -> None:
+    class Unknown(TransformerView):
+        def head_weights(self, layer: int) -> HeadWeights:
+            return HeadWeights(None, None)
+
+    view = Unknown(three_heads().model)
+    assert np.isnan(ov_auc(view, noun_pairs().cells, Head(0, 0), seed=0).value)
+    rows = measure_heads(view, noun_pairs(), 100).rows
+    assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
+
+
+def maps_of(kind: str) -> torch.Tensor:
+    """Return [L=1, B=2, H=1, T, T] of a head that attends to the key of its type, else to the first token."""
+    maps = torch.zeros(1, 2, 1, 1 + 2 * N, 1 + 2 * N)
+    for query in range(1 + 2 * N):
+        key = query + KEY.get(kind, -query)
+        maps[..., query, key if key > 0 and (kind == "previous" or query > N) else 0] = 1
+    return maps
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None:
+    scores = type_scores(maps_of(kind))
+    assert scores[kind].tolist() == [[1]]
+    assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
+
+
+def test_margins_losses_and_answers_are_those_of_the_whole_texts() -> None:
+    texts = [text for text in story_pairs("test").cells[::53] if text.payoff is not None]
+    for margin, loss, text in zip(*measure_payoffs(MODEL, texts, tokens_per_batch=200), texts, strict=True):
+        log_p = MODEL.logits(torch.tensor([text.tokens]))[0, text.payoff].log_softmax(-1)
+        expected = log_p[list(text.answers)].logsumexp(-1) - log_p[list(text.foils)].logsumexp(-1)
+        assert margin == pytest.approx(expected.item(), abs=1e-4)
+        assert loss == pytest.approx(-log_p[text.target].item(), abs=1e-4)
+    items = story_pairs("test").of("number", "headline")
+    values = answer_values(MODEL, items, SETTINGS)
+    margins, losses = measure_payoffs(MODEL, items.cells, 4096)
+    assert values["answer_accuracy"].value == pytest.approx((margins > 0).mean())
+    assert values["resolved_share"].value == pytest.approx((math.log(8) - losses.mean()) / math.log(2), abs=1e-3)
+    assert answer_values(MODEL, story_pairs("test").of("no_antecedent", "headline"), SETTINGS) == {}
+
+
+@pytest.mark.parametrize(
+    ("loss", "n_fitting", "share"),
+    [(math.log(4), (4, 4), 1.0), (math.log(8), (4, 4), 0.0), (1.5 * math.log(2), (1, 4), 0.5), (1.0, (4, 0), None)],
+)
+def test_the_resolved_share_is_between_blind_and_bayes(loss: float, n_fitting: tuple, share: float | None) -> None:
+    cells = [replace(story_pairs("test").cells[0], n_fitting=n) for n in n_fitting]
+    found = resolved_share(np.array([loss - 0.5, loss + 0.5]), cells)
+    assert found == (None if share is None else pytest.approx(share, abs=1e-9))
+
+
+# "cats sat", tokenized as "cat", "s", " sat" behind the start token.
+TEXT = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])
+
+
+def test_the_effect_of_a_head_is_the_change_of_the_next_word() -> None:
+    view = random_view()
+    effects = removal_effects(view, TEXT, 1)  # "cats" ends with token 2
+    tokens = torch.tensor([TEXT.tokens])
+    before = view.logits(tokens)[0, 2].softmax(-1)
+
+    def remove(output: torch.Tensor) -> torch.Tensor:
+        return output * (torch.arange(4) != 2)[None, :, None]  # at that token only
+
+    for layer in range(view.n_layer):
+        for head in range(view.n_head):
+            after = view.logits(tokens, edits=[HeadEdit(layer, head, output=remove)])[0, 2].softmax(-1)
+            assert effects[layer, head] == pytest.approx(float((after - before).abs().sum() / 2), abs=1e-5)
+    assert effects.min() > 0.001 and effects.max() <= 1
+
+
+def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last_query() -> None:
+    opened = word_model([example.text for example in TIRED_OR_SOFT])
+    in_the_middle, at_the_end = TIRED_OR_SOFT[:2]
+    measured = opened.measure_example(in_the_middle, Head(1, 2))
+    text = opened.tokenize(in_the_middle.text)
+    row = word_attention(opened.model, [text])[0][1, 2, text.words.index("it")]
+    assert list(measured.weights) == ["cat", "mat"] and measured.next == []
+    assert (measured.kind, measured.word, text.words[text.word_of_token[measured.query]]) == ("worked", "it", "it")
+    meant, other = ([text.words[text.word_of_token[i]] for i in words] for [words] in (measured.meant, measured.other))
+    assert (meant, other) == (["cat"], ["mat"])
+    assert measured.weights["cat"] == pytest.approx(row[text.words.index("cat")])
+    assert len(opened.measure_example(at_the_end, Head(1, 2)).next) == 3
+    assert opened.encode(at_the_end.text) == (opened.bos_id, *opened.tokenize(at_the_end.text).tokens[1:])
+
+
+RNG = np.random.default_rng(0)
+PLACE = RNG.normal(0, 2, 600)
+IS_NEAREST = RNG.random(600) < special.expit(PLACE)
+
+
+def test_coefficients_are_those_of_a_logistic_regression() -> None:
+    edges = 0.8 * IS_NEAREST + RNG.normal(0, 1, 600)
+    inputs = np.stack([np.ones(600), PLACE, (edges - edges.mean()) / edges.std()], axis=1)
+
+    def loss(weights: np.ndarray) -> float:
+        return float(np.logaddexp(0, np.where(IS_NEAREST, -1, 1) * (inputs @ weights)).sum())
+
+    expected = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-8}).x[2]
+    labels = np.stack([IS_NEAREST, ~IS_NEAREST])
+    assert edge_coefficients(labels, PLACE[:, None], edges) == pytest.approx([expected, -expected], abs=1e-3)
+
+
+def p_of(edges: np.ndarray, is_nearest: np.ndarray, seed: int) -> float:
+    labels = permuted_within(is_nearest, strata_of(PLACE), 400, np.random.default_rng(seed))
+    coefficients = edge_coefficients(np.vstack([is_nearest, labels]), PLACE[:, None], edges)
+    return float((coefficients >= coefficients[0]).mean())
+
+
+def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_author_do() -> None:
+    strata = strata_of(PLACE)
+    authors = permuted_within(IS_NEAREST, strata, 40, np.random.default_rng(1))
+    by_place = [p_of(PLACE + RNG.normal(0, 1, 600), author, i) for i, author in enumerate(authors)]
+    assert np.mean(np.array(by_place) < 0.05) <= 0.15  # 2 of 40 are expected; more than 6 happen once in 300 times
+    assert p_of(0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) < 0.01
+    assert p_of(-0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) > 0.9
+
+
+def test_permutations_keep_the_labels_of_each_stratum() -> None:
+    strata = strata_of(PLACE)
+    assert (np.bincount(strata) == 30).all() and len(np.unique(strata_of(PLACE[:400]))) == 10
+    permuted = permuted_within(IS_NEAREST, strata, 5, np.random.default_rng(0))
+    for stratum in range(20):
+        assert (permuted[:, strata == stratum].sum(axis=1) == IS_NEAREST[strata == stratum].sum()).all()
+    assert (permuted != IS_NEAREST).any(axis=1).all()
+
+
+def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None:
+    decision = np.array([3.0, 1.0, 5.0, 0.0, 4.0, 4.0])
+    is_nearest = np.array([True, False, True, True, False, False])
+    strata = np.array([0, 0, 1, 1, 1, 1])
+    counts = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 2, 0, 1, 1]])
+    assert choice_gap(decision, is_nearest, strata, counts) == pytest.approx([(2 - 1.5 * 2) / 3, (2 + 1 * 2) / 3])
+    assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
+
+
+def test_a_head_whose_weights_are_split_evenly_chooses_nobody() -> None:
+    """In a model with one head, all that is left of the decision is the stratum's mean."""
+    two_people = passage_items().of("next_pronoun_gender", TESTED).where(lambda pair: pair.has_two)
+    sites = Sites(copying_model([3.0]), two_people, 1024)
+    head = Head(0, 0)
+    own = sites.log_odds(head)
+    same = sites.split_margins([head], [own])
+    even = sites.split_margins([head], [np.zeros_like(own)])
+    assert np.abs(same.mean(axis=1) - sites.clean.mean(axis=1)).max() < 0.1
+    assert np.ptp(even.mean(axis=1)) < 0.05 * np.ptp(sites.clean.mean(axis=1))

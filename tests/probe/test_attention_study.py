@@ -1,31 +1,24 @@
-"""Questions by attention: the right head is found on the right items, and nothing in models without one."""
+"""Questions by attention: the right head is found on the right items, nothing in models without one or wrong views."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from data.errors import UserError
 from data.own_file import CONTROL
 from data.pairs import Cell, Items
-from model.observe import TransformerView
+from model.observe import LayerRecord, TransformerView
 from model.transformer import Transformer
 from probe import attention_study
 from probe.attention import best_head, measure_heads
-from probe.contract import LIMITS
-from probe.questions import (
-    DEV,
-    HEADLINE,
-    QUESTIONS,
-    SAME_WORDS,
-    STORY_QUESTIONS,
-    UNDECIDED,
-    Question,
-    question_of_file,
-)  # fmt: skip
+from probe.contract import LIMITS, check_contract
+from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question, question_of_file
 from probe.results import Finding, Head
 from probe.study import Study, askable, study
 from tests.probe.factories import (
@@ -38,7 +31,82 @@ from tests.probe.factories import (
     three_heads,
     untrained_view,
 )
-from tests.probe.test_contract import ScaledLogits
+from tests.tiny_models import each_variant
+
+CELLS = story_pairs("test").cells
+
+
+@each_variant
+def test_a_sound_model_passes(switches: dict) -> None:
+    violations = check_contract(TransformerView(story_model(**switches)), CELLS, n_cells=13)
+    assert set(violations) == set(LIMITS)
+    assert violations["future_weight"] == 0
+    assert violations["logits"] < 1e-5
+
+
+class Changed(TransformerView):
+    """A view whose records are changed by a function, which is told whether they are of one row."""
+
+    def __init__(self, change: Callable[[LayerRecord, bool], LayerRecord]) -> None:
+        super().__init__(story_model())
+        self.change = change
+
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        is_row = query_positions is not None
+        return [self.change(record, is_row) for record in super().record(tokens, query_positions)]
+
+
+def of_scores(change: Callable[[Tensor], Tensor], of_maps: bool = True) -> Changed:
+    """Return a view with other scores, those of whole maps too or those of single rows alone."""
+
+    def changed(record: LayerRecord, is_row: bool) -> LayerRecord:
+        return record._replace(scores=change(record.scores)) if is_row or of_maps else record
+
+    return Changed(changed)
+
+
+def no_mask(record: LayerRecord, is_row: bool) -> LayerRecord:
+    scores = record.scores.masked_fill(record.scores.isinf(), 0)
+    output = record.head_output if is_row else scores.softmax(-1) @ record.values
+    return record._replace(scores=scores, head_output=output)
+
+
+def shifted_values(record: LayerRecord, is_row: bool) -> LayerRecord:
+    """Return a record that agrees with itself, but not with what the model computes."""
+    values = record.values.roll(1, 2)
+    output = record.head_output if is_row else record.scores.softmax(-1) @ values
+    return record._replace(values=values, head_output=output)
+
+
+class ScaledLogits(TransformerView):
+    """The usual pass and the edited pass differ."""
+
+    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
+        return super().logits(tokens, positions, edits, streams) * (1.001 if edits else 1)
+
+
+class SeesTheFuture(TransformerView):
+    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
+        logits = super().logits(tokens, positions, edits, streams)
+        return logits + 0.01 * logits.mean(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("view", "problem"),
+    [
+        (of_scores(lambda scores: 1.01 * scores), "is not the attention the model uses"),
+        (of_scores(lambda scores: scores.roll(1, -1), of_maps=False), "same row of the whole map"),
+        (of_scores(lambda scores: scores.index_fill(2, torch.tensor([0]), -torch.inf)), "error nan"),
+        (Changed(no_mask), "rests on later tokens"),
+        (Changed(shifted_values), "does not end in the model's logits"),
+        (ScaledLogits(story_model()), "does not end in the model's logits"),
+        (SeesTheFuture(story_model()), "later tokens change earlier logits"),
+    ],
+)
+def test_a_wrong_view_is_refused_in_one_line(view: TransformerView, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as error:
+        check_contract(view, CELLS, n_cells=13)
+    assert "\n" not in str(error.value)
 
 
 def studied(model: Transformer, items: Items, config: Any = SETTINGS) -> Study:
@@ -50,20 +118,15 @@ def of_random_weights() -> Study:
     return studied(story_model(), story_pairs("study"))
 
 
-@cache
-def of_planted() -> Study:
-    """Return the study of a model with a coreference head planted in layer 1, head 2."""
-    items = chosen(story_pairs("study"), "number", "gender", "agreement_before_pronoun", "no_antecedent")
-    return studied(planted("coreference", layer=1, head=2), items)
-
-
 def finding_of(found: Study, question: str) -> Finding:
     return next(finding for finding in found.findings if finding.question == question)
 
 
 def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria() -> None:
+    items = chosen(story_pairs("study"), "number", "gender", "agreement_before_pronoun", "no_antecedent")
+    found = studied(planted("coreference", layer=1, head=2), items)
     for question in ("number", "gender"):
-        finding = finding_of(of_planted(), question)
+        finding = finding_of(found, question)
         assert (finding.place, set(finding.parts)) == (Head(1, 2), {SAME_WORDS, HEADLINE})
         for part in finding.parts.values():
             assert part.values["accuracy"].value == part.values["block_accuracy"].value == 1
@@ -99,11 +162,14 @@ def choose_and_test(model: TransformerView) -> tuple[Head, float]:
     return head, float(tested.accuracy[:, *head].mean())
 
 
-def test_the_head_is_chosen_on_dev_and_tested_on_the_headline() -> None:
+def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() -> None:
     finding = finding_of(of_random_weights(), "number")
     head, accuracy = choose_and_test(TransformerView(story_model()))
     assert (finding.place, finding.head.value("accuracy")) == (head, pytest.approx(accuracy))
     assert finding.n == len(story_pairs("study").of("number", HEADLINE).cells)
+    accuracy = [choose_and_test(untrained_view(seed))[1] for seed in (0, 1)]
+    result = finding_of(of_random_weights(), "number").untrained["accuracy"]
+    assert (result.value, result.low, result.high) == pytest.approx((np.mean(accuracy), min(accuracy), max(accuracy)))
 
 
 @pytest.mark.parametrize("part", [DEV, HEADLINE])
@@ -113,12 +179,6 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str)
     assert [question.name for question in questions] == ["number", "later_cue"] and missing == []
 
 
-def test_every_untrained_model_chooses_its_own_head() -> None:
-    accuracy = [choose_and_test(untrained_view(seed))[1] for seed in (0, 1)]
-    result = finding_of(of_random_weights(), "number").untrained["accuracy"]
-    assert (result.value, result.low, result.high) == pytest.approx((np.mean(accuracy), min(accuracy), max(accuracy)))
-
-
 def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
     for finding in of_random_weights().findings:
         layer, head = finding.place
@@ -126,16 +186,12 @@ def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
         for name, grid in finding.grids.items():
             assert grid[layer][head] == pytest.approx(finding.head.value(name)), name
 
-
-# Instruments
-
-
-def test_undecided_sites_have_a_distance_of_exactly_zero() -> None:
+    # Undecided sites have a distance of exactly zero.
     contract = of_random_weights().contract
     assert {contract[name] for name in UNDECIDED} == {0} and contract.keys() == {*LIMITS, *UNDECIDED}
 
 
-def test_a_model_that_breaks_the_contract_and_an_undecided_site_that_is_decided_are_refused() -> None:
+def test_a_model_that_breaks_the_contract_and_a_decided_instrument_are_refused() -> None:
     items = story_pairs("study")
     with pytest.raises(UserError, match="does not end in the model's logits"):
         study(ScaledLogits(story_model()), untrained_view, items, STORY_QUESTIONS, SETTINGS)
@@ -151,9 +207,6 @@ def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves
     [finding] = studied(planted("coreference"), items).findings
     # Of words that both halves have, a control task can be learned in part; of unknown words it would be 0.5.
     assert 0.3 < finding.head.value("selectivity") < 0.45
-
-
-# Heads that share the work, made by hand
 
 
 def many_nouns(part: str) -> list[Any]:
@@ -209,7 +262,7 @@ def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", ["previous", "induction"])
-def test_a_head_of_another_known_type_gets_no_claim(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_head_of_another_type_gets_no_claim(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(attention_study, "head_types", lambda *_: {kind: np.array([[0.1, 0.1, 0.9]])})
     finding = nouns_studied([2])
     assert (finding.verdict, finding.level) == ("not established", "E0")

@@ -1,22 +1,38 @@
-"""Questions by edges: the heads that were planted are found, and nothing in models without one."""
+"""Questions by edges, and two models compared: planted and changed heads are found, and nothing without one."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
+from data.pairs import Items
 from data.passages import Passage
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
+from probe import difference as module
 from probe import edge_study
-from probe.edge_study import Half, candidates_of
-from probe.questions import DEV, PASSAGE_QUESTIONS, TESTED
-from probe.results import Finding, Head
+from probe.difference import difference
+from probe.edge_study import EDIT_ALL, Half, candidates_of
+from probe.questions import DEV, PASSAGE_QUESTIONS, QUESTIONS, TESTED
+from probe.results import Change, Finding, Head
 from probe.study import study
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
-from tests.probe.factories import SETTINGS, SIZES, copying_model, documents, passage_items, passage_tokenizer, passages
+from tests.probe.factories import (
+    SETTINGS,
+    SIZES,
+    chosen,
+    copying_model,
+    documents,
+    passage_items,
+    passage_tokenizer,
+    passages,
+    planted,
+    story_pairs,
+)
 from tests.tiny_models import make_uniform, random_view, untrained
 
 QUESTION = PASSAGE_QUESTIONS["gender"]
@@ -36,14 +52,14 @@ def studied(model: ObservableModel, found: Sequence[Passage] | None = None) -> F
 
 
 @cache
-def planted(*gains: float) -> Finding:
+def copying(*gains: float) -> Finding:
     finding = studied(copying_model(gains))
     assert isinstance(finding, Finding), finding
     return finding
 
 
-def test_the_planted_head_is_found_and_supported() -> None:
-    finding = planted(0.0, 3.0, 0.0)
+def test_the_planted_head_is_supported_and_one_that_writes_the_other_gender_is_not() -> None:
+    finding = copying(0.0, 3.0, 0.0)
     assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 1), "head", SUPPORTED, "E3")
     head = finding.head
     assert head.value("p") < 0.01 and head.value("t_lead") > 0
@@ -53,29 +69,26 @@ def test_the_planted_head_is_found_and_supported() -> None:
     # The other heads look at the same persons, but write nothing
     [effects] = finding.grids["edge_effect"]
     assert effects[1] > 1 and max(abs(effects[0]), abs(effects[2])) < 1e-6
-
-
-def test_a_head_that_writes_the_other_gender_is_not_supported() -> None:
-    finding = planted(0.0, -3.0, 0.0)
+    finding = copying(0.0, -3.0, 0.0)
     assert (finding.verdict, finding.level) == (UNKNOWN_TO_MODEL, "E0") and finding.head.value("follows") < 0.1
 
 
-def test_heads_that_share_the_work_are_a_set_and_are_judged_as_one_where_no_single_head_is_enough() -> None:
-    finding = planted(1.5, 0.0, 1.5)
+def test_heads_that_share_the_work_are_a_set_and_judged_as_one_if_they_must() -> None:
+    finding = copying(1.5, 0.0, 1.5)
     assert finding.set is not None and set(finding.set.heads) == {Head(0, 0), Head(0, 2)}
     assert finding.set.value("swap") == pytest.approx(1.0, abs=1e-3)
     assert [head for head, *_ in finding.curve] == finding.set.heads
     assert finding.unit == "head"  # half of the work is enough for the verdict of one
 
     # No single head is enough.
-    finding = planted(0.6, 0.6, 0.6, 0.6, 0.6, 0.6)
+    finding = copying(0.6, 0.6, 0.6, 0.6, 0.6, 0.6)
     assert finding.head.verdict != SUPPORTED and finding.head.value("swap") < 0.2
     assert finding.set is not None and len(finding.set.heads) == 5
     assert (finding.unit, finding.verdict, finding.judged) == ("set", SUPPORTED, finding.set)
 
 
 def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:
-    shown = planted(0.0, 3.0, 0.0).examples_of("typical")
+    shown = copying(0.0, 3.0, 0.0).examples_of("typical")
     assert len(shown) == edge_study.N_EXAMPLES
     for example in shown:
         assert example.text in {passage.text.strip() for passage in passages()} and len(example.weights) == 2
@@ -98,23 +111,19 @@ def test_heads_that_do_not_copy_gender_are_not_supported(model: ObservableModel)
 @pytest.mark.parametrize("model", [untrained(N_WORDS, **SIZES), make_uniform(untrained(N_WORDS, **SIZES))])
 def test_a_model_with_the_same_margin_in_every_text_is_not_known(model: Transformer) -> None:
     finding = studied(TransformerView(model))
-    assert isinstance(finding, Finding)
     assert (finding.verdict, finding.set, finding.curve) == (UNKNOWN_TO_MODEL, None, [])
     assert finding.head.value("follows") == 0.5 and np.isnan(finding.head.value("swap"))
-
-
-# Many heads
 
 
 def test_the_head_is_found_among_many_by_its_direct_effect() -> None:
     gains = [0.1] * (edge_study.EDIT_ALL + 1)
     gains[17], gains[9] = 5.0, 8.0
-    finding = planted(*gains)
+    finding = copying(*gains)
     assert (finding.place, finding.verdict) == (Head(0, 9), SUPPORTED)
     assert np.isfinite(finding.grids["p"]).sum() == edge_study.MAX_EDITED
     [note] = finding.notes
     assert note.startswith(f"of {len(gains)} heads only {edge_study.MAX_EDITED} were edited")
-    assert planted(0.0, 3.0, 0.0).notes == []
+    assert copying(0.0, 3.0, 0.0).notes == []
 
 
 def test_the_edited_heads_are_chosen_on_dev_alone() -> None:
@@ -131,13 +140,10 @@ def test_the_edited_heads_are_chosen_on_dev_alone() -> None:
         assert {Head(*place) for place in np.argwhere(np.isfinite(finding.grids["p"])).tolist()} == set(candidates)
 
 
-def test_a_model_whose_direct_effects_are_unknown_has_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_direct_effects_there_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     model = copying_model([1.0] * (edge_study.EDIT_ALL + 1))
     monkeypatch.setattr(model, "final_norm_pullback", lambda *_: None)
     assert str(studied(model)).endswith("the direct effects of the heads are not known for this kind of model")
-
-
-# Too few passages
 
 
 def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
@@ -150,3 +156,77 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     assert "those with one person: only 0 documents in one half (needed: 9)" in str(studied(model, few_documents))
     clumped = [replace(passage, doc="a") for passage in two]
     assert "those with a woman and a man: only" in str(studied(model, [*one, *clumped]))
+
+
+PLACE = Head(1, 2)  # place of the planted head
+# Questions of both kinds of agreement as one: with the frames of one alone no two-sided p is below .01.
+ITEMS = Items([replace(pair, question="number") for pair in chosen(story_pairs("study"), "number", "gender").pairs])
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return planted("coreference", layer=PLACE.layer, head=PLACE.head)
+
+
+def without_head(model: Transformer, place: Head) -> Transformer:
+    removed = copy.deepcopy(model)
+    width = removed.config.head_dim
+    with torch.no_grad():
+        removed.blocks[place.layer].attention.output.weight[:, place.head * width : (place.head + 1) * width] = 0
+    return removed
+
+
+def compared(before: Transformer, after: Transformer, items: Items = ITEMS) -> list[Change]:
+    return difference(TransformerView(before), TransformerView(after), items, QUESTIONS["number"], SETTINGS)
+
+
+def changed(changes: list[Change], measure: str) -> list[Head | None]:
+    return [change.head for change in changes if change.measure == measure and change.p < 0.01]
+
+
+def test_exactly_the_head_that_was_removed_is_found_by_its_effect(model: Transformer) -> None:
+    changes = compared(model, without_head(model, PLACE))
+    assert changed(changes, "answer") == [None]
+    assert changed(changes, "effect") == [PLACE]
+    assert changed(changes, "attention") == []  # its attention stays; only its output is removed
+    (effect,) = [change for change in changes if (change.measure, change.head) == ("effect", PLACE)]
+    assert effect.before > 1 and effect.after == pytest.approx(0, abs=1e-5)
+    estimate = effect.difference
+    assert estimate.value == pytest.approx(effect.after - effect.before) and effect.t < 0
+    assert estimate.low <= estimate.value <= estimate.high < 0
+
+
+def test_a_head_that_looks_elsewhere_is_found_by_its_attention(model: Transformer) -> None:
+    assert changed(compared(model, planted("uniform", layer=1, head=2)), "attention") == [PLACE]
+
+
+def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change(model: Transformer) -> None:
+    assert {(change.difference.value, change.p) for change in compared(model, model)} == {(0, 1)}
+    rounded = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in rounded.parameters():
+            weight.mul_(1 + 2**-23)
+    tokens = torch.tensor([ITEMS.cells[0].tokens])
+    assert not torch.equal(TransformerView(model).logits(tokens), TransformerView(rounded).logits(tokens))
+    assert {(change.difference.value, change.p) for change in compared(model, rounded)} == {(0, 1)}
+
+
+def test_of_many_heads_only_candidates_are_edited(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_HEADS", 1)
+    monkeypatch.setattr(module, "MAX_CANDIDATES", 1)
+    removed = without_head(model, PLACE)
+    for before, after in ((model, removed), (removed, model)):
+        changes = compared(before, after)
+        assert changed(changes, "effect") == [PLACE]
+        assert len([change for change in changes if change.measure == "effect"]) <= 2
+
+
+@pytest.mark.parametrize("n_heads", [3, EDIT_ALL + 1])
+def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads: int) -> None:
+    gains = [0.0, 3.0, *[0.0] * (n_heads - 2)]
+    before, after = copying_model(gains), copying_model([0.0] * n_heads)
+    changes = difference(before, after, passage_items(), PASSAGE_QUESTIONS["gender"], SETTINGS)
+    assert changed(changes, "answer") == [None]
+    assert changed(changes, "effect") == [Head(0, 1)]
+    same = difference(before, before, passage_items(), PASSAGE_QUESTIONS["gender"], SETTINGS)
+    assert {(change.difference.value, change.p) for change in same} == {(0, 1)}

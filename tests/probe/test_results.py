@@ -1,51 +1,93 @@
-"""probe.json holds the results without loss, and a damaged file is named in one line."""
+"""Dataclasses and probe.json survive the way to a file and back, and a wrong file is named in one line."""
 
 import json
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, get_args, get_type_hints
+import math
+from dataclasses import dataclass, field, is_dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple, get_args, get_type_hints
 from zlib import crc32
 
 import numpy as np
 import pytest
 
 from data.errors import UserError
-from data.typed_json import to_json
-from probe.config import ProbeConfig
-from probe.results import (
-    SCHEMA_VERSION,
-    Change,
-    Criterion,
-    Estimate,
-    Finding,
-    Head,
-    Part,
-    ProbeResults,
-    Shown,
-    Tested,
-    TestedModel,
+from data.typed_json import flattened, from_json, may_be_absent, to_json
+from probe.results import SCHEMA_VERSION, Change, Estimate, Head, ProbeResults
+from tests.probe.factories import blank
+from tests.report import sample
+
+
+class Colour(StrEnum):
+    red = "red"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Inner:
+    value: float
+    label: str = "none"
+
+
+@dataclass(frozen=True)
+class Outer:
+    number: int
+    inner: Inner
+    table: list[list[float]]
+    by_name: dict[str, Inner]
+    interval: tuple[float, float] | None
+    place: Point
+    colour: Colour
+    absent: Inner | None = may_be_absent()
+    pairs: list[tuple[str, float]] = field(default_factory=list)
+    shape: dict[str, Any] = flattened()  # what no other field has
+
+
+COMPLETE = Outer(1, Inner(0.5), [[1.0]], {"a": Inner(1.0, "b")}, (0.1, 0.2), Point(1, 2), Colour.red, shape={"size": 3})
+
+
+def test_a_dataclass_survives_the_way_to_a_file_with_six_digits_and_null_for_not_finite() -> None:
+    written = json.loads(json.dumps(to_json(COMPLETE)))
+    assert from_json(Outer, written, "file") == COMPLETE
+    assert "absent" not in written
+    assert (written["place"], written["size"]) == ([1, 2], 3)
+    values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Colour.red)}
+    assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "red"]}
+    assert math.isnan(from_json(float, None, "file"))
+    assert from_json(float | None, None, "file") is None
+    assert from_json(float, 3, "file") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"number": "1"}, "file.number: '1' is not a whole number"),
+        ({"number": True}, "file.number: True is not a whole number"),
+        ({"inner": {}}, "file.inner: no field value"),
+        ({"inner": {"value": 1.0, "other": 2}}, "file.inner: unknown field other"),
+        ({"inner": 3}, "file.inner: not an object"),
+        ({"table": [[1.0], 2]}, r"file.table\[1\]: not a list"),
+        ({"by_name": {"a": {"value": None, "label": 1}}}, "file.by_name.a.label: 1 is not a text"),
+        ({"interval": [0.1]}, "file.interval: 1 values instead of 2"),
+        ({"place": [1]}, "file.place: 1 values instead of 2"),
+        ({"colour": "blue"}, "file.colour: 'blue' is none of red"),
+    ],
 )
-from tests.blank import blank
+def test_a_wrong_file_names_the_place(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}$"):
+        from_json(Outer, to_json(COMPLETE) | change, "file")
 
 
 def results() -> ProbeResults:
     """Return results with something of every kind."""
-    values = {"swap": Estimate(0.25, 0.125, 0.5), "selectivity": Estimate(0.5)}
-    met = Criterion("causal_edge", "E3", {"swap": 0.25, "specificity_low": None}, {"swap": "above 0.2"}, "met", "")
-    tested = Tested([Head(1, 2)], values, [met], "supported", "E3", ["a reason"])
-    shown = Shown(kind="typical", text="Lily ran. ", query=3, word="ran", meant=[[1]], next=[("She", 0.75)])
-    part = Part(n=4, values=values, rules={"nearest": 0.5})
-    finding = blank(
-        Finding, question="number", outcome="attention", unit="set", head=tested, set=tested, parts={"iid": part},
-        curve=[(Head(1, 2), 0.5, Estimate(0.5))], examples=[shown], file="a.jsonl",
-        grids={"p": [[0.5, float("nan")]]},
-    )  # fmt: skip
+    finding = sample.finding("next_pronoun_gender", file="a.jsonl", unit="set")
+    finding = replace(finding, set=finding.head, grids={"p": [[0.5, float("nan")]]})
     change = blank(Change, question="number", measure="effect", head=Head(0, 1), difference=Estimate(1.0, 0.5, 2.0))
-    model = TestedModel("runs/a", 100, "stories", {"d_model": 8})
-    return ProbeResults(
-        model=model, before=model, settings=ProbeConfig(), data={"fingerprint": "0"}, warnings=["w"], missing=["m"],
-        findings=[finding], changes=[change, replace(change, head=None)],
-        contract={"logits": 0.0},
-    )  # fmt: skip
+    facts = {"data": {"fingerprint": "0"}, "warnings": ["w"], "missing": ["m"], "contract": {"logits": 0.0}}
+    return sample.results(finding, before=sample.MODEL, changes=[change, replace(change, head=None)], **facts)
 
 
 def read(content: Any) -> ProbeResults:
@@ -60,13 +102,6 @@ def test_a_file_has_all_that_was_found_out() -> None:
     assert read(to_json(without_nan)) == without_nan == without_nan.rounded()
 
 
-def test_a_damaged_file_is_refused_with_the_place_of_the_error() -> None:
-    content = to_json(results())
-    content["findings"][0]["head"] = {}
-    with pytest.raises(UserError, match=r"^probe.json.findings\[0\].head: no field heads$"):
-        read(content)
-
-
 @pytest.mark.parametrize("content", [None, [], {}, {"schema_version": 12, "selected": []}, {"findings": {}}])
 def test_what_is_no_probe_or_of_another_version_is_refused(content: Any) -> None:
     with pytest.raises(UserError, match="^probe.json: not the results of a probe"):
@@ -76,23 +111,11 @@ def test_what_is_no_probe_or_of_another_version_is_refused(content: Any) -> None
             read(to_json(results()) | {"schema_version": version})
 
 
-def test_what_is_judged_is_the_unit_of_a_finding() -> None:
-    [finding] = results().findings
-    other = replace(finding.head, heads=[Head(1, 2), Head(0, 1)], verdict="suggestive", level="E2")
-    as_set, as_head = replace(finding, set=other), replace(finding, unit="head", set=other)
-    assert (as_set.judged, as_set.verdict, as_set.level, as_set.place) == (other, "suggestive", "E2", Head(1, 2))
-    assert (as_head.judged, as_head.verdict) == (finding.head, "supported")
-    assert finding.head.value("swap") == 0.25 and np.isnan(finding.head.value("mass"))
-    found = results()
-    assert found.finding("number") is found.findings[0] and found.finding("gender") is None
-    assert finding.examples_of("median") == []
-
-
 def fields_of(kind: Any) -> set[str]:
     """Return the fields of a dataclass and of all dataclasses in it."""
     names = set()
     if is_dataclass(kind):
-        names = {field.name for field in fields(kind)}
+        names = {*kind.__dataclass_fields__}
         for hint in get_type_hints(kind).values():
             names |= fields_of(hint)
     for argument in get_args(kind):

@@ -1,17 +1,31 @@
-"""The verdict follows from the bars, row by row, and the claim from both; its limits are named."""
+"""The verdict follows from the bars, row by row, and the claim from both; questions do not overlap."""
 
 import re
+from collections import Counter, defaultdict
 from dataclasses import replace
+from string import Formatter
 from typing import Any
 
 import numpy as np
 import pytest
 
+from data.passages import CLASSES
 from probe.claim import asked, claim_of, limits_of
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, WITHOUT_LINK, Question, in_words_of, question_of_file
-from probe.results import Estimate, Finding, Head, Tested, TestedModel
+from probe.questions import (
+    EMPTY,
+    LEVELS,
+    PASSAGE_QUESTIONS,
+    QUESTIONS,
+    STORY_QUESTIONS,
+    UNDECIDED,
+    WITHOUT_LINK,
+    Question,
+    in_words_of,
+    question_of_file,
+)
+from probe.results import MEASURES, Estimate, Finding, Head, Tested, TestedModel
 from probe.verdict import exclusions_of, judged, level_over_seeds
-from tests.blank import blank
+from tests.probe.factories import CONFIG, EVERY, blank, story_pairs
 
 LINK = QUESTIONS["number"]
 EDGE = PASSAGE_QUESTIONS["gender"]
@@ -40,7 +54,7 @@ def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: s
 
 
 @pytest.mark.parametrize(("name", "change"), [(name, change) for name in MISSES for change in MISSES[name]], ids=str)
-def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[str, Estimate]) -> None:
+def test_a_value_at_its_bar_misses_it_alone(name: str, change: dict[str, Estimate]) -> None:
     found = judge(STRONG | change)
     assert found.verdict == ("not established" if name == "pronoun_flip" else "suggestive")
     assert [criterion.name for criterion in found.criteria if not criterion.passed] == [name]
@@ -50,7 +64,7 @@ def test_a_value_at_its_bar_misses_that_criterion_alone(name: str, change: dict[
 @pytest.mark.parametrize(
     ("n_missed", "verdict"), [(0, "supported"), (1, "suggestive"), (3, "suggestive"), (4, "not established")]
 )
-def test_all_criteria_support_a_head_and_the_first_and_another_are_suggestive(n_missed: int, verdict: str) -> None:
+def test_all_criteria_support_a_head_and_two_are_suggestive(n_missed: int, verdict: str) -> None:
     values = STRONG.copy()
     for ways in list(MISSES.values())[len(MISSES) - n_missed :]:
         values |= ways[0]
@@ -71,9 +85,7 @@ def test_all_criteria_support_a_head_and_the_first_and_another_are_suggestive(n_
         ({"previous": 0.5}, (2.0, -0.1), 2),
     ],
 )
-def test_another_head_type_or_contradicting_values_exclude_any_claim(
-    types: dict[str, float], contrasts: tuple[float, float], n: int
-) -> None:
+def test_another_head_type_excludes_any_claim(types: dict[str, float], contrasts: tuple[float, float], n: int) -> None:
     exclusions = exclusions_of(LINK, types, *contrasts)
     found = judge(STRONG, LINK, *exclusions)
     assert (len(exclusions), found.reasons) == (n, exclusions)
@@ -94,22 +106,10 @@ NAN = Estimate(np.nan, np.nan, np.nan)
 
 @pytest.mark.parametrize("values", [{}, dict.fromkeys(STRONG, NAN)], ids=["missing", "nan"])
 @pytest.mark.parametrize("question", [LINK, EDGE], ids=["attention", "edge"])
-def test_missing_values_and_nan_pass_nothing(values: dict[str, Estimate], question: Question) -> None:
+def test_missing_values_pass_nothing(values: dict[str, Estimate], question: Question) -> None:
     found = judge(values, question)
     assert found.verdict in ("not established", "the model does not know") and found.level == "E0"
     assert {criterion.outcome for criterion in found.criteria} == {"not measured"}
-
-
-def test_a_reason_names_the_bar_that_the_question_has() -> None:
-    bars = [replace(bar, limit=0.99) if bar.measure == "selectivity" else bar for bar in LINK.bars]
-    [reason] = judge(STRONG, replace(LINK, bars=tuple(bars))).reasons
-    assert reason.endswith("needed: above 0.99")
-
-
-def test_too_few_clusters_are_named_in_the_reason() -> None:
-    few = STRONG | {"p_pair_accuracy": Estimate(1 / 64), "p_contrast": Estimate(1 / 64)}
-    [reason] = judge(few, smallest_p=1 / 64, n_clusters=6).reasons
-    assert reason.endswith("with 6 different frames or words no p can be below 0.016")
 
 
 def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
@@ -130,14 +130,12 @@ def test_an_answer_that_ignores_the_pronoun_is_a_criterion_not_met() -> None:
         ("E3", "supported", [{}]),
     ],
 )  # fmt: skip
-def test_a_decision_has_the_last_level_with_all_criteria_met(level: str, verdict: str, misses: list[Any]) -> None:
+def test_a_decision_has_the_last_level_that_is_met(level: str, verdict: str, misses: list[Any]) -> None:
     for change in misses:
         found = judge(DECIDES | change, EDGE)
         assert (found.level, found.verdict) == (level, verdict), change
         assert sum(not criterion.passed for criterion in found.criteria) == bool(change)
 
-
-# Training seeds
 
 COMPLETE = {
     "attention": STRONG | {"restored": Estimate(0.8), "ov_auc": Estimate(0.8, 0.7, 0.9)},
@@ -156,9 +154,7 @@ COMPLETE = {
         ("edge", {"author_where_nearest_wrong": Estimate(0.7, 0.5, 0.8)}, (5, 5), "E3"),
     ],
 )
-def test_the_last_level_needs_its_own_bars_and_other_seeds(
-    outcome: str, change: dict[str, Estimate], seeds: tuple[int, int], level: str
-) -> None:
+def test_the_last_level_needs_its_own_bars_and_seeds(outcome: str, change: dict, seeds: tuple, level: str) -> None:
     question = LINK if outcome == "attention" else EDGE
     head = judge(COMPLETE[outcome] | change, question)
     finding = blank(Finding, outcome=outcome, unit="head", head=head)
@@ -174,25 +170,17 @@ def test_reasons_and_claims_of_an_own_question_have_its_own_words() -> None:
     assert "0.5 (contrast)" in reasons and "the pronoun" not in reasons
     assert "following the pronoun" in " ".join(judge(chance).reasons)
     assert in_words_of("an adjective to a noun", "follows the pronoun") == "follows the adjective"
-    level = "the head follows the pronoun on held-out items"
-    assert in_words_of(own.link, level) == "the head follows the verb on held-out items"
 
-
-# Claims
 
 MODEL = TestedModel("runs/a", 1200, "stories", {})
-ACCURACY = {"accuracy": Estimate(0.9876, 0.961, 1.0)}
 OF_MODEL = {"flips": Estimate(0.6), "author": Estimate(0.7)}
-WHOSE = QUESTIONS["antecedent"]
 FACTS: dict[str, dict[str, Any]] = {
     "attention": {
         "n": 188, "clusters": {"frames": 29, "first_words": 13, "second_words": 17, "pairs": 43},
         "rules": {"nearest": 0.5, "first": 0.4}, "untrained": {"accuracy": Estimate(0.47, 0.4, 0.5)},
     },
     "edge": {"n": 99, "clusters": {"one": 40, "two": 59}, "rules": {"nearest": 0.55}},
-    "whose": {
-        "n": 1062, "clusters": {"documents": 595}, "rules": {"nearest": 0.64, "subject": 0.78, "place rule": 0.84},
-    },
+    "whose": {"n": 1062, "clusters": {"documents": 595}, "rules": {"nearest": 0.64, "place rule": 0.84}},
 }  # fmt: skip
 
 
@@ -203,16 +191,20 @@ def judged_finding(question: Question, values: dict[str, Estimate], *exclusions:
 
 
 def link(values: dict[str, Estimate], **changes: Any) -> Finding:
-    return judged_finding(LINK, ACCURACY | values, **changes)
+    return judged_finding(LINK, {"accuracy": Estimate(0.9876, 0.961, 1.0)} | values, **changes)
 
 
-def test_a_supported_claim_names_head_accuracy_rule_and_untrained_models() -> None:
+def test_a_supported_claim_names_heads_accuracy_rule_and_untrained_models() -> None:
     claim = claim_of(link(STRONG), MODEL)
     for words in ("Attention head L1H2 links a pronoun to its antecedent.", "98.8 % [96.1, 100.0] of 188 items", "E3",
                   "the best rule (nearest) is right in 50.0 %", "untrained models in 47.0 %"):  # fmt: skip
         assert words in claim
     assert "never antecedents in training" in claim
     assert "never antecedents in training" not in claim_of(link(STRONG), replace(MODEL, trained_on=None))
+    both = judged(Tested([Head(1, 2), Head(0, 1)], {"accuracy": Estimate(0.973, 0.912, 1.0)} | STRONG), LINK)
+    claim = claim_of(link(STRONG, unit="set", set=both), MODEL)
+    assert claim.startswith("Attention heads L1H2 and L0H1 together link a pronoun to its antecedent.")
+    assert "97.3 % [91.2, 100.0]" in claim
 
 
 @pytest.mark.parametrize(
@@ -224,19 +216,6 @@ def test_a_supported_claim_names_head_accuracy_rule_and_untrained_models() -> No
 )
 def test_a_weaker_verdict_opens_with_what_it_is(change: dict[str, Estimate], opening: str) -> None:
     assert claim_of(link(STRONG | change), MODEL).startswith(opening)
-
-
-def test_criteria_that_are_not_met_or_not_measured_are_listed() -> None:
-    values = {name: value for name, value in STRONG.items() if name not in ("swap", "unlinked_share")}
-    claim = claim_of(link(values | {"selectivity": Estimate(0.0)}), MODEL)
-    assert "Criteria not met: selective. Criteria not measured: causal edge, rests without antecedent." in claim
-
-
-def test_a_claim_about_a_set_is_about_all_its_heads() -> None:
-    both = judged(Tested([Head(1, 2), Head(0, 1)], {"accuracy": Estimate(0.973, 0.912, 1.0)} | STRONG), LINK)
-    claim = claim_of(link(STRONG, unit="set", set=both), MODEL)
-    assert claim.startswith("Attention heads L1H2 and L0H1 together link a pronoun to its antecedent.")
-    assert "97.3 % [91.2, 100.0]" in claim
 
 
 def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
@@ -257,13 +236,13 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
         ("resampling shows none", {}, {"accuracy": Estimate(1.0, 1.0, 1.0)}),
     ],
 )
-def test_a_limit_is_named_only_where_it_holds(words: str, shape: dict[str, Any], accuracy: dict[str, Estimate]) -> None:
+def test_a_limit_is_named_where_it_holds(words: str, shape: dict[str, Any], accuracy: dict[str, Estimate]) -> None:
     assert words in " ".join(limits_of(link(STRONG | accuracy), replace(MODEL, shape=shape)))
     assert words not in " ".join(limits_of(link(STRONG), MODEL))
 
 
 OF_PLACE = {
-    "beyond_place": Estimate(0.42), "p_beyond_place": Estimate(0.0005), "passages": Estimate(1062),
+    "beyond_place": Estimate(0.42), "p_beyond_place": Estimate(0.0005), "passages": Estimate(700),
     "choice_share": Estimate(0.5, 0.3, 0.8), "author": Estimate(0.73, 0.68, 0.78), "author_auc": Estimate(0.77),
 }  # fmt: skip
 
@@ -272,20 +251,56 @@ OF_PLACE = {
     ("change", "exclusions", "verdict", "opening"),
     [
         ({}, [], "supported", "Attention head L1H2 links the next pronoun to the person whom the author means."),
-        ({"choice_share": Estimate(0.5, 0.0, 0.8)}, [], "suggestive", "Attention head L1H2 may be the one that tells"),
+        ({"choice_share": Estimate(0.5, 0.05, 0.8)}, [], "suggestive", "Attention head L1H2 may be the one that tells"),
+        ({"choice_share": Estimate(0.19, 0.1, 0.3)}, [], "suggestive", "Attention head L1H2 may be the one that tells"),
+        ({"p_beyond_place": Estimate(0.01)}, [], "not established", "Attention head L1H2 is not shown to be the one"),
+        ({"beyond_place": Estimate(0.0)}, [], "not established", "Attention head L1H2 is not shown to be the one"),
         ({"p_beyond_place": Estimate(0.99), "beyond_place": Estimate(-0.4)}, [], "not established", "Attention head"),
-        ({"passages": Estimate(300)}, [], "not established", "Attention head L1H2 is not shown to be the one that"),
+        ({"passages": Estimate(699)}, [], "not established", "Attention head L1H2 is not shown to be the one that"),
         ({}, ["no claim: it does not copy"], "not established", "Attention head L1H2 is not shown to be the one that"),
     ],
 )
-def test_only_a_supported_head_is_said_to_link_a_pronoun_to_a_person(
-    change: dict[str, Estimate], exclusions: list[str], verdict: str, opening: str
-) -> None:
-    """The inverted author's pronouns of the third case give a negative coefficient."""
-    finding = judged_finding(WHOSE, OF_PLACE | change, *exclusions)
+def test_only_a_supported_head_is_said_to_link(change: dict, exclusions: list, verdict: str, opening: str) -> None:
+    """The values of the first cases are at their bars; the inverted author's pronouns give a negative coefficient."""
+    finding = judged_finding(QUESTIONS["antecedent"], OF_PLACE | change, *exclusions)
     claim = claim_of(finding, MODEL)
     assert finding.verdict == verdict and claim.startswith(opening)
     assert "the best rule (place rule) is right in 84.0 %" in claim
     if verdict != "supported":
         sentences = " ".join([claim, asked(finding), *finding.head.reasons, *limits_of(finding, MODEL)])
         assert not re.search(r"\blinks?\b|antecedent", sentences), sentences
+
+
+ALL = (*QUESTIONS.values(), EMPTY)
+
+
+@pytest.mark.parametrize("question", ALL, ids=lambda question: question.name)
+def test_every_bar_and_its_reason_name_measures(question: Question) -> None:
+    names = {*MEASURES, "t_lead"}
+    bars = {f"{bar.key}_bar" for bar in question.bars}
+    known = bars | {name + end for name in names for end in ("", "_low", "_high")}
+    for bar in question.bars:
+        assert bar.measure in names and bar.level in (*LEVELS[question.outcome], "")
+        assert {field for _, field, *_ in Formatter().parse(bar.reason) if field} <= known
+    first_bars = {bar.criterion: bar for bar in reversed(question.bars)}
+    assert all(first_bars[name].reason for name in question.criteria)
+    assert set(question.suggestive) <= set(question.criteria)
+
+
+def test_no_name_is_there_twice_and_the_full_mix_has_items_for_every_question() -> None:
+    stories = [question.name for question in STORY_QUESTIONS]
+    assert all(story_pairs("test", EVERY).parts(name) for name in (*stories, *UNDECIDED, EMPTY.name))
+    names = [question.name for question in STORY_QUESTIONS if story_pairs("test", CONFIG).parts(question.name)]
+    assert names == ["number", "gender", "later_cue"]
+    assert max(Counter([*(question.name for question in ALL), *UNDECIDED]).values()) == 1
+    assert set(PASSAGE_QUESTIONS) == set(CLASSES)
+
+
+@pytest.mark.parametrize("config", [CONFIG, EVERY], ids=["default", "full"])
+def test_the_undecided_questions_are_those_whose_texts_differ_only_later(config) -> None:  # noqa: ANN001
+    is_alike = defaultdict(set)
+    for pair in story_pairs("test", config).pairs:
+        first, second = (cell.tokens[: cell.query + 1] for cell in pair.cells)
+        is_alike[pair.question].add(first == second)
+    assert {name for name, values in is_alike.items() if name != EMPTY.name and True in values} == set(UNDECIDED)
+    assert all(is_alike[name] == {True} for name in UNDECIDED)

@@ -23,7 +23,7 @@ from probe.sentences import TokenizedText, tokenize_text
 from report.content import page_content
 from report.live import Live
 from report.page import PageContent
-from tests.blank import blank
+from tests.probe.factories import blank
 from tests.tiny_models import random_model
 from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
 from training.settings import compose_settings, to_settings
@@ -48,7 +48,6 @@ HOSTILE = (
 
 
 def tokenized(text: str) -> TokenizedText:
-    """Tokenize a text into its words."""
     spans = [span for _, span in word_spans(text)]
     return TokenizedText(text, list(range(len(spans) + 1)), spans, spans)
 
@@ -95,7 +94,6 @@ def finding(name: str, **changes: Any) -> Finding:
 
 
 def results(*findings: Finding, **changes: Any) -> ProbeResults:
-    """Return results with these findings."""
     facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings)}
     return blank(ProbeResults, **facts | changes)
 

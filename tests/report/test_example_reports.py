@@ -54,15 +54,13 @@ def test_a_report_is_what_the_program_writes_now_and_is_small_enough(name: str) 
 
 
 @each_report
-def test_the_model_in_a_report_computes_the_attention_in_it_and_its_page_the_next_words(name: str, show: Show) -> None:
+def test_the_model_in_a_report_computes_what_it_shows(name: str, show: Show) -> None:
     content = content_of(name)
     live = content["live"]["model"]
     model = model_of(live)
     with show(text_of(name)) as view:
-        expected = next_tokens(model, read(live, live["text"]).tokens, 5)
-        assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(
-            [p for _, p in expected], abs=0.0051
-        )
+        expected = [p for _, p in next_tokens(model, read(live, live["text"]).tokens, 5)]
+        assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(expected, abs=0.0051)
         typed = read(live, "fruit flies")
         assert (len(typed.tokens) > len(typed.words)) == (name == "english")  # a word has the weights of its tokens
         view.type(typed.text)
@@ -192,25 +190,20 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(sh
 
 
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
-def test_a_page_of_the_documents_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, pages: Path) -> None:
+def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, pages: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": 390, "height": 844})
     page.goto((pages / f"{name}.html").as_uri())
     assert axe.Axe().run(page).response["violations"] == []
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    page.close()
-
-
-def test_the_worksheet_prints_on_one_sheet_of_two_sides(browser: Any, pages: Path) -> None:
-    page = browser.new_page()
-    page.goto((pages / "worksheet.html").as_uri())
-    assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) <= 2
+    if name == "worksheet":  # one sheet of two sides
+        assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) <= 2
     page.close()
 
 
 @each_report
 @pytest.mark.parametrize("size", SIZES)
-def test_sentence_lines_and_next_words_are_on_the_first_screen(name: str, size: tuple[int, int], show: Show) -> None:
+def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, int], show: Show) -> None:
     width, height = size
     with show(text_of(name), viewport={"width": width, "height": height}) as view:
         for part in ("#live-text", "#live-lines path.arc:not(.faint)", "#live-next li:first-child", "#live-next"):
@@ -274,9 +267,7 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_each_lesson_opens_with_the_answer_of_the_worksheet_and_fits_the_screen(
-    size: tuple[int, int], show: Show
-) -> None:
+def test_each_lesson_has_the_answer_of_the_worksheet_and_fits(size: tuple[int, int], show: Show) -> None:
     """The answers are rows of the key; only the exchange changes the kind of the word."""
     key = "".join(path.read_text() for path in DOCS.glob("*.md"))
     answers = []
@@ -308,7 +299,7 @@ def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
         found = view.page.locator("#live-how .shown td").all_inner_texts()
         expected = [scores[cat] * width**0.5, scores[cat], scores[cat].exp(), scores.softmax(0)[cat]]
         values = [float(number.replace(",", "")) for number in found[2:6]]
-        assert values == pytest.approx([float(number) for number in expected], rel=1e-3, abs=0.0051)
+        assert values == pytest.approx(list(map(float, expected)), rel=1e-3, abs=0.0051)
         total = view.page.locator("#live-how .sums td").nth(1).inner_text().replace(",", "")
         assert float(total) == pytest.approx(float(scores.exp().sum()), rel=1e-3)
         view.page.locator("[data-name=word-6]").click()  # the later words are masked

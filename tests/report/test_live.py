@@ -46,9 +46,6 @@ def open_at(view: Opened, state: str) -> None:
     view.page.goto(state if state.startswith("file:") else f"{view.url}#{state}")
 
 
-# Numbers
-
-
 def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
     """Compare the next words, and the lines of two heads from the last word, with torch."""
     assert view.next_words() == expected_words(text, model=model)
@@ -93,9 +90,7 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_a_click_anywhere_on_an_arc_moves_lines_and_bars_unless_the_reader_wants_no_motion(
-    motion: str, show: Show
-) -> None:
+def test_a_click_on_an_arc_moves_lines_and_bars_unless_unwanted(motion: str, show: Show) -> None:
     top = """(path) => {
       const { x, y } = path.getPointAtLength(path.getTotalLength() / 2).matrixTransform(path.getScreenCTM());
       return [x, y];
@@ -125,7 +120,7 @@ def test_two_words_are_compared_at_every_step(show: Show) -> None:
         assert "cannot be compared" in odds.inner_text()
 
 
-def test_the_slider_s_label_is_the_step_of_the_weights_that_every_sentence_is_shown_with(show: Show) -> None:
+def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show) -> None:
     earlier = [sample.model_of(JSON, data) for data in LIVE.earlier.data]
     names = [*(f"step {step}" for step in LIVE.earlier.steps), f"step {LIVE.step:,}, trained"]
     with show() as view:
@@ -154,10 +149,7 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
         view.check()
 
 
-# Links and code
-
-
-def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough(show: Show) -> None:
+def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
     state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&pair=cat,dog&step=100"
     with show() as view:
         text = view.page.locator("#live-text")
@@ -176,7 +168,7 @@ def test_a_link_restores_text_head_changes_and_step_and_the_text_alone_is_enough
         assert n_changes(view) == 0
 
 
-def test_a_link_to_a_stored_sentence_opens_it_and_one_with_impossible_values_is_harmless(show: Show) -> None:
+def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: Show) -> None:
     with show() as view:
         open_at(view, "yours-1")
         text = view.page.locator("#live-text")
@@ -200,9 +192,6 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
     monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, device: run)
     exec(code, {"print": lambda *parts: printed.append(f"{parts[0]} {parts[1]:.2f}")})  # the page's own lines
     assert printed == expected
-
-
-# The page
 
 
 def test_hostile_texts_stay_text(show: Show) -> None:

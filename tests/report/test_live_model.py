@@ -74,9 +74,6 @@ def script(browser: Any) -> Iterator[Script]:
     page.close()
 
 
-# The model
-
-
 def edits_of(model: Transformer, tokens: list[int], rng: random.Random) -> list[list[Edit]]:
     """Return no edit, each kind of edit of each head, and two edits at a time."""
     found: list[list[Edit]] = [[]]
@@ -211,8 +208,6 @@ def test_float16_weights_are_read_as_numpy_reads_them(script: Script) -> None:
     read = script("(data) => Array.from(floatsOf(data, 'float16'))", packed)
     np.testing.assert_array_equal(np.array(read, np.float32), halves.view("<f2").astype(np.float32))
 
-
-# The tokenizers
 
 SAMPLE = [
     "The cat sat near the buses. It purred, didn't it? They'll say \"we've 12 of them\"!",

@@ -28,10 +28,7 @@ def weights_of(name: str) -> Any:
     return sample.unpacked(sentence.weights, (sample.N_LAYER, sample.N_HEAD, len(sentence.words)))
 
 
-# The file
-
-
-def test_the_policy_allows_the_page_s_own_script_and_style_only_and_no_text_is_parsed_as_markup() -> None:
+def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', TEXT)[1]
     for tag, directive in (("style", "style-src"), ("script", "script-src")):
         source = re.search(rf"<{tag}>(.*?)</{tag}>", TEXT, re.DOTALL)[1]
@@ -44,7 +41,7 @@ def test_the_policy_allows_the_page_s_own_script_and_style_only_and_no_text_is_p
 
 def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> None:
     text = page(sample.hostile())
-    hostile, plain = Markup(text), Markup(TEXT)
+    hostile, plain = map(Markup, (text, TEXT))
     assert set(hostile.tags) == set(plain.tags)
     assert {name for name, _ in hostile.attributes} == {name for name, _ in plain.attributes}
     assert not [name for name, _ in hostile.attributes if name.startswith("on")]
@@ -54,11 +51,8 @@ def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> N
     assert text.encode()  # as UTF-8
 
 
-# In a browser
-
-
 @pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
-def test_the_page_opens_offline_without_errors_or_requests(show: Show, make: Callable[[], PageContent]) -> None:
+def test_the_page_opens_offline_without_requests(show: Show, make: Callable[[], PageContent]) -> None:
     with show(make()) as view:
         assert view.page.locator("h1").is_visible()
         assert view.page.evaluate("window.hacked") is None
@@ -126,7 +120,7 @@ def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Sh
         assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == place
 
 
-def test_one_sentence_is_shown_in_a_frame_of_a_notebook_without_network(show: Show, trained_run: Path) -> None:
+def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run: Path) -> None:
     opened = open_model(trained_run, device="cpu")
     text = "Lily met Tom. She"
     view_of_it = opened.show(text)

@@ -1,61 +1,42 @@
-"""report/tables.py: numbers, tables, lines and files of the results."""
+"""What is shown of results: tables, lines, files, pictures for TensorBoard, and the content of the page."""
 
 import csv
 import io
-import json
 import math
 import re
-from dataclasses import replace
+import shlex
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from data.pairs import Cell, Items, Pair
-from probe.attention import HeadRows, HeadScores
-from probe.results import Change, Estimate, Head
-from report import tables
-from report.tables import finding_tables, heads_csv, items_jsonl, number, sentence_lines, summary_lines
-from tests.blank import blank
+from data.config import TokenizerKind
+from data.errors import UserError
+from model.config import Mask
+from probe.config import ProbeConfig
+from probe.opened_model import OpenedModel, OpenedRun
+from probe.results import Change, Estimate, Head, Shown
+from report import live, tables
+from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
+from report.live import LiveModel, check_live, live_content
+from report.reproduce import reproducing_commands
+from report.tables import finding_tables, heads_csv, number, sentence_lines
+from tests.data.small_corpora import text_config
+from tests.probe.factories import blank
+from tests.report import sample
 from tests.report.sample import finding, results, tokenized
+from training.metrics import Metrics
+from training.settings import compose_settings, flatten
+from training.weight_history import WeightHistory
 
-NUMBER, EDGE = finding("number"), finding("next_pronoun_gender")
+NUMBER, EDGE = map(finding, ("number", "next_pronoun_gender"))
 
 
 def change(i: int, p: float = 0.5) -> Change:
-    """Return what changed in head i."""
     values = {"before": 0.1, "after": 0.2 - i / 100, "difference": Estimate(-0.00001, -0.1, 0.2), "t": -i}
     return blank(Change, question="number", measure="effect", head=Head(0, i), p=p, n=20, smallest_p=0.02, **values)
-
-
-def test_numbers_as_text() -> None:
-    assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
-    assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
-    assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
-
-
-def test_the_summary_has_a_table_for_each_outcome_and_one_passage() -> None:
-    header, number_line, *lines = summary_lines(results(NUMBER, EDGE, EDGE))
-    assert header.split("  ")[0] == "question" and "accuracy [95 %]" in header
-    assert number_line.startswith('number: "it" or "they": number agreement, at the pronoun  L0H1  0.999 [0.969, ')
-    assert [line.split("  ")[-1] for line in lines if line.startswith('"she"')] == ["supported (E3)"] * 2
-    weights = "    L0H1 → Anna 0.79, Ben 0.16    next: She 0.91, He 0.02    weights exchanged: She 0.23, He 0.55"
-    start = lines.index("  Anna does not listen to Ben. ___")
-    assert lines[start + 1 : start + 3] == [weights, "  not met: causal_edge (Why.)"] and lines.count(weights) == 1
-    assert summary_lines(results(EDGE, EDGE), verbose=True).count(weights) == 2
-
-
-def test_what_an_own_question_lacks_is_said_below_the_table() -> None:
-    no_swap = replace(NUMBER.head, values={name: each for name, each in NUMBER.head.values.items() if name != "swap"})
-    constant = replace(no_swap, values=no_swap.values | {"answer": Estimate(0.0)})
-    few = {"frames": 4, "first_words": 5, "second_words": 6, "pairs": 30}
-    needed = "test has 4 frames, 5 first words, 6 second words; 8 of each are needed"
-    complete = summary_lines(results(replace(NUMBER, file="own.jsonl")))
-    for changes, line in (
-        ({"smallest_p": 0.25, "clusters": few}, f"  no p can be below 0.25: {needed}"),
-        ({"head": constant}, "  no swap: the answer does not follow the antecedent"),
-        ({"head": no_swap}, "  no swap: the texts have no answers that can be compared"),
-    ):
-        assert line in summary_lines(results(replace(NUMBER, file="own.jsonl", **changes))) and line not in complete
 
 
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
@@ -69,6 +50,9 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     lines = tables.detail_lines(results(with_set, missing=["gender: too few"]))
     assert "not tested: gender: too few" in lines and any("rule: nearest" in line for line in lines)
     assert "**Attention head L0H1 links" in tables.claims_markdown(results(NUMBER))
+    assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
+    assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
+    assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
 
 def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
@@ -82,23 +66,14 @@ def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)
 
 
-def test_the_files_have_every_head_and_every_tested_text() -> None:
+def test_the_table_of_heads_has_every_measure_of_every_head() -> None:
     rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER)))))
     assert len(rows) == 4 * 8 and rows[0].keys() == {"question", "measure", "layer", "head", "value"}
-    of_head = {row["measure"]: row["value"] for row in rows if (row["layer"], row["head"]) == ("0", "1")}
-    assert of_head["accuracy"] == "0.9989"
-    cells = (Cell((9, 1, 2, 3), 3, ((1,),), ((2,),)), Cell((9, 1, 2, 4), 3, ((2,),), ((1,),)))
-    pairs = [Pair("number", part, cells, ("a b it", "a b they"), 0, ("f", "a", "b"), order)
-             for part in ("dev", "headline") for order in (0, 1)]  # fmt: skip
-    values = np.arange(16.0).reshape(8, 1, 2) + 1
-    scores = HeadScores(Items(pairs), HeadRows(*[values] * 4))
-    records = [json.loads(line) for line in items_jsonl(scores, [NUMBER]).splitlines()]
-    assert [record["text"] for record in records] == ["a b it", "a b they"] * 2
-    assert [record["log_ratio"] for record in records] == values[4:, 0, records[0]["head"]].tolist()
+    assert {"question": "number", "measure": "accuracy", "layer": "0", "head": "1", "value": "0.9989"} in rows
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
-def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effects: dict | None) -> None:
+def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None) -> None:
     weights = np.zeros((3, 4, 7, 7))
     weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
     lines = sentence_lines(tokenized("fox saw the fox . it"), weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
@@ -108,3 +83,109 @@ def test_the_attention_of_a_sentence_names_nouns_and_the_heads_that_matter(effec
     assert [head[0] for head in heads] == (names if effects is None else [*names[:1:-1], "L0H0"])
     chosen = " ".join(heads[names.index("L0H0") if effects is None else -1])
     assert re.fullmatch(r"L0H0( 0\.00)? fox 0.75 \| fox 0.50 fox 0.25 saw 0.12 ← chosen for number", chosen)
+
+
+RUN, HISTORY = sample.opened_run()
+TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.file, vocab_size=10, tokenizer_path="tokenizer.json")
+
+
+def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
+    return live_content(run, *arguments).model
+
+
+def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
+    small = [replace(sample.content().sentences[0], weights="x")]
+    big = [replace(small[0], weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2
+    omissions: list[str] = []
+    assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
+
+
+def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
+    metrics = sample.metrics()
+    content = training_content(metrics)
+    assert content["steps"] == sample.STEPS and content["loss"]["floor"] == [1.06] * 3
+    accuracy, contrast, resolved = content["charts"]["number"]
+    assert accuracy["heads"] == [point.questions["number"].grids["accuracy"] for point in metrics.probe]
+    assert (accuracy["low"], accuracy["high"], contrast["low"]) == (0, 1, None)
+    assert accuracy["lines"][0]["values"] == [0.65] * len(sample.STEPS)
+    assert resolved["heads"] is None and resolved["lines"][0]["values"][0] == pytest.approx(-6, abs=0.01)
+    incomplete = [metrics.probe[0], replace(metrics.probe[1], questions={})]
+    assert training_content(replace(metrics, probe=incomplete))["charts"] == {}
+    assert training_content(Metrics([], [], [])) is None
+
+
+def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
+    text = "One sunny day, the cat sat near the buses. It"
+    shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
+    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
+    content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
+    assert content.notes == ["A note.", "A warning."]
+    median = next(sentence for sentence in content.sentences if sentence.group == "median-number")
+    words = [median.words[place] for place in (*median.query, *median.antecedents, *median.distractors)]
+    assert words == ["It", "cat", "buses"] and content.groups["median-number"].question == "number"
+    assert content.findings[0].sentences == [*(f"number-{i}" for i in range(1, 5)), "median-number-1"]
+    assert content.sentences[0].id == "yours-1"
+    untested = page_content(RUN, None, Metrics([], [], []), None)
+    assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
+
+
+def test_the_live_model_begins_with_what_was_tested() -> None:
+    passage = sample.finding("next_pronoun_gender")
+    model = live_model(RUN, sample.results(passage), None, None, [])
+    assert (model.text, model.pair) == (passage.examples[0].text, ["she", "he"])
+    median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
+    own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
+    model = live_model(RUN, sample.results(own_finding), None, None, [])
+    assert (model.text, model.pair) == ("The cat sat. It", [])
+
+
+@pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
+def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
+    run = replace(RUN, settings=replace(RUN.settings, data=data))
+    own_finding = replace(sample.finding("number"), file="own.jsonl")
+    train, probe = reproducing_commands(run, sample.results(own_finding, settings=ProbeConfig(n_untrained=2)))
+    python, program, *arguments = shlex.split(train)
+    assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
+    assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]
+
+
+ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fields(OpenedModel)})
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
+        (replace(RUN, shape={**RUN.shape, "mask": Mask.none}), "model.mask=none"),
+        (replace(RUN, settings=replace(RUN.settings, data=TEXT_DATA)), "tokenizer"),
+        (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_model_that_the_page_cannot_run_has_a_reason(model: OpenedModel, reason: str) -> None:
+    for wanted in (None, True):
+        content = live_content(model, None, None, wanted, [])
+        assert content.model is None and reason in content.reason
+    with pytest.raises(UserError, match=f"^live=true: .*{reason}"):
+        check_live(model, True)
+    check_live(model, None)
+
+
+def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
+    model = live_model(RUN, None, history, None, [])
+    assert model.type == "float32" and model.earlier == HISTORY
+    assert live_content(RUN, None, None, False, []) == live.Live(None, "")
+    monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
+    monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)
+    assert "live=true writes it" in live_content(RUN, None, None, None, []).reason
+    assert live_model(RUN, None, None, True, []).type == "float16"
+
+
+def test_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
+    steps = [0, 5, 11, 22, 44, 88, 175, 350, 700, 1050]  # of the default run
+    history = WeightHistory(steps, ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * len(steps))
+    omissions: list[str] = []
+    earlier = live_model(replace(RUN, step=1400), None, history, None, omissions).earlier
+    assert earlier.steps == [0, 22, 44, 88, 175, 350, 700, 1050] and len(earlier.data) == 8
+    assert omissions[0].startswith("the weights at 2 of 10 steps")

@@ -1,16 +1,25 @@
-"""Checkpoints and sets of files survive crashes, damage and full disks."""
+"""Files of a run survive crashes, damage, full disks and other processes, and hold each step once."""
 
+import json
 import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from data.errors import UserError
+from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
-from training.files import write_files
+from training.files import is_locked, lock, write_files
+from training.logging import RunLog, read_records
+from training.metrics import load_metrics
+from training.run_dir import create_run, find_run, find_runs
+from training.weight_history import HISTORY_FILE, load_weight_history, pack_parameters
 
 FILES = {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
 
@@ -67,17 +76,6 @@ def exit_at(call: int, action: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def with_file_limit(action: Callable[[], None], n_bytes: int) -> Callable[[], None]:
-    """Returns `action` in a process whose files can have `n_bytes`, like a disk that is full."""
-    resource = pytest.importorskip("resource")
-
-    def run() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-        action()
-
-    return run
-
-
 def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
     for step in range(1, 7):
         save(tmp_path, step, best=step == 2)
@@ -88,7 +86,7 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_from(folder: Path, call: int) -> None:
+def test_a_kill_at_any_operation_of_a_save_leaves_a_checkpoint(folder: Path, call: int) -> None:
     status = in_child(exit_at(call, lambda: save(folder, 3)))
     assert status == (0 if call == 11 else status) and (call != 2 or status == 99)  # all operations were tried
     state = load_checkpoint(folder)
@@ -100,9 +98,7 @@ def test_a_kill_at_any_file_operation_of_a_save_leaves_a_checkpoint_to_resume_fr
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_every_bit_flip_in_a_checkpoint_is_detected_and_the_one_before_is_used(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bit_flip_is_detected_and_the_one_before_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "step_00000002.pt"
     content, rng = path.read_bytes(), random.Random(0)
     for _ in range(50):
@@ -131,13 +127,19 @@ def test_damage_that_leaves_no_checkpoint_is_an_error(folder: Path) -> None:
 
 
 def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(folder: Path) -> None:
+    resource = pytest.importorskip("resource")
     old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert in_child(with_file_limit(lambda: save(folder, 3), 1000)) == 1
+
+    def save_with_little_space() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # bytes of a file, like a disk that is full
+        save(folder, 3)
+
+    assert in_child(save_with_little_space) == 1
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == old_files
 
 
 @pytest.mark.parametrize("call", range(1, 17))
-def test_after_a_kill_a_set_of_files_is_old_or_new_or_has_no_marker(tmp_path: Path, call: int) -> None:
+def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, call: int) -> None:
     write_files(tmp_path, {name: "old" for name in FILES}, "marker.json")
     status = in_child(exit_at(call, lambda: write_files(tmp_path, FILES, "marker.json")))
     contents = {name: (tmp_path / name).read_text() if (tmp_path / name).exists() else None for name in FILES}
@@ -146,4 +148,163 @@ def test_after_a_kill_a_set_of_files_is_old_or_new_or_has_no_marker(tmp_path: Pa
     elif contents["marker.json"] == "old":
         assert set(contents.values()) == {"old"}
     write_files(tmp_path, FILES, "marker.json")
-    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "sub", "marker.json"}
+    assert {*os.listdir(tmp_path)} == {"a.txt", "sub", "marker.json"}
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_runs_without_a_name_get_directories_of_their_own() -> None:
+    runs = [create_run(None) for _ in range(8)]
+    for _, run_lock in runs:
+        run_lock.close()
+    paths = {path for path, _ in runs}
+    assert len(paths) == 8 and all(path.parent == Path("runs") and path.is_dir() for path in paths)
+
+
+def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
+    run_lock = lock(tmp_path)
+    for start in (lambda: lock(tmp_path), lambda: create_run(str(tmp_path))):
+        with pytest.raises(BlockingIOError, match="another process"):
+            start()
+    assert is_locked(tmp_path)
+    run_lock.close()
+    assert not is_locked(tmp_path)
+    create_run(str(tmp_path))[1].close()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError) as error:
+        lock(tmp_path / "run")
+    assert str(error.value.filename).endswith(".lock") and (tmp_path / "mine").read_text() == "mine"
+
+
+def add_run(path: str) -> Path:
+    run = Path(path)
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    (run / "checkpoints" / "manifest.json").write_text("{}")
+    return run
+
+
+@pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
+def test_the_newest_run_with_a_checkpoint_is_found_in_sweeps_too(newest: str) -> None:
+    for age, path in enumerate(["runs/a", newest]):
+        os.utime(add_run(path) / "checkpoints" / "manifest.json", (1000 + age, 1000 + age))
+    (add_run("runs/c") / "checkpoints" / "manifest.json").unlink()
+    assert find_run(None) == Path(newest)
+
+
+def test_a_missing_run_is_an_error_and_runs_of_a_sweep_come_in_order() -> None:
+    Path("empty").mkdir()
+    for run in (None, "nowhere", "empty"):
+        with pytest.raises(FileNotFoundError):
+            find_run(run)
+    runs = [add_run(f"sweep/{name}") for name in ("0", "2", "10")]
+    assert find_runs("sweep") == runs
+
+
+def events_of(run: Path) -> EventAccumulator:
+    events = EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+    return events.Reload()
+
+
+# (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
+@pytest.mark.parametrize("parts", [[(-1, 8), (4, 10), (6, 12)], [(-1, 3), (-1, 2)]])
+def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
+    for resumed_step, end in parts:
+        log = RunLog(tmp_path, resumed_step)
+        for step in range(resumed_step + 1, end):
+            log.record(step, "train", {"loss": step + 0.5, "nested": {"inner": step}})
+        log.close()
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 3, "spl')  # a line that the kill cut off
+    assert [record["step"] for record in read_records(tmp_path)] == list(range(end))
+    for tag in ("loss/train", "nested/inner"):
+        assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
+
+
+def test_tensorboard_shows_finite_numbers_images_and_texts(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.record(1, "train", {"loss": float("nan"), "norms": [1.0, float("inf")], "rate": 0.5})
+    log.images(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)})
+    log.text(3, "sample", "# no heading\n<script>")
+    log.close()
+    record = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (record["loss"], record["norms"], record["rate"]) == (None, [1.0, None], 0.5)
+    events = events_of(tmp_path)
+    assert events.Tags()["scalars"] == ["rate/train"]
+    (image,) = events.Images("head_map/number")
+    assert (image.step, image.width, image.height) == (3, 5, 4)
+    (text,) = events.Tensors("sample/text_summary")
+    assert text.tensor_proto.string_val[0].decode() == "    # no heading\n    <script>"
+
+
+def test_every_record_of_a_run_is_read_by_its_split_and_question(run: Path) -> None:
+    metrics = load_metrics(run)
+    assert [record.step for record in metrics.train] == [1, 2, 3, 4]
+    assert [record.step for record in metrics.validation] == [0, 2, 4] and metrics.has_ended
+    recorded = next(record for record in read_records(run) if record["split"] == "probe")
+    [*_, point] = [point for point in metrics.probe if point.step == recorded["step"]]
+    assert point.head_types == recorded["head_types"]
+    assert point.questions["number"].recorded() == recorded["number"]
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(line for line in lines if '"whole": true' not in line))
+    assert not load_metrics(run).has_ended
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"step": 0}\n{"st\n{"step": 2}\n', "damaged"),
+        ('{"step": 20, "split": "train", "loss": 2.0}\n', "no field gradient_norm"),
+    ],
+)
+def test_a_damaged_record_names_the_problem(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(text)
+    with pytest.raises(UserError, match=f"metrics.jsonl: {message}"):
+        load_metrics(tmp_path)
+
+
+MODEL = random_model()
+N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
+
+
+@pytest.fixture
+def weights_file(tmp_path: Path) -> Path:
+    """A file that was recorded up to step 5 and resumed from step 1."""
+    for resumed_step, recorded in ((-1, (0, 1, 5)), (1, (4,))):
+        log = RunLog(tmp_path, resumed_step)
+        for step in recorded:
+            log.weights(step, pack_parameters(MODEL, torch.float16))
+        log.close()
+    return tmp_path / HISTORY_FILE
+
+
+def test_a_history_is_read_back_without_an_incomplete_line(weights_file: Path) -> None:
+    with weights_file.open("a") as stream:
+        stream.write('{"step": 5, "we')
+    weights = load_weight_history(weights_file, N_WEIGHTS)
+    assert weights is not None and weights.steps == [0, 1, 4]
+    assert weights.data == [pack_parameters(MODEL, torch.float16)] * 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"step": 4', '"step": 1'), ('"step": 4', '"step": 4.5'), ('"weights": "', '"weights": "AAAA'),
+        ('"weights": "', '"weights": "!!!!'), ('"weights"', '"other"'), ("{", "["),
+    ],
+)  # fmt: skip
+def test_a_damaged_history_is_an_error_in_one_line(weights_file: Path, old: str, new: str) -> None:
+    text = weights_file.read_text()
+    assert old in text
+    weights_file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError, match=HISTORY_FILE) as error:
+        load_weight_history(weights_file, N_WEIGHTS)
+    assert "\n" not in str(error.value)

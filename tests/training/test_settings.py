@@ -1,20 +1,34 @@
-"""Settings: YAML files, limits, conversion, saved runs and resumes."""
+"""Settings: YAML files, limits, saved runs, resumes, and the command line."""
 
 import json
+import subprocess
+import sys
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from data.config import REMOVED_SETTINGS, StoriesConfig, TextConfig
+from antecedent_lab.eval_settings import EvalSettings
+from data.config import REMOVED_SETTINGS, HubConfig, StoriesConfig, TextConfig
 from data.errors import UserError
+from data.setting_fields import setting_info
 from model.config import ModelConfig
 from probe.config import ProbeConfig
-from training.settings import CONFIGS, Optimizer, TrainSettings, compose_settings, result_settings
-
-from training.settings import resumed_settings, saved_settings, to_settings  # isort: skip
+from tests.program import ROOT, run_program
+from train import GROUPS
+from training.command_line import Groups, check_arguments, hydra_arguments, one_line_errors
+from training.settings import (
+    CONFIGS,
+    Optimizer,
+    TrainSettings,
+    compose_settings,
+    resumed_settings,
+    saved_settings,
+    to_settings,
+)
 
 REQUIRED = {"data=text": ["data.path=x"], "data=shakespeare": ["data.path=x"], "data=hub": ["data.name=owner/name"]}
 CHOICES = [
@@ -64,24 +78,26 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
         ("model.d_model=30 model.n_head=6", "even for model.position=rope"),
     ],
 )  # fmt: skip
-def test_a_value_outside_its_limits_or_type_is_answered_with_what_it_can_be(override: str, answer: str) -> None:
+def test_a_value_outside_its_limits_is_told_what_it_can_be(override: str, answer: str) -> None:
     with pytest.raises(UserError) as error:
         compose_settings(override.split())
     message = str(error.value)
     assert override.partition("=")[0] in message and answer in message and "\n" not in message
 
 
-def test_defaults_in_python_are_those_of_the_standard_yaml_files() -> None:
+def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_call() -> None:
     model = OmegaConf.load(CONFIGS / "model" / "tiny.yaml")
     for field in fields(ModelConfig):
         assert field.default is MISSING or field.default == model[field.name]
     assert sum(field.default is MISSING for field in fields(ModelConfig)) == 8  # the sizes
     probe = OmegaConf.load(CONFIGS / "eval" / "eval.yaml").probe
     assert ProbeConfig() == to_settings(ProbeConfig, probe)
-    assert {*probe} == {field.name for field in fields(ProbeConfig)}
+    assert {*probe} == {*ProbeConfig.__dataclass_fields__}
+    files = list(Path(CONFIGS).rglob("*.yaml"))
+    assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
 
 
-def test_saved_settings_are_read_back_those_of_an_earlier_version_unless_it_had_a_removed_family() -> None:
+def test_saved_settings_are_read_back_also_of_an_earlier_version() -> None:
     assert saved_settings(saved("optim=adamw", "seed=3")) == compose_settings(["optim=adamw", "seed=3"])
     config = saved()
     config["data"] |= REMOVED_SETTINGS
@@ -109,9 +125,6 @@ def test_a_config_json_that_lacks_a_setting_or_interpolates_one_is_an_error() ->
             saved_settings(config)
 
 
-# Resuming
-
-
 def resumed(run: list[str], *overrides: str) -> TrainSettings:
     requested = compose_settings([*overrides, "resume=true", "out=x"])
     return resumed_settings(requested, compose_settings(run), [*overrides, "resume=true", "out=x"])
@@ -122,19 +135,101 @@ def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() 
     assert (settings.run.max_steps, settings.optim.name, settings.run.seed) == (500, Optimizer.adamw, 4)
     assert settings.model == compose_settings(["model=nano"]).model
     assert settings.run.resume and settings.run.out == "x"
-
-
-def test_a_text_that_was_moved_can_be_resumed_from_its_new_path() -> None:
     settings = resumed(["data=text", "data.path=old.txt"], "data=text", "data.path=new.txt")
     assert settings.data.path == "new.txt"
 
 
-def test_results_depend_on_neither_directories_nor_on_what_is_printed() -> None:
-    old = result_settings(compose_settings(["out=a", "threads=1"]))
-    assert result_settings(compose_settings(["cache_dir=b", "log_every_steps=3", "threads=2"])) == old
-    assert result_settings(compose_settings(["seed=2"])) != old
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "+typo=1", "max_steps", "~model", "~model=tiny", "=3", "--foo", "model=null", "model=../../x", "model=tiny,x",
+        "experiment=lab/_base", "data@model=text", "+max_steps=3", "sample_prompt=\udcff", "--config-dir=/", "--cfg",
+        "sample_prompt=${oc.env:HOME}",
+        # Hydra must not be made to call a function, or to write into another folder.
+        "hydra.launcher._target_=os.system", "+hydra.launcher._target_=os.system", "hydra.sweeper._target_=x",
+        "hydra.launcher.additional_parameters={_target_:os.system}", "hydra.launcher.x=${seed}", "hydra.launcher.a.b=1",
+        "hydra.callbacks.x._target_=os.getcwd", "hydra.searchpath=[file:///]", "hydra=null",
+        "hydra.run.dir=x", "hydra.sweep.subdir=../..", "hydra/launcher={_target_:os.system}",
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_no_setting_or_could_do_harm_is_refused(argument: str) -> None:
+    with pytest.raises(ValueError):
+        check_arguments([argument], GROUPS)
 
 
-def test_configs_hold_no_target_that_hydra_could_call() -> None:
-    files = list(Path(CONFIGS).rglob("*.yaml"))
-    assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
+def test_sweeps_and_launchers_are_allowed_and_free_text_is_read_as_it_was_written() -> None:
+    check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)"], GROUPS)
+    check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x"], GROUPS)
+    texts = [
+        "plain", "a, b", "it's", 'say "it"', "[1,2]", "{a: 1}", "a=b", "back\\slash", "end\\", "\\'", "end\\\\", "$x",
+        "(", "=", "~", "tab\there", "line\nbreak", "é 日本 🙂", " spaces ", "key: value", "#", "null ", "@", "",
+    ]  # fmt: skip
+    for text in texts:
+        (argument,) = hydra_arguments([f"sample_prompt={text}"], GROUPS)
+        assert OverridesParser.create().parse_override(argument).value() == text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("a\nb"), FileNotFoundError(2, "No such file", "x"), FloatingPointError("a"), MemoryError(),
+        ModuleNotFoundError("a"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("CUDA out of memory. Tried"),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_user_is_one_line_and_status_2(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_, one_line_errors():
+        raise error
+    text = capsys.readouterr().err
+    assert exit_.value.code == 2 and text.count("\n") == 1
+    assert text.startswith("error: ") and len(text) > len("error: \n")
+    with pytest.raises(KeyError), one_line_errors():  # an error of the program keeps its traceback
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [
+        ("train.py", {**GROUPS, "data": [StoriesConfig]}),
+        ("train.py data=hub data.name=x", {"data": [HubConfig]}),
+        ("train.py data=text data.path=x", {"data": [TextConfig]}),
+        ("eval.py", {"": [EvalSettings], "probe": [ProbeConfig]}),
+    ],
+)
+def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, groups: Groups) -> None:
+    lines = run_program(*arguments.split(), "--help").out.splitlines()
+    for group, schemas in groups.items():
+        for field in fields(schemas[0]) if schemas else ():
+            info = setting_info(field)
+            assert info is not None and len(info.meaning) > 5 and "\n" not in info.meaning
+            start = f"  {group}.{field.name}=" if group else f"  {field.name}="
+            (line,) = [line for line in lines if line.startswith(start)]
+            assert info.meaning in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("train.py max_steps=0", "max_steps=0: must be 1 or more"), ("eval.py probe.n=1", "probe.n=1: no such setting"),
+        ("train.py -sc", "-sc: no such flag"), ("train.py sed=1", "did you mean seed?"),
+        ("train.py seed=[1", "seed=[1: cannot be read"), ("train.py seed=1,2", "seed=1,2: has several values"),
+        ("train.py data=stories data.vocab_size=300", "data.vocab_size=300: not a setting of these data; choose"),
+        ("train.py hydra/launcher=nowhere", "nowhere"), ("eval.py probe.n_untrained=0", "must be 2 or more"),
+        (f"train.py cache_dir={__file__}", "is a file; choose a folder"), ("train.py --hlep", "did you mean --help?"),
+        ("train.py model.n_haed=3", "did you mean model.n_head?"),
+        ("train.py optim.lr=1", "optim has name, learning_rate"),
+        (f"eval.py run={Path(__file__).parent}", "is not the directory of a run: it has no config.json"),
+        ("train.py modle=tiny", "did you mean model?"),
+        ("train.py model=tinny", "did you mean tiny?"), ("train.py experiment=lab/head", "did you mean lab/heads?"),
+        ("eval.py -m", "-m: only train.py has"), ("eval.py run=nowhere", "run=nowhere: does not exist"),
+    ],
+)  # fmt: skip
+def test_a_bad_argument_writes_one_line_only(arguments: str, error: str, tmp_path: Path) -> None:
+    assert error in run_program(*arguments.split(), cwd=tmp_path).error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_output_pipe_ends_the_program_quietly() -> None:
+    command = f"{sys.executable} train.py --help | head -c 1; exit ${{PIPESTATUS[0]}}"
+    process = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.stderr == "" and process.returncode in (0, 141)

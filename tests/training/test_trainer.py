@@ -1,15 +1,27 @@
-"""The training step, the loop and the optimizers: skipped steps, dropout, and what a checkpoint restores."""
+"""The training step, the loop, the optimizers and the evaluation."""
 
 import copy
+import math
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from tests.training.small import small_trainer
+from data.corpus import TOKEN_CLASSES
+from data.loader import Split, StorySplit
+from model.transformer import Transformer
+from tests.program import SMALL
+from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
+from training.evaluate import mean_and_error, sample, validation_loss
 from training.loop import is_probe_step
-from training.settings import Device, Precision
+from training.optim import AdamW, Muon, WeightGroup, learning_rate_factor
+from training.settings import Device, Precision, compose_settings
 from training.trainer import Trainer, train_step
 
 
@@ -57,9 +69,7 @@ def poison_gradient(trainer: Trainer) -> None:
 @pytest.mark.parametrize("poison", [poison_loss, poison_gradient])
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("n_steps_before", [0, 2])
-def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(
-    poison: Callable[[Trainer], None], optim: str, n_steps_before: int
-) -> None:
+def test_a_step_that_is_not_finite_changes_nothing(poison: Callable, optim: str, n_steps_before: int) -> None:
     trainer = small_trainer(f"optim={optim}")
     for _ in range(n_steps_before):
         train_step(trainer)
@@ -84,9 +94,7 @@ def test_a_step_reads_no_value_of_the_device() -> None:
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("forgotten", [None, "optimizer", "step", "model"])
-def test_training_resumes_bit_identically_only_if_all_of_the_state_is_restored(
-    forgotten: str | None, optim: str
-) -> None:
+def test_training_resumes_exactly_only_with_all_of_the_state(forgotten: str | None, optim: str) -> None:
     overrides = (f"optim={optim}", "model.dropout=0.2", "max_steps=6")
     reference = small_trainer(*overrides)
     for _ in range(3):
@@ -103,7 +111,7 @@ def test_training_resumes_bit_identically_only_if_all_of_the_state_is_restored(
     assert is_equal == (forgotten is None)
 
 
-def test_a_checkpoint_of_another_model_and_more_processes_than_rows_are_refused_in_one_line() -> None:
+def test_a_checkpoint_of_another_model_and_too_many_processes_are_refused() -> None:
     state = small_trainer("model.d_mlp=64").state()
     with pytest.raises(ValueError, match="does not fit.*$"):
         small_trainer().load(state)
@@ -126,10 +134,101 @@ def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused() -> None:
         choose_device(Device.cuda, Precision.float32)
 
 
-# The loop
-
-
-def test_the_probe_runs_at_the_start_at_the_end_and_at_log_spaced_steps_between() -> None:
+def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_decays() -> None:
+    factors = [learning_rate_factor(step, warmup_steps=4, max_steps=12, decay_power=2) for step in range(13)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4:] == [pytest.approx((remaining / 8) ** 2) for remaining in range(8, -1, -1)]
     steps = [step for step in range(1025) if is_probe_step(step, 1024)]
     assert steps == [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
+
+
+def matrices(seed: int) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(12, 8), (12, 8), (8, 12), (6, 6)]
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+def gradients(parameters: list[nn.Parameter], seed: int) -> None:
+    for parameter, gradient in zip(parameters, matrices(seed), strict=True):
+        parameter.grad = gradient.detach().clone()
+
+
+@pytest.mark.parametrize(
+    ("make", "reference_of", "atol"),
+    [
+        (lambda group: Muon(group, 0.9), partial(torch.optim.Muon, momentum=0.9), 2e-3),  # Newton-Schulz in bfloat16
+        (lambda group: AdamW([group], (0.9, 0.97)), partial(torch.optim.AdamW, betas=(0.9, 0.97)), 1e-6),
+    ],
+    ids=["muon", "adamw"],
+)
+def test_the_updates_are_those_of_torch(make: Callable, reference_of: Callable, atol: float) -> None:
+    weights = matrices(0)
+    reference_weights = copy.deepcopy(weights)
+    optimizer = make(WeightGroup(weights, 0.01, 0.1, rate=0.01))
+    reference = reference_of(reference_weights, lr=0.01, weight_decay=0.1)
+    for step in range(5):
+        gradients(weights, step + 1)
+        gradients(reference_weights, step + 1)
+        optimizer.step(torch.tensor(1.0))
+        reference.step()
+    for weight, expected in zip(weights, reference_weights, strict=True):
+        torch.testing.assert_close(weight, expected, rtol=0, atol=atol)
+
+
+VOCAB_SIZE = 31
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(compose_settings(SMALL).model, VOCAB_SIZE, seed=0).eval()
+
+
+def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> None:
+    sums = torch.randn(13, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    expected = (sums.mean() / 7, sums.std() / 7 / 13**0.5)
+    assert mean_and_error(sums, torch.full((13,), 7.0)) == pytest.approx(list(map(float, expected)))
+
+
+@pytest.mark.parametrize("tokens_per_batch", [1, 100, 10_000])
+def test_validation_covers_every_token(model: Transformer, tokens_per_batch: int) -> None:
+    tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=200).astype(np.uint16)
+    measured = validation_loss(model, Split(tokens, 100), tokens_per_batch)
+    context, total = model.config.context_length, 0.0
+    for start in range(0, 199, context):
+        window = torch.from_numpy(tokens[start : start + context + 1].astype(np.int64))[None]
+        total += F.cross_entropy(model(window[:, :-1]).mT, window[:, 1:], reduction="sum").item()
+    assert measured.loss == pytest.approx(total / 199, rel=1e-5)
+    assert measured.bits_per_byte == pytest.approx(total / math.log(2) / 100, rel=1e-5)
+    assert measured.known().keys() == {"loss", "bits_per_byte"}
+
+
+def test_the_gap_is_the_loss_minus_its_lower_bound_also_by_class(model: Transformer) -> None:
+    rng = np.random.default_rng(0)
+    starts = np.cumsum([0, 8, 3, 11, 5, 12, 7])
+    tokens = rng.integers(VOCAB_SIZE, size=starts[-1] + 1).astype(np.uint16)
+    classes = rng.integers(len(TOKEN_CLASSES), size=len(tokens)).astype(np.uint8)
+    floor = np.zeros(len(tokens), np.float32)
+    split = StorySplit(tokens, 100, starts=starts, classes=classes, floor=floor)
+    losses = np.empty(starts[-1])
+    for start, end in pairwise(starts):
+        story = torch.from_numpy(tokens[None, start : end + 1].astype(np.int64))
+        losses[start:end] = F.cross_entropy(model(story[:, :-1]).mT, story[:, 1:], reduction="none").detach()
+    by_class = {name: losses[classes[1:] == i].mean() for i, name in enumerate(TOKEN_CLASSES)}
+
+    # A bound of 0, and a model that predicts the true probabilities
+    loss = validation_loss(model, split, 100)
+    assert loss.gap == pytest.approx(loss.loss)
+    assert loss.gap_by_class == loss.loss_by_class == pytest.approx(by_class, rel=1e-5)
+    floor[1:] = losses
+    assert validation_loss(model, split, 100).gap == pytest.approx(0, abs=1e-6)
+
+
+def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:
+    model, start, state = random_model(), torch.tensor([3, 1]), torch.get_rng_state()
+    text = sample(model, start, 23, seed=5)
+    assert len(text) == 25 and torch.equal(state, torch.get_rng_state())
+    assert torch.equal(text, sample(model, start, 23, seed=5))
+    assert not torch.equal(text, sample(model, start, 23, seed=6))
+    model.final_norm.gain.data.fill_(torch.nan)
+    assert sample(model, torch.tensor([3]), 9, seed=0).tolist() == [3]

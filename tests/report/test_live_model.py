@@ -17,7 +17,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from data.tokenizer import bpe_tokenizer, character_tokenizer, encode_with_bos, end_id, word_tokenizer
 from data.typed_json import to_json
-from model.config import Scale, Weighting
+from model.config import Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
@@ -130,14 +130,13 @@ def test_the_page_computes_what_torch_computes(
 ) -> None:
     """Every edit is tried on the first `n_edited` random texts.
 
-    The sum weighting makes a step of 0.0001 where a score is 0, and scores that are not scaled have large errors of
-    rounding. There, three times what rounding the weights once more changes is not counted.
+    Kernels round differently on other processors, so three times what rounding the weights once more changes is not
+    counted.
     """
     rng = random.Random(0)
     model = damped(vocab_size, **switches)
     view = TransformerView(model)
     rounded = TransformerView(rounded_again(model))
-    is_steep = model.config.weighting is Weighting.sum or model.config.scale is Scale.none
     cases = []
     for number in range(n_texts):
         length = rng.randrange(2, min(64, model.config.context_length) + 1)
@@ -146,7 +145,7 @@ def test_the_page_computes_what_torch_computes(
         cases += [{"tokens": tokens, "edits": edits} for edits in edit_lists]
 
     def largest(found: np.ndarray, expected: torch.Tensor, again: torch.Tensor) -> float:
-        rounding = 3 * float((again - expected).abs().max()) if is_steep else 0.0
+        rounding = 3 * float((again - expected).abs().max())
         return float(np.abs(found - expected.numpy().ravel()).max()) - rounding
 
     for case, packed in zip(cases, script(RUN, task_of(model) | {"cases": cases}), strict=True):

@@ -7,7 +7,6 @@ each, the class and floor of each validation token, and the used splits with the
 import hashlib
 import json
 import shutil
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -69,7 +68,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     if isinstance(config, StoriesConfig):
         _write_once(folder, lambda path: _write_stories(config, path))
     else:
-        _write_resumable(folder, lambda path: _write_text(config, cache_dir, path))
+        _write_once(folder, lambda path: _write_text(config, cache_dir, path))
 
     # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
@@ -143,36 +142,23 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete."""
-    if target.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=target.parent) as temporary:
-        path = Path(temporary) / target.name
-        write(path)
-        try:
-            path.rename(target)
-        except OSError:
-            if not target.exists():  # otherwise another process has written the same content
-                raise
+    """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete.
 
-
-def _write_resumable(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder that is missing as `_write_once`, but keep what a killed process has written for the next call."""
+    One process writes, the others wait. What a killed process has written is there for the next one.
+    """
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".unfinished-{target.name}")
     lock = FileLock(f"{unfinished}.lock")
-    with lock:  # another process waits, and finds the folder
+    with lock:
         if target.exists():
             return
-        unfinished.mkdir(exist_ok=True)
         try:
             write(unfinished)
             unfinished.rename(target)
         except (UserError, OSError):
-            shutil.rmtree(unfinished)
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
@@ -210,7 +196,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     tokenizer = word_tokenizer(story.text for story in train)
 
     # A flat stream with END before each story and after the last.
@@ -293,6 +279,7 @@ class _Progress:
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
     """Tokenize a text into `folder`, which may hold what an interrupted process has written."""
+    folder.mkdir(exist_ok=True)
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     kept = folder / _PROGRESS
     if kept.exists():

@@ -26,15 +26,13 @@ from probe.opened_model import OpenedModel
 from training.checkpoint import load_checkpoint
 from training.files import read_json
 from training.run_dir import RESUMES, RUNS
-from training.settings import TrainSettings, flatten, saved_settings
+from training.settings import TrainSettings, changed_settings, flatten, saved_settings
 
 OWNER = "model.json"  # in the results folder of an external model: the name of that model
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
-_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json
-_MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
 
 
 # Runs
@@ -45,7 +43,7 @@ def open_run(run: Path, device: torch.device) -> LabRun:
     # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
     tokenizer = _load_run_tokenizer(run, config)
-    weights, step = _load_weights(run, config)
+    weights, step = _load_weights(run, settings)
 
     transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(transformer, weights)
@@ -113,8 +111,8 @@ def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     return load_tokenizer(path)
 
 
-def _load_weights(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
-    """Return the weights and the step of the best checkpoint; UserError if it is not of this config.json."""
+def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor], int]:
+    """Return the weights and the step of the best checkpoint; UserError if it is not of these `settings`."""
     folder = run / "checkpoints"
     state = load_checkpoint(folder, best=True)
     weights = state.get("model")
@@ -124,24 +122,12 @@ def _load_weights(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tenso
 
     # Another config.json would build another model.
     with damaged_file_error(folder, "train again"):
-        saved = _identity(state["config"])
-    for name, value in _identity(config).items():
-        if value != saved.get(name):
-            problem = f"{name}={value}, but the checkpoint was trained with {saved.get(name)}"
+        saved = flatten(saved_settings(state["config"]))
+    for name, (earlier, value) in changed_settings(saved, flatten(settings)).items():
+        if name.startswith(("model.", "data.")):
+            problem = f"{name}={value}, but the checkpoint was trained with {earlier}"
             raise UserError(f"{run / 'config.json'}: {problem}; restore the file")
     return weights, step
-
-
-def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config.json by name that a checkpoint cannot be used without."""
-    # Without what may differ, such as paths: a run may be copied to another machine.
-    fixed = {}
-    for name, value in flatten(saved_settings(config)).items():
-        if name.startswith(("model.", "data.")) and name not in _MOVABLE:
-            fixed[name] = value
-    for name in _CHECKPOINT_FIELDS:
-        fixed[name] = config.get(name)
-    return fixed
 
 
 def _load_versions(run: Path) -> dict[str, Any]:

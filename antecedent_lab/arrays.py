@@ -171,7 +171,6 @@ class LabModel(OpenedModel):
         return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), len(batch.texts)))
 
     def _heads(self, heads: str | Sequence[tuple[int, int]]) -> list[Head]:
-        """Return heads as given to `effects`; UserError if one is not of the model."""
         if isinstance(heads, str) and heads == "all":
             return all_heads(self.model)
         try:
@@ -238,7 +237,6 @@ class LabModel(OpenedModel):
         return _Batch(list(chosen), *(tensor.to(self.model.device) for tensor in tensors))
 
     def _check_lengths(self, lengths: Sequence[int], what: str = "") -> None:
-        """Raise UserError if a text has more tokens than the model reads."""
         limit = self.model.context_length
         for number, length in enumerate(lengths):
             if length > limit:

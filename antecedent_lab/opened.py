@@ -131,7 +131,6 @@ def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor]
 
 
 def _load_versions(run: Path) -> dict[str, Any]:
-    """Return the versions of environment.json that the page shows."""
     path = run / "environment.json"
     with damaged_file_error(path, "delete it"):
         environment = json.loads(path.read_text()) if path.exists() else {}

@@ -175,5 +175,4 @@ def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
 
 
 def _fingerprint_of(texts: Iterable[str]) -> str:
-    """Return a hash of texts."""
     return sha256("\n".join(texts).encode()).hexdigest()

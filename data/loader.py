@@ -86,7 +86,6 @@ class _StreamBatches:
         return _next_token_batch(self.split.tokens[places])
 
     def n_targets(self, step: int) -> int:
-        """Return the number of targets in all rows of the batch of `step`."""
         return self.n_rows * self.context_length
 
 
@@ -111,7 +110,6 @@ class _StoryBatches:
         return _packed_batch(self.split, self._stories(step)[rows], self.context_length)
 
     def n_targets(self, step: int) -> int:
-        """Return the number of targets in all rows of the batch of `step`: one per token of its stories."""
         stories = np.concatenate(self._stories(step))
         starts = self.split.starts
         return int((starts[stories + 1] - starts[stories]).sum())
@@ -199,7 +197,6 @@ def _check_lengths(split: StorySplit, context_length: int) -> None:
 
 
 def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int | None) -> Iterator[Batch]:
-    """Yield one story per row, stories of similar length together."""
     n_stories = len(split.starts) - 1
     if n_tokens is not None:
         n_stories = max(1, min(n_stories, int(np.searchsorted(split.starts, n_tokens))))

@@ -70,7 +70,6 @@ class OwnQuestion:
     places: dict[str, str]  # "FILE line N" by text, for messages
 
     def notes(self) -> list[str]:
-        """Return what the file leaves open."""
         texts = [*self.dev, *self.test]
         notes = []
         n_lacking = sum(not text.links[0].answers for text in texts)

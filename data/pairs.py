@@ -98,7 +98,6 @@ class Pair:
 
     @property
     def has_two(self) -> bool:
-        """Whether the texts mention more than one entity."""
         return bool(self.cells[0].not_meant)
 
     @property
@@ -143,11 +142,9 @@ class Items:
         return {reason: count for (name, reason), count in self.left_out.items() if name == question}
 
     def parts(self, question: str) -> list[str]:
-        """Return the parts that a question has, in the order of the pairs."""
         return list(dict.fromkeys(pair.part for pair in self.pairs if pair.question == question))
 
     def index(self, question: str, part: str) -> np.ndarray:
-        """Return the indices of the pairs of a question and part."""
         is_of = [(pair.question, pair.part) == (question, part) for pair in self.pairs]
         return np.flatnonzero(np.array(is_of, dtype=bool))
 
@@ -158,7 +155,6 @@ class Items:
         return Items([self.pairs[i] for i in index], self.left_out)
 
     def named(self, part: str) -> "Items":
-        """Return the pairs as those of another part."""
         return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
 
     def where(self, is_kept: Callable[[Pair], bool]) -> "Items":

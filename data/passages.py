@@ -62,11 +62,9 @@ class Passage:
 
     @property
     def has_two(self) -> bool:
-        """Whether an entity of each class is mentioned."""
         return all(self.entities)
 
     def surfaces(self, side: int) -> list[str]:
-        """Return the text of each mention of a class."""
         return [self.text[start:end] for start, end in self.mentions[side]]
 
 

@@ -50,7 +50,6 @@ def place_features(passage: Passage) -> list[float]:
 
 
 def _features_of(passage: Passage, side: int) -> list[float]:
-    """Return the features of one person's mentions."""
     mentions, others = passage.mentions[side], passage.mentions[1 - side]
     start, end = mentions[-1]
     before = ["."] + [word.lower() for word in ENGLISH_WORD.findall(passage.text[:start])]

@@ -104,7 +104,6 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _builder(path: Path) -> str | None:
-    """Return the builder of `datasets` for a file, None if there is none."""
     name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
     return _BUILDERS.get(name.suffix.lower())
 

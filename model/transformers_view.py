@@ -294,7 +294,6 @@ class TransformersView(ObservableModel):
         return self.model.get_output_embeddings().weight
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        """Pull a direction [..., D] back through the final LayerNorm or RMSNorm."""
         body = getattr(self.model.base_model, "decoder", self.model.base_model)
         norm = _first_attribute(body, _FINAL_NORMS)
         if norm is None:
@@ -343,7 +342,6 @@ class TransformersSitePass(SitePass):
         self._sites = unedited.sites
 
     def agrees(self) -> bool:
-        """Return whether a pass over the site alone gives the logits of the whole pass."""
         return _are_near(self._run([[]])[0], self._clean)
 
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:

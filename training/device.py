@@ -36,7 +36,6 @@ class ComputeDevice:
     description: str  # for people, for example "cpu (2 threads), float32"
 
     def autocast(self) -> AbstractContextManager:
-        """Return the context of a forward pass."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
 

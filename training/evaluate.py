@@ -92,7 +92,6 @@ class LossSummary:
     gap_by_class: dict[str, float] | None = None
 
     def known(self) -> dict[str, Any]:
-        """Return the values that are known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

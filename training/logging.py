@@ -133,7 +133,6 @@ class Console:
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
     def print(self, *lines: str) -> None:
-        """Print lines above the bar."""
         self._bar.clear()
         for line in lines:
             print(f"{self._label}{line}", flush=True)
@@ -142,7 +141,6 @@ class Console:
         self._bar.update(step - self._bar.n)
 
     def show_loss(self, loss: float) -> None:
-        """Update the text of the progress bar: training loss and status."""
         self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
 
     def close(self) -> None:

@@ -199,7 +199,6 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
-    """Return the error of a run that cannot be continued."""
     optim = trainer.settings.optim
     return FloatingPointError(
         f"step {trainer.step}: {problem}; try a lower optim.learning_rate (now {optim.learning_rate:g}) or "

@@ -44,7 +44,6 @@ class HeadPoint:
     values: dict[str, float] = flattened()
 
     def recorded(self) -> dict[str, Any]:
-        """Return the point as metrics.jsonl stores it."""
         return {"layer": self.layer, "head": self.head, "grids": self.grids, **self.values}
 
 

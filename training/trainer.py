@@ -191,7 +191,6 @@ def wait_for_device(trainer: Trainer) -> None:
 
 
 def _compute_gradient(trainer: Trainer) -> StepStats:
-    """Compute and clip the gradient of the next step."""
     run = trainer.settings.run
     world_size = trainer.distributed.world_size
 

@@ -242,7 +242,6 @@ def _filler(language: Language, used: str | None) -> Options:
 
 @_depends_on("MEANT", "A", "B")
 def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
-    """Draw a payoff verb of the antecedent."""
     return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 

@@ -34,7 +34,6 @@ class Referent:
 
     @property
     def plural(self) -> bool:
-        """True if the mention takes "were" and "some"."""
         return self.pronoun == "They"
 
 

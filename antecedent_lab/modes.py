@@ -151,7 +151,7 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
     log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
-    for line in gap_lines(losses.gap, losses.gap_error, losses.gap_by_class, is_causal=opened.is_causal):
+    for line in gap_lines(losses.gap, losses.gap_error, is_causal=opened.is_causal):
         log(line)
 
 

@@ -1,7 +1,7 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
 A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
-each, the class and floor of each validation token, and the used splits with their gold links.
+each, the floor of each validation token, and the used splits with their gold links.
 """
 
 import hashlib
@@ -25,13 +25,10 @@ from data.errors import UserError, damaged_file_error
 from data.loader import Split, StorySplit
 from data.pairs import LinkedText
 from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
-from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import words_of
 
-# Classes of tokens in the loss on stories; payoff: the word that depends on the antecedent.
-TOKEN_CLASSES = ("function", "content", "pronoun", "payoff", "end")
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
 # The files are hashed instead of their names.
@@ -171,12 +168,9 @@ def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
     if not starts.exists():
         return Split(tokens, n_bytes)
 
-    # Stories; only those of validation have classes and a floor.
-    classes = floor = None
-    if split == "validation":
-        classes = np.load(folder / "validation_classes.npy")
-        floor = np.load(folder / "validation_floor.npy")
-    return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
+    # Stories; only those of validation have a floor.
+    floor = np.load(folder / "validation_floor.npy") if split == "validation" else None
+    return StorySplit(tokens, n_bytes, np.load(starts), floor)
 
 
 def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
@@ -208,8 +202,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         np.save(folder / f"{split}_starts.npy", starts)
         n_bytes[split] = len("".join(texts).encode())
 
-    # Only the validation loss, of the last split, is divided by class and compared with the floor.
-    np.save(folder / "validation_classes.npy", _token_classes(validation, tokenizer, tokens, starts))
+    # Only the validation loss, of the last split, is compared with the floor.
     floor = np.concatenate([[np.nan], *floors(config, texts)])
     assert len(floor) == len(tokens)  # one value per target; the first token is none
     np.save(folder / "validation_floor.npy", floor.astype(np.float32))
@@ -237,26 +230,6 @@ def _encode_stories(
         setting = f"data.n_train_stories={config.n_train_stories}"
         raise UserError(f"{setting}: too few to have all words of the {split} stories") from None
     return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
-
-
-def _token_classes(
-    stories: list[LinkedText], tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
-) -> np.ndarray:
-    """Return the class of each token [N]: that of its word, or "payoff" where a gold link says so."""
-    # The class of each word, [vocab_size]
-    class_of_token = np.zeros(tokenizer.get_vocab_size(), np.uint8)
-    for word, name in word_classes().items():
-        if (token := tokenizer.token_to_id(word)) is not None:
-            class_of_token[token] = TOKEN_CLASSES.index(name)
-    class_of_token[end_id(tokenizer)] = TOKEN_CLASSES.index("end")
-
-    classes = class_of_token[tokens]
-    for start, story in zip(starts, stories, strict=False):
-        for link in story.links:
-            if link.payoff:
-                n_words_before = len(words_of(story.text[: link.payoff[0]]))
-                classes[start + 1 + n_words_before] = TOKEN_CLASSES.index("payoff")
-    return classes
 
 
 # Text

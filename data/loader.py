@@ -36,11 +36,10 @@ class Split:
 class StorySplit(Split):
     """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END.
 
-    The training stories have neither classes nor a floor.
+    The training stories have no floor.
     """
 
     starts: np.ndarray  # [n_stories + 1] int64
-    classes: np.ndarray | None  # [N] uint8, indices into corpus.TOKEN_CLASSES
     floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
 
 
@@ -52,7 +51,6 @@ class Batch:
     targets: Tensor  # [B, T] int64, IGNORE where there is no loss
     # [B, T] int64, counted within a row, -1 for padding; None: one document per row.
     document_ids: Tensor | None = None
-    classes: Tensor | None = None  # [B, T] int64, of the targets
     floor: Tensor | None = None  # [B, T] float32, of the targets, in nats
 
     def model_inputs(self, *, single_document: bool = False) -> tuple[Tensor, ...]:
@@ -229,12 +227,8 @@ def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Bat
     is_text = documents >= 0
     tokens = np.where(is_text, split.tokens[places], 0).astype(np.int64)
     targets = np.where(is_text, split.tokens[places + 1].astype(np.int64), IGNORE)
-    classes = floor = None
-    if split.classes is not None and split.floor is not None:
-        classes = torch.from_numpy(split.classes[places + 1].astype(np.int64))
-        floor = torch.from_numpy(split.floor[places + 1])
-    document_ids = torch.from_numpy(documents)
-    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), document_ids, classes, floor)
+    floor = None if split.floor is None else torch.from_numpy(split.floor[places + 1])
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), torch.from_numpy(documents), floor)
 
 
 def _next_token_batch(rows: np.ndarray) -> Batch:

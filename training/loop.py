@@ -300,8 +300,7 @@ def _record_and_save(
         _save(trainer, context, is_best=is_best)
     if is_last:
         is_causal = trainer.settings.model.is_causal
-        lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
-        context.console.print(*lines)
+        context.console.print(*gap_lines(measured.gap, measured.gap_error, is_causal=is_causal))
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:

@@ -93,12 +93,3 @@ RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "
 NAMES = (_name_referents("feminine", "She"), _name_referents("masculine", "He"))
 # Every word that a story can mention.
 REFERENTS = {referent.word: referent for group in (*NOUNS, RESTS, *NAMES) for referent in group}
-
-
-def word_classes() -> dict[str, str]:
-    """Return {word: "pronoun" or "content"} for all words but function words."""
-    # The two postures count as content since the first runs, whose losses per class stay comparable.
-    content = {*REFERENTS, *FEELINGS, *QUALITIES, "slept", "napped"}
-    content.update(verb for referent in REFERENTS.values() for verb in referent.verbs)
-    pronouns = {*PRONOUN_OF_FORM, *PRONOUN_OF_FORM.values()}
-    return dict.fromkeys(content, "content") | dict.fromkeys(pronouns, "pronoun")

@@ -13,7 +13,6 @@ STORIES = StorySplit(
     tokens=np.arange(STARTS[-1] + 1).astype(np.uint16),  # the token at position i is i
     n_bytes=1,
     starts=STARTS,
-    classes=(np.arange(STARTS[-1] + 1) % 5).astype(np.uint8),
     floor=np.arange(STARTS[-1] + 1).astype(np.float32) / 8,
 )
 STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
@@ -64,7 +63,7 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
     assert n_stories > 9 * (100 // 23)  # more than one story per row
 
 
-def test_a_validation_row_is_one_story_and_padding_with_the_classes_and_floor_of_its_targets() -> None:
+def test_a_validation_row_is_one_story_and_padding_with_the_floor_of_its_targets() -> None:
     for batch in validation_batches(STORIES, tokens_per_batch=64, context_length=19, n_tokens=None):
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
             index = int(np.searchsorted(STARTS, int(tokens[0])))
@@ -73,8 +72,7 @@ def test_a_validation_row_is_one_story_and_padding_with_the_classes_and_floor_of
             assert targets[:length].tolist() == list(range(start + 1, start + length + 1))
             assert (targets[length:] == IGNORE).all()
         is_target = batch.targets != IGNORE
-        assert batch.classes is not None and batch.floor is not None
-        assert torch.equal(batch.classes[is_target], batch.targets[is_target] % 5)
+        assert batch.floor is not None
         assert torch.equal(batch.floor[is_target], batch.targets[is_target] / 8)
 
 

@@ -131,10 +131,7 @@ class LabModel(OpenedModel):
         return effects
 
     def show(self, text: str) -> Html:
-        """Return the report's view of one sentence, every head's attention between its words, as a page for a notebook.
-
-        Raises UserError for a text that the model cannot read.
-        """
+        """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""
         self._encode_all([text])
         content = page_content(self, None, Metrics([], [], []), None, [text], live=False)
         yours = [sentence for sentence in content.sentences if sentence.text == text][:1]

@@ -186,10 +186,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 
 
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
-    """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
-
-    Without verbose the ten heads that matter most are printed. UserError if the text is too long.
-    """
+    """Print the attention of the heads that matter most in the user's sentence, and add the sentence to the page."""
     check_live(opened, settings.live)
     text = str(settings.text)
     tokenized = opened.tokenize(text)

@@ -247,10 +247,7 @@ def _external(
     stories: DataConfig | None,
     facts: Mapping[str, Any],
 ) -> LabModel:
-    """Return a model of another program as an opened one.
-
-    `reader`: the tokenizer and the start token; `facts`: what results say about it.
-    """
+    """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it."""
     items = _ENGLISH if stories is None else "stories"
     default = name.replace("/", "--") + ("" if stories is None else "-stories")
     module = getattr(model, "model", getattr(model, "module", None))

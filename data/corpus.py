@@ -212,10 +212,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
 def _encode_stories(
     texts: list[str], split: str, config: StoriesConfig, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of all stories with END before each and after the last, and the start of each and the end.
-
-    UserError if a word has no token.
-    """
+    """Return the tokens, with END around each story, and the places of END; UserError if a word has no token."""
     # A dictionary gives the same ids as the word tokenizer in a third of the time.
     ids_of_words = tokenizer.get_vocab()
     end = end_id(tokenizer)

@@ -34,10 +34,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class StorySplit(Split):
-    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END.
-
-    The training stories have no floor.
-    """
+    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END."""
 
     starts: np.ndarray  # [n_stories + 1] int64
     floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
@@ -256,10 +253,7 @@ class BatchLoader:
         pad: bool = False,
         rows: slice = ALL_ROWS,
     ) -> None:
-        """With `pad`, short batches get ignored rows, so that all batches have the same shape (torch.compile).
-
-        `rows` are those of this process. If a batch has none of them, one ignored row takes their place.
-        """
+        """`rows` are those of this process; with `pad`, ignored rows give all batches one shape (torch.compile)."""
         self.batches = batches
         self._device = device
         self._rows = rows

@@ -102,10 +102,7 @@ class Pair:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the answers of the two texts can be compared, and weights exchanged between their antecedents.
-
-        Both need an answer at the same position, and each must mention what the other means.
-        """
+        """Whether both texts have an answer at the same position, and each mentions what the other means."""
         first, second = self.cells
         if not all(cell.meant and cell.answers and cell.foils and cell.payoff is not None for cell in self.cells):
             return False

@@ -244,10 +244,7 @@ def _ask_hub(config: HubConfig) -> str:
 
 
 def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
-    """Return the texts of `config`, whose revision is pinned; with `max_bytes` only their beginning is downloaded.
-
-    Raise UserError if a split cannot be read, ConnectionError if the hub does not answer.
-    """
+    """Return the texts of `config`, whose revision is pinned; UserError or ConnectionError if they cannot be read."""
     if not Path(config.name).is_dir():
         _ask_hub(config)
     train = _hub_split(config, config.split, config.max_bytes, cache_dir)

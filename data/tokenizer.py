@@ -97,10 +97,7 @@ def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
 
 
 def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a folder of `save_pretrained` and its BOS, or else its EOS.
-
-    Raise UserError, which begins with the `setting`, if it cannot be used.
-    """
+    """Return the tokenizer of a folder of `save_pretrained` and its start token; UserError begins with `setting`."""
     from transformers import AutoTokenizer
 
     # Without any of the files transformers would return an empty tokenizer.
@@ -114,10 +111,7 @@ def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
 
 
 def fast_tokenizer(pretrained: Any, setting: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a loaded one, of transformers or `tokenizers`, and the token that begins a text.
-
-    Raise UserError, which begins with the `setting`, if it cannot be used.
-    """
+    """Return a loaded tokenizer and the token that begins a text; UserError begins with `setting`."""
     if isinstance(pretrained, Tokenizer):
         plain = _plain(Tokenizer.from_str(pretrained.to_str()))
         return plain, end_id(plain)

@@ -89,10 +89,7 @@ def open_transformers(
 
 
 def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:
-    """Return the path of a model and None, or for a name on the hub its downloaded snapshot and commit.
-
-    Without `has_weights` only settings and tokenizer are downloaded.
-    """
+    """Return the folder of a model and None, or for a name on the hub its snapshot and commit; or UserError."""
     path = Path(source)
     if source and path.is_dir():
         return path, None

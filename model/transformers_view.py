@@ -166,10 +166,7 @@ class TransformersView(ObservableModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
     def __init__(self, model: Any) -> None:
-        """Switch `model` to our attention; UserError if its logits do not stay the same.
-
-        `model` is a `PreTrainedModel` with a language-modelling head, in float32, with "eager" attention as reference.
-        """
+        """Switch a float32 `PreTrainedModel` with logits to our attention; UserError if they then differ."""
         from transformers import AttentionInterface
         from transformers.masking_utils import AttentionMaskInterface
 

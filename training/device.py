@@ -40,10 +40,7 @@ class ComputeDevice:
 
 
 def choose_device(device: Device, precision: Precision, threads: int | None = None) -> ComputeDevice:
-    """Return the device and dtype; "auto" means CUDA if there is a device, and bfloat16 where there are instructions.
-
-    Raises UserError if this machine has no such device; `threads` is for the CPU, None for torch's default.
-    """
+    """Return the device and dtype that these settings mean on this machine; UserError if it has no such device."""
     if threads:
         torch.set_num_threads(threads)
     if device is Device.cuda and not torch.cuda.is_available():

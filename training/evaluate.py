@@ -38,10 +38,7 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is no
 def _row_losses(
     model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sums over the tokens of each row, [R] float64: losses, tokens, lower bounds.
-
-    R rows, each a story or a window of text. Text has no lower bounds: no rows.
-    """
+    """Return sums over the tokens of each of R rows, [R] float64: losses, tokens, and lower bounds (text: none)."""
     device = next(model.parameters()).device
     # Lists, not tensors: small tensors kept between the large ones of each pass fragment the heap.
     losses: list[float] = []
@@ -99,10 +96,7 @@ def validation_loss(
     autocast: AbstractContextManager | None = None,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> LossSummary:
-    """Return the loss on about the first `n_tokens` of a split, or on all; `model` in eval mode.
-
-    `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32). The ranks share the batches.
-    """
+    """Return the loss on about the first `n_tokens` of a split (None: all); the ranks share the batches."""
     context_length = model.config.context_length
     batches = validation_batches(
         split, tokens_per_batch=tokens_per_batch, context_length=context_length, n_tokens=n_tokens

@@ -92,10 +92,7 @@ class FolderLock(FileLock):
 
 
 def lock(folder: Path) -> FolderLock:
-    """Lock `folder` for writing by this process until the returned lock is closed or the process ends.
-
-    Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
-    """
+    """Lock `folder` for this process until the lock is closed; BlockingIOError if another process has it."""
     path = folder / LOCK
     folder_lock = FolderLock(path)  # follows no link
     try:

@@ -271,10 +271,7 @@ def _validation_losses(trainer: Trainer, validation: Split) -> tuple[float, Loss
 def _record_and_save(
     trainer: Trainer, context: RunContext, loss: float, measured: LossSummary, summary: list[str]
 ) -> None:
-    """Record and print the validation loss, with the probe's summary, and save a checkpoint; `loss` chooses the best.
-
-    Raises FloatingPointError at the end of a run that has diverged.
-    """
+    """Record, print and save after an evaluation; FloatingPointError at the end of a run that has diverged."""
     run, step, corpus = trainer.settings.run, trainer.step, context.inputs.corpus
     is_last = step == run.max_steps
     is_whole = is_last and len(corpus.validation.tokens) <= run.validation_tokens * LAST_VALIDATION

@@ -41,10 +41,7 @@ PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "num
 
 
 def create_run(out: str | None) -> tuple[Path, FolderLock]:
-    """Create the directory of a new run, `out` or else one in runs/ named by the time, and return its path and lock.
-
-    Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.
-    """
+    """Create `out`, or a directory in runs/ named by the time; return it and its lock. OSError if it is in use."""
     path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
     path.mkdir(parents=True, exist_ok=True)
     run_lock = lock(path)
@@ -134,10 +131,7 @@ def write_run_files(
 def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
-    """Append a line to resumes.jsonl, and warn of each change of the settings and the environment.
-
-    `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
-    """
+    """Append to resumes.jsonl what has changed since `old_config`, of the checkpoint, and warn of each change."""
     # Changed settings, versions and machine; a package is an entry of its own.
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"

@@ -108,10 +108,7 @@ def make_trainer(
     device: ComputeDevice,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> Trainer:
-    """Return the trainer of `model`, which is on `device`, on `split`, at step 0; it needs no run directory.
-
-    Raises UserError if a rank would get no row of a batch.
-    """
+    """Return the trainer of `model`, on `device`, at step 0; UserError if a rank would get no row of a batch."""
     run = settings.run
     context_length = settings.model.context_length
     n_ranks = distributed.world_size
@@ -153,10 +150,7 @@ class StepStats(NamedTuple):
 
 
 def train_step(trainer: Trainer) -> StepStats:
-    """Take one optimizer step without waiting for the device.
-
-    If the gradient is not finite, the optimizers skip the update, on the device.
-    """
+    """Take one optimizer step without waiting for the device; a gradient that is not finite changes no weight."""
     start = time.perf_counter()
     stats = _compute_gradient(trainer)
 

@@ -91,9 +91,6 @@ def base_frame(text: str) -> str:
 
 
 def held_out(text: str) -> str:
-    """Return "dev" or "test" for a frame held out from training (10 % each, by hash), and "" for the others.
-
-    A derived frame is held out together with its base frame.
-    """
+    """Return "dev" or "test" for a held-out frame and those derived from it (10 % each, by hash), else ""."""
     share = unit_hash("frame", base_frame(text))
     return "dev" if share < 0.1 else "test" if share < 0.2 else ""

@@ -73,10 +73,7 @@ def _is_held_out_pair(pair: MentionPair) -> bool:
 
 
 def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
-    """Return the (split, hold-out) of a frame with a pair, or None if it is never used.
-
-    The hash of the words alone decides, so no story can be in two splits.
-    """
+    """Return the (split, hold-out) of a frame with a pair, which the words alone decide; None if it is never used."""
     word_split = pair[0].held_out
     frame_split = frames.held_out(frame[0])
 

@@ -44,10 +44,7 @@ def unit_hash(*strings: str) -> float:
 
 
 def _hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
-    """Return {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
-
-    The words of the README's example sentences are never held out.
-    """
+    """Return {word: "dev" or "test"} for the words with the lowest hashes, without those of the README."""
     ranked = sorted(set(words) - {"cat", "bus", "mat"}, key=lambda word: unit_hash("held out", word))
     return dict.fromkeys(ranked[:n_dev], "dev") | dict.fromkeys(ranked[n_dev : n_dev + n_test], "test")
 

@@ -286,12 +286,18 @@ class TransformerView(ObservableModel):
 def _edited_block(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]) -> Tensor:
     """Return the residual stream [B, T, D] after `block`, by the formula, with the edits of this `layer`."""
     query, key, value = block.attention.project(block.norm_1(x))
-    weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
-    apply_edits(weights, layer, [edits], "weights")
-    head_output = weights @ value.float()  # [B, H, T, K]
-    apply_edits(head_output, layer, [edits], "output")
+    _, head_output = edited_heads(block.attention.scores(query, key), value, layer, edits)
     x = x + block.attention.merge_heads(head_output.to(x.dtype))
     return x + block.mlp(block.norm_2(x))
+
+
+def edited_heads(scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit]) -> tuple[Tensor, Tensor]:
+    """Return weights [B, H, T, T] and outputs [B, H, T, K] of the heads of a `layer` by the formula, with its edits."""
+    weights = scores.softmax(-1)
+    apply_edits(weights, layer, [edits], "weights")
+    head_output = weights @ values.float()
+    apply_edits(head_output, layer, [edits], "output")
+    return weights, head_output
 
 
 class TransformerSitePass(SitePass):

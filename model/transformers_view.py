@@ -30,6 +30,7 @@ from model.observe import (
     at_positions,
     check_edits,
     check_tokens,
+    edited_heads,
     of_words,
 )
 
@@ -94,10 +95,7 @@ def _observed_attention(
     scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
     assert attention_mask is not None  # see `_full_mask`
     scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
-    weights = scores.softmax(-1)
-    apply_edits(weights, layer, [current.edits], "weights")
-    head_output = weights @ values.float()  # [B, H, T, K]
-    apply_edits(head_output, layer, [current.edits], "output")
+    weights, head_output = edited_heads(scores, values, layer, current.edits)
 
     # What the current pass keeps of this layer.
     current.modules[layer] = module

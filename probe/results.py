@@ -244,7 +244,7 @@ class ProbeResults:
     model: TestedModel
     before: TestedModel | None = may_be_absent()
     settings: ProbeConfig
-    data: dict[str, Any]  # fingerprint, and of the stories generator_version, links and leaked
+    data: dict[str, Any]  # fingerprint, and of the stories generator_version
     warnings: list[str]
     missing: list[str] = field(default_factory=list)  # why a question was not asked
     findings: list[Finding] = field(default_factory=list)

@@ -55,9 +55,7 @@ class RunLog:
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
-        self._weights: JsonLines | None = None  # opened at the first line; a large model has none
-        self._run = run
-        self._resumed_step = resumed_step
+        self._weights = JsonLines(run / HISTORY_FILE, resumed_step)  # of a large model it stays empty
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -89,14 +87,11 @@ class RunLog:
 
     def weights(self, step: int, packed: str) -> None:
         """Record a line of weights.jsonl; `packed` is of `pack_parameters`."""
-        if self._weights is None:
-            self._weights = JsonLines(self._run / HISTORY_FILE, self._resumed_step)
         self._weights.write(step, {"weights": packed})
 
     def close(self) -> None:
         for record in (self._metrics, self._weights, self.board):
-            if record is not None:
-                record.close()
+            record.close()
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:

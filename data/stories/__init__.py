@@ -14,7 +14,6 @@ Which frames, pairs and words training never uses is decided by a hash (language
 
 import gc
 import json
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -159,20 +158,3 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
                 frame = frames[i * len(frames) // n_blocks]
                 stories += sample_block(rng, language, plot, frame, minimal_pairs=True)
     return stories
-
-
-def leakage(train_texts: Iterable[str], probe_texts: Iterable[LinkedText]) -> dict[str, int]:
-    """Return the number of links, and of those whose text up to the query is the beginning of a training story.
-
-    Frames and pairs are separated by hash, so only the beginning of a story without a pronoun can coincide.
-    """
-    sorted_texts = [*sorted(set(train_texts)), ""]
-    counts = {"links": 0, "leaked": 0}
-    for probe_text in probe_texts:
-        for link in probe_text.links:
-            # Spaces and marks sort before letters, so the first text with the prefix is enough.
-            prefix = probe_text.text[: link.query[1]]
-            text = sorted_texts[bisect_left(sorted_texts, prefix, hi=len(sorted_texts) - 1)]
-            counts["links"] += 1
-            counts["leaked"] += text.startswith(prefix) and not text[len(prefix) : len(prefix) + 1].isalnum()
-    return counts

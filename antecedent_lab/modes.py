@@ -100,9 +100,6 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
     return opened
 
 
-# The heads of one model
-
-
 def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Log = print) -> None:
     """Test the heads of a model, print the results and write the folder; print the page's address."""
     check_live(opened, settings.live)
@@ -155,9 +152,6 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
         log(line)
 
 
-# Two models
-
-
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
     own_file = settings.own_file
@@ -180,9 +174,6 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
             print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
         if folder is not None:
             print(f"\nwrote {folder}/comparison.json and .md")
-
-
-# One sentence
 
 
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:

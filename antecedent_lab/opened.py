@@ -35,9 +35,6 @@ _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English 
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
 
 
-# Runs
-
-
 def open_run(run: Path, device: torch.device) -> LabRun:
     """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
     # Settings, tokenizer and weights, which must belong together.
@@ -100,14 +97,11 @@ def load_run_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
 def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Return the tokenizer of a run; UserError if it is missing or not the one the run was trained with."""
     path = run / "tokenizer.json"
-    expected = config.get("tokenizer_sha256")
-    problem = ""
-    if not path.is_file():
-        problem = "missing"
-    elif expected is not None and sha256(path.read_bytes()).hexdigest() != expected:
-        problem = "damaged, another sha256 than recorded"
-    if problem:
-        raise UserError(f"{path}: {problem}; copy it from where the run was made")
+    content = path.read_bytes() if path.is_file() else b""
+    if config.get("tokenizer_sha256") not in (None, sha256(content).hexdigest()):
+        raise UserError(
+            f"{path}: missing or damaged, another sha256 than recorded; copy it from where the run was made"
+        )
     return load_tokenizer(path)
 
 
@@ -171,9 +165,6 @@ def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
     return corpus
 
 
-# External models
-
-
 def open_external(
     name: str,
     out: str | None,
@@ -207,11 +198,7 @@ def open_external(
 
 
 def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> LabModel:
-    """Return a model that is loaded already, where it is: of transformers, or with the passes of `ObservableModel`.
-
-    A model of transformers is switched to our attention, to evaluation and to no gradients. UserError if it cannot be
-    observed, or its passes contradict each other.
-    """
+    """Open a loaded model of transformers, or one with the passes of `ObservableModel`; UserError if they fail."""
     kind = type(model).__name__
     is_source = isinstance(tokenizer, str | Path)
     if tokenizer is None:

@@ -11,10 +11,7 @@ _BAR = "{desc} {percentage:.0f}%, about {remaining} left"
 
 @contextmanager
 def stages(name: str, log: Callable[[str], None] | None = None) -> Iterator[Callable[[str, float], None]]:
-    """Yield a function that shows a stage of the work `name` and its finished share, 0 to 1; a share of 0 restarts.
-
-    On a terminal a line is overwritten and cleared in the end; otherwise `log`, if given, gets one for each new stage.
-    """
+    """Yield a function that shows a stage of the work `name` and its finished share, 0 to 1; a share of 0 restarts."""
     last = ""
     with tqdm(desc=name, total=1.0, leave=False, disable=None, miniters=0, bar_format=_BAR) as bar:
 

@@ -238,11 +238,7 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
 def link_pairs(
     texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int, names_of: Callable[[LinkedText, Link], list[str]]
 ) -> Items:
-    """Return the pairs of texts (whole blocks in order) with the token `bos_id` before each.
-
-    `names_of` gives the questions of a link. A word may be several tokens. Raise UserError if a word of a
-    link has no tokens for itself.
-    """
+    """Return the pairs of whole blocks, for each question of a link; UserError if a word has no tokens for itself."""
     choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]

@@ -59,9 +59,6 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
     return forms if word == lower else None
 
 
-# Documents
-
-
 class ParsedText:
     """The words and sentences of a text, and its mentions of the two classes of a question."""
 
@@ -103,9 +100,6 @@ class ParsedText:
 
     def spans(self, mentions: Iterable[Mention], begin: int) -> tuple[Span, ...]:
         return tuple(self.span(mention.first, mention.last, begin) for mention in mentions)
-
-
-# Mentions and sentences
 
 
 def _find_mentions(words: Sequence[str]) -> list[Mention]:

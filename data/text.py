@@ -208,10 +208,7 @@ def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piec
 
 
 def pin_revision(config: HubConfig) -> HubConfig:
-    """Return `config` with the commit in place of a branch, a tag or None; a commit needs no network.
-
-    For a dataset in a local folder the revision is a hash of the names, sizes and times of its files.
-    """
+    """Return `config` with a commit, or a hash of the files of a local folder, as its revision."""
     folder = Path(config.name)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())

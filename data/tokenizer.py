@@ -79,11 +79,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
-    """Return an existing tokenizer.json, with `END` added if it is missing, and notes for the user.
-
-    Special tokens around a text, truncation, padding and BPE dropout are turned off. Raise UserError
-    if it cannot be read or its ids are not 0 to vocab_size - 1.
-    """
+    """Return a tokenizer.json, with `END` added if it is missing, and notes; UserError if it cannot be used."""
     setting = f"data.tokenizer_path={path}: "
     tokenizer = _read(path, setting)
     # A tokenizer of another project: END is added, and its ids must be 0 to vocab_size - 1.

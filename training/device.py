@@ -24,9 +24,6 @@ from training.settings import Device, Precision
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
 
 
-# Device
-
-
 @dataclass(frozen=True, slots=True)
 class ComputeDevice:
     """A device with the dtype of its matrix products; weights and losses are always float32."""
@@ -73,9 +70,6 @@ def keep_freed_memory() -> None:
         return
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD of malloc.h
     mallopt(-4, 0)  # M_MMAP_MAX
-
-
-# Processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +120,6 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     yield Distributed(dist.get_rank(), world_size)
     dist.barrier()
     dist.destroy_process_group()
-
-
-# Signals
 
 
 class StopRequest:

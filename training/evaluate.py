@@ -115,11 +115,7 @@ def validation_loss(
 
 @torch.no_grad()
 def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> Tensor:
-    """Return `tokens` [T], at least one, followed by up to `n_tokens` that the model samples.
-
-    The model, in eval mode, reads the last context_length tokens. PyTorch's global random state is not used. Stops at
-    logits that are not finite.
-    """
+    """Return `tokens` [T] and up to `n_tokens` that the model, in eval mode, samples; stops at logits not finite."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):
         context = tokens[None, -model.config.context_length :]  # [1, T]

@@ -141,9 +141,6 @@ class Console:
         self._bar.close()
 
 
-# Lines on the terminal
-
-
 def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
     """Return the lines about device, data, model and run directory that a run begins with."""
     settings = trainer.settings

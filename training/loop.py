@@ -117,10 +117,7 @@ def _open_run(trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, label
 
 
 def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
-    """Train from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
-
-    Returns the exit status: 0, or 128 + the number of the signal that stopped the run.
-    """
+    """Train to max_steps, from the newest checkpoint with resume=true; return 0, or 128 + the number of a signal."""
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
         # The model and its trainer, at step 0 or at the checkpoint.

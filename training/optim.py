@@ -139,10 +139,7 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype = torch.float32
 ) -> list[WeightOptimizer]:
-    """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay.
-
-    On a CPU Muon computes in `matrix_type`, which halves its time where the processor multiplies bfloat16.
-    """
+    """Return AdamW and, if it is chosen for the matrices of the blocks, Muon, on a CPU in `matrix_type`."""
     # Sort the weights by kind.
     matrices: list[Tensor] = []
     embeddings: list[Tensor] = []

@@ -37,9 +37,6 @@ RESUMES = "resumes.jsonl"
 PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
-# Creating and locking
-
-
 def create_run(out: str | None) -> tuple[Path, FolderLock]:
     """Create `out`, or a directory in runs/ named by the time; return it and its lock. OSError if it is in use."""
     path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
@@ -61,9 +58,6 @@ def check_out_is_free(out: str | None) -> None:
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not _is_writable(parent):
         raise PermissionError(f"out={path}: {parent} cannot be written")
-
-
-# Finding
 
 
 def find_run(run: str | None, setting: str = "run") -> Path:
@@ -102,9 +96,6 @@ def first_unwritable(run: Path) -> Path | None:
 
 def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-
-
-# Files
 
 
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:

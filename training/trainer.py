@@ -18,8 +18,6 @@ from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
 
-# The trainer
-
 
 @dataclass
 class Trainer:
@@ -135,9 +133,6 @@ def make_trainer(
     return Trainer(
         settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row
     )
-
-
-# The training step
 
 
 class StepStats(NamedTuple):

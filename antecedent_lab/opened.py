@@ -179,10 +179,10 @@ def open_external(
     UserError or OSError with one line if the model cannot be loaded or observed; `setting` is the one that names it.
     """
     external = open_transformers(name, device, tokenizer, setting)
-    facts = asdict(external.facts)
+    facts = external.facts
 
     # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = external.facts.commit is not None
+    is_of_hub = facts["commit"] is not None
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
     opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)
@@ -219,10 +219,10 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
         raise UserError(f"model={kind}: {error}") from None
 
     # What results say about it
-    facts = {
-        "source": "python", "model_type": kind, "n_layer": model.n_layer, "n_head": model.n_head, "d_model": width,
-        "context_length": model.context_length, "vocab_size": model.vocab_size,
-    }  # fmt: skip
+    facts = dict(
+        source="python", model_type=kind, n_layer=model.n_layer, n_head=model.n_head, d_model=width,
+        context_length=model.context_length, vocab_size=model.vocab_size,
+    )  # fmt: skip
     return _external(model, read, kind, out, stories, facts)
 
 

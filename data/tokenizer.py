@@ -177,11 +177,3 @@ def end_id(tokenizer: Tokenizer) -> int:
     if token is None:
         raise UserError(f"the tokenizer has no {END} token")
     return token
-
-
-def encode_with_bos(
-    tokenizer: Tokenizer, text: str, bos_id: int | None = None
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the ids of a text after `bos_id` (None: `END`), and the characters [start, end) of each but BOS."""
-    encoding = encode_text(tokenizer, text)
-    return [end_id(tokenizer) if bos_id is None else bos_id, *encoding.ids], encoding.offsets

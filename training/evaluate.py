@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data.corpus import Corpus
 from data.loader import IGNORE, Batch, Split, validation_batches
-from data.tokenizer import encode_with_bos
+from data.tokenizer import encode_text, end_id
 from model.transformer import Transformer
 from training.device import SINGLE_PROCESS, Distributed
 from training.settings import TrainSettings
@@ -129,7 +129,7 @@ def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> T
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
     """Return `prompt` with the continuation that `model` (in eval mode) samples."""
-    start, _ = encode_with_bos(tokenizer, prompt)
+    start = [end_id(tokenizer), *encode_text(tokenizer, prompt).ids]
     tokens = torch.tensor(start, device=next(model.parameters()).device)
     sampled = sample(model, tokens, n_tokens, seed=seed)
     return tokenizer.decode(sampled[1:].tolist(), skip_special_tokens=False)

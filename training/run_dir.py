@@ -70,9 +70,7 @@ def find_run(run: str | None, setting: str = "run") -> Path:
         return Path(run)
 
     # Runs, and the runs of sweeps with and without out=.
-    manifests = list[Path]()
-    for depth in ("*", "*/*", "*/*/*"):
-        manifests += RUNS.glob(f"{depth}/checkpoints/manifest.json")
+    manifests = list(RUNS.rglob("checkpoints/manifest.json"))
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent

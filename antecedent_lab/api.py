@@ -77,7 +77,7 @@ class ProbeResult:
         lines = summary_lines(self.results, verbose)
         if verbose:
             lines = lines + detail_lines(self.results)
-        return [*lines, *(f"note: {warning}" for warning in self.results.warnings)]
+        return [*lines, *map("note: {}".format, self.results.warnings)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -8,6 +8,7 @@ Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B row
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from operator import index
 
 import numpy as np
@@ -160,7 +161,7 @@ class LabModel(OpenedModel):
         streams = self.model.residual_stream(batch.tokens)
         whole = [edit.at(site) for edit in removals]
         if at == "everywhere":
-            whole = [remove_head(*head) for head in heads]
+            whole = list(starmap(remove_head, heads))
         margins = []
         for edits in [[], *([edit] for edit in whole)]:
             both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
@@ -174,7 +175,7 @@ class LabModel(OpenedModel):
             chosen = [Head(*map(index, head)) for head in heads]  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise UserError('heads: must be "all" or a list of (layer, head), for example [(0, 1)]') from None
-        check_edits(self.model, [remove_head(*head) for head in chosen])
+        check_edits(self.model, list(starmap(remove_head, chosen)))
         return chosen
 
     def _encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:

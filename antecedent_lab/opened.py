@@ -182,7 +182,7 @@ def open_external(
     facts = external.facts
 
     # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = facts["commit"] is not None
+    is_of_hub = not Path(name).is_dir()
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
     opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)

@@ -328,7 +328,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for _, text in documents:
         originals = ENGLISH_WORD.findall(text)
-        words = [word.lower() for word in originals]
+        words = list(map(str.lower, originals))
         for i in range(len(words) - 1):
             forms = pronoun_forms(originals[i], words[i + 1], question)
             if forms is not None:
@@ -336,7 +336,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
                     counts[tuple(words[max(0, i - n) : i])][forms.index(originals[i])] += 1
 
     def rule(text: str) -> float:
-        words = [word.lower() for word in ENGLISH_WORD.findall(text)]
+        words = list(map(str.lower, ENGLISH_WORD.findall(text)))
         for n in range(n_words, -1, -1):
             first, second = counts.get(tuple(words[len(words) - n :]), (0, 0))
             if first != second:

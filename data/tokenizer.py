@@ -7,6 +7,7 @@ same characters inside a text are plain text.
 import json
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
 
 def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Return a tokenizer of all characters of `texts`; other characters become `UNKNOWN`."""
-    characters: set[str] = set()
-    for text in texts:
-        characters.update(text)
+    characters = set(chain.from_iterable(texts))
     vocabulary = {token: i for i, token in enumerate([END, UNKNOWN, *sorted(characters)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
@@ -156,10 +155,10 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     except Exception as error:  # a tokenizer without a token for unknown text
         raise UserError(f"the tokenizer cannot encode the text: {error}") from None
     # END must mark the start of a document and nothing else.
-    end = end_id(tokenizer)
-    if any(end in encoding.ids for encoding in encodings):
+    ids = [encoding.ids for encoding in encodings]
+    if end_id(tokenizer) in chain.from_iterable(ids):
         raise UserError(f"the tokenizer encodes the plain text {END} as its end token; use another tokenizer")
-    return [encoding.ids for encoding in encodings]
+    return ids
 
 
 @lru_cache(maxsize=4)  # a vocabulary of 50,000 takes 0.2 s, and each passage asks

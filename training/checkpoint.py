@@ -126,7 +126,7 @@ def drop_checkpoints_after(folder: Path, step: int) -> None:
 
 
 def read_manifest(folder: Path) -> list[Checkpoint]:
-    """Return the checkpoints, oldest first; UserError if the manifest is damaged, or missing beside checkpoints."""
+    """Return the checkpoints, oldest first; UserError if the manifest is damaged, or checkpoints have none."""
     path = folder / MANIFEST
     remedy = f"copy it from a backup, or delete {folder} to train again"
     if not path.exists():

@@ -55,7 +55,7 @@ class RunLog:
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
-        self._weights = JsonLines(run / HISTORY_FILE, resumed_step)  # of a large model it stays empty
+        self._weights = JsonLines(run / HISTORY_FILE, resumed_step)  # empty for a large model
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.

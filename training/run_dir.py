@@ -120,7 +120,7 @@ def write_run_files(
 def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
-    """Append to resumes.jsonl what has changed since `old_config`, of the checkpoint, and warn of each change."""
+    """Append the changes since `old_config`, which the checkpoint has, to resumes.jsonl, and warn of each."""
     # Changed settings, versions and machine; a package is an entry of its own.
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"

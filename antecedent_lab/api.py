@@ -77,10 +77,9 @@ class ProbeResult:
         lines = summary_lines(self.results, verbose)
         if verbose:
             lines = lines + detail_lines(self.results)
-        return [*lines, *(f"note: {warning}" for warning in self.results.warnings)]
+        return [*lines, *map("note: {}".format, self.results.warnings)]
 
     def __str__(self) -> str:
-        """Return the lines that eval.py prints as one text."""
         return "\n".join(self.lines())
 
     __repr__ = __str__  # what a console shows
@@ -283,7 +282,6 @@ def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:
 
 
 def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
-    """Raise UserError if the heads or the tokens of two models do not correspond."""
     for opened in (before, after):
         if not opened.is_causal:
             problem = "with model.mask=none a word sees the next one; it cannot be compared"

@@ -8,6 +8,7 @@ Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B row
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from operator import index
 
 import numpy as np
@@ -131,10 +132,7 @@ class LabModel(OpenedModel):
         return effects
 
     def show(self, text: str) -> Html:
-        """Return the report's view of one sentence, every head's attention between its words, as a page for a notebook.
-
-        Raises UserError for a text that the model cannot read.
-        """
+        """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""
         self._encode_all([text])
         content = page_content(self, None, Metrics([], [], []), None, [text], live=False)
         yours = [sentence for sentence in content.sentences if sentence.text == text][:1]
@@ -163,7 +161,7 @@ class LabModel(OpenedModel):
         streams = self.model.residual_stream(batch.tokens)
         whole = [edit.at(site) for edit in removals]
         if at == "everywhere":
-            whole = [remove_head(*head) for head in heads]
+            whole = list(starmap(remove_head, heads))
         margins = []
         for edits in [[], *([edit] for edit in whole)]:
             both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
@@ -171,14 +169,13 @@ class LabModel(OpenedModel):
         return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), len(batch.texts)))
 
     def _heads(self, heads: str | Sequence[tuple[int, int]]) -> list[Head]:
-        """Return heads as given to `effects`; UserError if one is not of the model."""
         if isinstance(heads, str) and heads == "all":
             return all_heads(self.model)
         try:
             chosen = [Head(*map(index, head)) for head in heads]  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise UserError('heads: must be "all" or a list of (layer, head), for example [(0, 1)]') from None
-        check_edits(self.model, [remove_head(*head) for head in chosen])
+        check_edits(self.model, list(starmap(remove_head, chosen)))
         return chosen
 
     def _encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -238,7 +235,6 @@ class LabModel(OpenedModel):
         return _Batch(list(chosen), *(tensor.to(self.model.device) for tensor in tensors))
 
     def _check_lengths(self, lengths: Sequence[int], what: str = "") -> None:
-        """Raise UserError if a text has more tokens than the model reads."""
         limit = self.model.context_length
         for number, length in enumerate(lengths):
             if length > limit:

@@ -12,7 +12,6 @@ from antecedent_lab.opened import open_run
 from antecedent_lab.saved import read_results
 from data.errors import UserError, export_extra, printable
 from model.export import check_is_llama, export_transformers
-from model.transformer import Transformer, n_parameters
 from report.tables import claims_markdown
 from training.command_line import one_line_errors
 from training.run_dir import find_run
@@ -48,9 +47,15 @@ def command() -> None:
             raise FileExistsError(f"out={out}: already exists; choose another name")
         opened = open_run(run, torch.device("cpu"))
         check_is_llama(opened.transformer.config)
-        training = f"data={opened.settings.data.source}, step {opened.step}"
         results, _ = read_results(opened)
-        card = model_card(opened.transformer, training, claims_markdown(results) if results else "")
+        claims = claims_markdown(results) if results else ""
+        template = Path(__file__).with_name("model_card.txt").read_text(encoding="utf-8")
+        card = template.format(
+            n_weights=opened.n_parameters,
+            model=opened.transformer,
+            training=f"data={opened.settings.data.source}, step {opened.step}",
+            claims=claims.strip() or "Not probed: nothing is claimed about any head.",
+        )
 
         # A reader never sees half an export.
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -60,24 +65,3 @@ def command() -> None:
             (path / "README.md").write_text(card, encoding="utf-8")
             path.rename(out)
         print(printable(f"wrote {out}"))
-
-
-def model_card(model: Transformer, training: str, claims: str) -> str:
-    """Return README.md of an exported model; `training` names data and steps, `claims` is Markdown from the probe."""
-    config = model.config
-    return f"""---
-library_name: transformers
-pipeline_tag: text-generation
-tags: [antecedent]
----
-
-# A Llama of {n_parameters(model):,} parameters, trained by Antecedent
-
-{config.n_layer} layers of {config.n_head} heads, width {config.d_model}, context {config.context_length}, vocabulary
-{model.vocab_size:,}. Training: {training}. The model was trained with a beginning-of-text token before every text; the
-tokenizer does not add it.
-
-## Which heads resolve pronouns
-
-{claims.strip() or "Not probed: nothing is claimed about any head."}
-"""

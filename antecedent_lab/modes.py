@@ -100,9 +100,6 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
     return opened
 
 
-# The heads of one model
-
-
 def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Log = print) -> None:
     """Test the heads of a model, print the results and write the folder; print the page's address."""
     check_live(opened, settings.live)
@@ -151,11 +148,8 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
     log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
-    for line in gap_lines(losses.gap, losses.gap_error, losses.gap_by_class, is_causal=opened.is_causal):
+    for line in gap_lines(losses.gap, losses.gap_error, is_causal=opened.is_causal):
         log(line)
-
-
-# Two models
 
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
@@ -182,14 +176,8 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
             print(f"\nwrote {folder}/comparison.json and .md")
 
 
-# One sentence
-
-
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
-    """Print the attention of every head at the pronouns of the user's sentence, and add the sentence to the page.
-
-    Without verbose the ten heads that matter most are printed. UserError if the text is too long.
-    """
+    """Print the attention of the heads that matter most in the user's sentence, and add the sentence to the page."""
     check_live(opened, settings.live)
     text = str(settings.text)
     tokenized = opened.tokenize(text)

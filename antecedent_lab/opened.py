@@ -26,18 +26,13 @@ from probe.opened_model import OpenedModel
 from training.checkpoint import load_checkpoint
 from training.files import read_json
 from training.run_dir import RESUMES, RUNS
-from training.settings import TrainSettings, flatten, saved_settings
+from training.settings import TrainSettings, changed_settings, flatten, saved_settings
 
 OWNER = "model.json"  # in the results folder of an external model: the name of that model
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
-_CHECKPOINT_FIELDS = ("vocab_size", "data_fingerprint", "tokenizer_sha256")  # in config.json
-_MOVABLE = {"model.dropout", "data.path", "data.validation_path", "data.tokenizer_path"}
-
-
-# Runs
 
 
 def open_run(run: Path, device: torch.device) -> LabRun:
@@ -45,7 +40,7 @@ def open_run(run: Path, device: torch.device) -> LabRun:
     # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
     tokenizer = _load_run_tokenizer(run, config)
-    weights, step = _load_weights(run, config)
+    weights, step = _load_weights(run, settings)
 
     transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(transformer, weights)
@@ -102,19 +97,16 @@ def load_run_settings(run: Path) -> tuple[TrainSettings, dict[str, Any]]:
 def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Return the tokenizer of a run; UserError if it is missing or not the one the run was trained with."""
     path = run / "tokenizer.json"
-    expected = config.get("tokenizer_sha256")
-    problem = ""
-    if not path.is_file():
-        problem = "missing"
-    elif expected is not None and sha256(path.read_bytes()).hexdigest() != expected:
-        problem = "damaged, another sha256 than recorded"
-    if problem:
-        raise UserError(f"{path}: {problem}; copy it from where the run was made")
+    content = path.read_bytes() if path.is_file() else b""
+    if config.get("tokenizer_sha256") not in (None, sha256(content).hexdigest()):
+        raise UserError(
+            f"{path}: missing or damaged, another sha256 than recorded; copy it from where the run was made"
+        )
     return load_tokenizer(path)
 
 
-def _load_weights(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tensor], int]:
-    """Return the weights and the step of the best checkpoint; UserError if it is not of this config.json."""
+def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor], int]:
+    """Return the weights and the step of the best checkpoint; UserError if it is not of these `settings`."""
     folder = run / "checkpoints"
     state = load_checkpoint(folder, best=True)
     weights = state.get("model")
@@ -124,28 +116,15 @@ def _load_weights(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Tenso
 
     # Another config.json would build another model.
     with damaged_file_error(folder, "train again"):
-        saved = _identity(state["config"])
-    for name, value in _identity(config).items():
-        if value != saved.get(name):
-            problem = f"{name}={value}, but the checkpoint was trained with {saved.get(name)}"
+        saved = flatten(saved_settings(state["config"]))
+    for name, (earlier, value) in changed_settings(saved, flatten(settings)).items():
+        if name.startswith(("model.", "data.")):
+            problem = f"{name}={value}, but the checkpoint was trained with {earlier}"
             raise UserError(f"{run / 'config.json'}: {problem}; restore the file")
     return weights, step
 
 
-def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config.json by name that a checkpoint cannot be used without."""
-    # Without what may differ, such as paths: a run may be copied to another machine.
-    fixed = {}
-    for name, value in flatten(saved_settings(config)).items():
-        if name.startswith(("model.", "data.")) and name not in _MOVABLE:
-            fixed[name] = value
-    for name in _CHECKPOINT_FIELDS:
-        fixed[name] = config.get(name)
-    return fixed
-
-
 def _load_versions(run: Path) -> dict[str, Any]:
-    """Return the versions of environment.json that the page shows."""
     path = run / "environment.json"
     with damaged_file_error(path, "delete it"):
         environment = json.loads(path.read_text()) if path.exists() else {}
@@ -186,9 +165,6 @@ def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
     return corpus
 
 
-# External models
-
-
 def open_external(
     name: str,
     out: str | None,
@@ -203,10 +179,10 @@ def open_external(
     UserError or OSError with one line if the model cannot be loaded or observed; `setting` is the one that names it.
     """
     external = open_transformers(name, device, tokenizer, setting)
-    facts = asdict(external.facts)
+    facts = external.facts
 
     # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = external.facts.commit is not None
+    is_of_hub = not Path(name).is_dir()
     short = name if is_of_hub else _folder_name(external.path)
     owner = name if is_of_hub else str(external.path.resolve())
     opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)
@@ -222,11 +198,7 @@ def open_external(
 
 
 def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> LabModel:
-    """Return a model that is loaded already, where it is: of transformers, or with the passes of `ObservableModel`.
-
-    A model of transformers is switched to our attention, to evaluation and to no gradients. UserError if it cannot be
-    observed, or its passes contradict each other.
-    """
+    """Open a loaded model of transformers, or one with the passes of `ObservableModel`; UserError if they fail."""
     kind = type(model).__name__
     is_source = isinstance(tokenizer, str | Path)
     if tokenizer is None:
@@ -247,10 +219,10 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
         raise UserError(f"model={kind}: {error}") from None
 
     # What results say about it
-    facts = {
-        "source": "python", "model_type": kind, "n_layer": model.n_layer, "n_head": model.n_head, "d_model": width,
-        "context_length": model.context_length, "vocab_size": model.vocab_size,
-    }  # fmt: skip
+    facts = dict(
+        source="python", model_type=kind, n_layer=model.n_layer, n_head=model.n_head, d_model=width,
+        context_length=model.context_length, vocab_size=model.vocab_size,
+    )  # fmt: skip
     return _external(model, read, kind, out, stories, facts)
 
 
@@ -262,10 +234,7 @@ def _external(
     stories: DataConfig | None,
     facts: Mapping[str, Any],
 ) -> LabModel:
-    """Return a model of another program as an opened one.
-
-    `reader`: the tokenizer and the start token; `facts`: what results say about it.
-    """
+    """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it."""
     items = _ENGLISH if stories is None else "stories"
     default = name.replace("/", "--") + ("" if stories is None else "-stories")
     module = getattr(model, "model", getattr(model, "module", None))

@@ -48,11 +48,7 @@ class Source:
 def source_of(
     opened: OpenedModel, config: ProbeConfig, cache_dir: str, path: str | None = None, own_file: str | None = None
 ) -> Source:
-    """Return the questions of `own_file`, else of the English text of `path`, else of the training data.
-
-    An external model gets the stories if it was opened with them, else the text that comes with the project. UserError
-    if the model cannot read the items.
-    """
+    """Return the questions of `own_file`, else of the text of `path`, else of the model; UserError if it reads none."""
     if own_file is not None:
         return _own_source(opened, load_question(Path(own_file)))
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
@@ -173,5 +169,4 @@ def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
 
 
 def _fingerprint_of(texts: Iterable[str]) -> str:
-    """Return a hash of texts."""
     return sha256("\n".join(texts).encode()).hexdigest()

@@ -1,13 +1,12 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
 A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
-each, the class and floor of each validation token, and the used splits with their gold links.
+each, the floor of each validation token, and the used splits with their gold links.
 """
 
 import hashlib
 import json
 import shutil
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -26,13 +25,10 @@ from data.errors import UserError, damaged_file_error
 from data.loader import Split, StorySplit
 from data.pairs import LinkedText
 from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
-from data.stories.lexicon import word_classes
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import words_of
 
-# Classes of tokens in the loss on stories; payoff: the word that depends on the antecedent.
-TOKEN_CLASSES = ("function", "content", "pronoun", "payoff", "end")
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
 # The files are hashed instead of their names.
@@ -69,7 +65,7 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     if isinstance(config, StoriesConfig):
         _write_once(folder, lambda path: _write_stories(config, path))
     else:
-        _write_resumable(folder, lambda path: _write_text(config, cache_dir, path))
+        _write_once(folder, lambda path: _write_text(config, cache_dir, path))
 
     # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
@@ -143,36 +139,23 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete."""
-    if target.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=target.parent) as temporary:
-        path = Path(temporary) / target.name
-        write(path)
-        try:
-            path.rename(target)
-        except OSError:
-            if not target.exists():  # otherwise another process has written the same content
-                raise
+    """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete.
 
-
-def _write_resumable(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder that is missing as `_write_once`, but keep what a killed process has written for the next call."""
+    One process writes, the others wait. What a killed process has written is there for the next one.
+    """
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".unfinished-{target.name}")
     lock = FileLock(f"{unfinished}.lock")
-    with lock:  # another process waits, and finds the folder
+    with lock:
         if target.exists():
             return
-        unfinished.mkdir(exist_ok=True)
         try:
             write(unfinished)
             unfinished.rename(target)
         except (UserError, OSError):
-            shutil.rmtree(unfinished)
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
@@ -185,12 +168,9 @@ def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
     if not starts.exists():
         return Split(tokens, n_bytes)
 
-    # Stories; only those of validation have classes and a floor.
-    classes = floor = None
-    if split == "validation":
-        classes = np.load(folder / "validation_classes.npy")
-        floor = np.load(folder / "validation_floor.npy")
-    return StorySplit(tokens, n_bytes, np.load(starts), classes, floor)
+    # Stories; only those of validation have a floor.
+    floor = np.load(folder / "validation_floor.npy") if split == "validation" else None
+    return StorySplit(tokens, n_bytes, np.load(starts), floor)
 
 
 def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
@@ -210,7 +190,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     tokenizer = word_tokenizer(story.text for story in train)
 
     # A flat stream with END before each story and after the last.
@@ -222,8 +202,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
         np.save(folder / f"{split}_starts.npy", starts)
         n_bytes[split] = len("".join(texts).encode())
 
-    # Only the validation loss, of the last split, is divided by class and compared with the floor.
-    np.save(folder / "validation_classes.npy", _token_classes(validation, tokenizer, tokens, starts))
+    # Only the validation loss, of the last split, is compared with the floor.
     floor = np.concatenate([[np.nan], *floors(config, texts)])
     assert len(floor) == len(tokens)  # one value per target; the first token is none
     np.save(folder / "validation_floor.npy", floor.astype(np.float32))
@@ -233,10 +212,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
 def _encode_stories(
     texts: list[str], split: str, config: StoriesConfig, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of all stories with END before each and after the last, and the start of each and the end.
-
-    UserError if a word has no token.
-    """
+    """Return the tokens, with END around each story, and the places of END; UserError if a word has no token."""
     # A dictionary gives the same ids as the word tokenizer in a third of the time.
     ids_of_words = tokenizer.get_vocab()
     end = end_id(tokenizer)
@@ -251,26 +227,6 @@ def _encode_stories(
         setting = f"data.n_train_stories={config.n_train_stories}"
         raise UserError(f"{setting}: too few to have all words of the {split} stories") from None
     return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
-
-
-def _token_classes(
-    stories: list[LinkedText], tokenizer: Tokenizer, tokens: np.ndarray, starts: np.ndarray
-) -> np.ndarray:
-    """Return the class of each token [N]: that of its word, or "payoff" where a gold link says so."""
-    # The class of each word, [vocab_size]
-    class_of_token = np.zeros(tokenizer.get_vocab_size(), np.uint8)
-    for word, name in word_classes().items():
-        if (token := tokenizer.token_to_id(word)) is not None:
-            class_of_token[token] = TOKEN_CLASSES.index(name)
-    class_of_token[end_id(tokenizer)] = TOKEN_CLASSES.index("end")
-
-    classes = class_of_token[tokens]
-    for start, story in zip(starts, stories, strict=False):
-        for link in story.links:
-            if link.payoff:
-                n_words_before = len(words_of(story.text[: link.payoff[0]]))
-                classes[start + 1 + n_words_before] = TOKEN_CLASSES.index("payoff")
-    return classes
 
 
 # Text
@@ -293,6 +249,7 @@ class _Progress:
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
     """Tokenize a text into `folder`, which may hold what an interrupted process has written."""
+    folder.mkdir(exist_ok=True)
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     kept = folder / _PROGRESS
     if kept.exists():

@@ -11,8 +11,15 @@ from pathlib import Path
 from data.words import word_lists
 
 _WORDS = word_lists(Path(__file__).with_suffix(".txt"))
-FEMININE_NAMES = frozenset(_WORDS["feminine names"].split())
-MASCULINE_NAMES = frozenset(_WORDS["masculine names"].split())
+
+
+def word_set(section: str) -> frozenset[str]:
+    """Return the words of a section of english.txt."""
+    return frozenset(_WORDS[section].split())
+
+
+FEMININE_NAMES = word_set("feminine names")
+MASCULINE_NAMES = word_set("masculine names")
 
 # Nouns for people of the other gender; the first of several is the counterpart of the other side.
 _PAIRED = _WORDS["pairs"].split()
@@ -20,8 +27,8 @@ COUNTERPARTS: dict[str, str] = {}
 for _feminine, _masculine in zip(_PAIRED[::2], _PAIRED[1::2], strict=True):
     COUNTERPARTS.setdefault(_feminine, _masculine)
     COUNTERPARTS.setdefault(_masculine, _feminine)
-FEMININE_NOUNS = frozenset(_PAIRED[::2] + _WORDS["feminine nouns"].split())
-MASCULINE_NOUNS = frozenset(_PAIRED[1::2] + _WORDS["masculine nouns"].split())
+FEMININE_NOUNS = word_set("feminine nouns").union(_PAIRED[::2])
+MASCULINE_NOUNS = word_set("masculine nouns").union(_PAIRED[1::2])
 _IRREGULAR = {"goose": "geese", "knife": "knives", "leaf": "leaves", "mouse": "mice", "ox": "oxen", "scarf": "scarves",
               "wolf": "wolves", "potato": "potatoes"}  # fmt: skip
 
@@ -35,9 +42,11 @@ def plural(noun: str) -> str:
     return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
-SINGULARS = frozenset(_WORDS["things"].split())
+SINGULARS = word_set("things")
 PLURALS = {plural(noun): noun for noun in SINGULARS}
-
-# Titles before a surname: "Mrs. Bennet" is one mention.
-TITLES = {"Mrs": "feminine", "Miss": "feminine", "Madam": "feminine", "Mr": "masculine", "Master": "masculine",
-          "Lady": "feminine", "Lord": "masculine", "Sir": "masculine"}  # fmt: skip
+# The class of each word: names as they are written, nouns in small letters
+NAME_CLASSES = dict.fromkeys(FEMININE_NAMES, "feminine") | dict.fromkeys(MASCULINE_NAMES, "masculine")
+NOUN_CLASSES = dict.fromkeys(FEMININE_NOUNS, "feminine") | dict.fromkeys(MASCULINE_NOUNS, "masculine")
+NOUN_CLASSES |= dict.fromkeys(SINGULARS, "singular") | dict.fromkeys(PLURALS, "plural")
+TITLES = dict.fromkeys(word_set("feminine titles"), "feminine")
+TITLES |= dict.fromkeys(word_set("masculine titles"), "masculine")

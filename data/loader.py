@@ -34,13 +34,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class StorySplit(Split):
-    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END.
-
-    The training stories have neither classes nor a floor.
-    """
+    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END."""
 
     starts: np.ndarray  # [n_stories + 1] int64
-    classes: np.ndarray | None  # [N] uint8, indices into corpus.TOKEN_CLASSES
     floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
 
 
@@ -52,7 +48,6 @@ class Batch:
     targets: Tensor  # [B, T] int64, IGNORE where there is no loss
     # [B, T] int64, counted within a row, -1 for padding; None: one document per row.
     document_ids: Tensor | None = None
-    classes: Tensor | None = None  # [B, T] int64, of the targets
     floor: Tensor | None = None  # [B, T] float32, of the targets, in nats
 
     def model_inputs(self, *, single_document: bool = False) -> tuple[Tensor, ...]:
@@ -86,7 +81,6 @@ class _StreamBatches:
         return _next_token_batch(self.split.tokens[places])
 
     def n_targets(self, step: int) -> int:
-        """Return the number of targets in all rows of the batch of `step`."""
         return self.n_rows * self.context_length
 
 
@@ -111,7 +105,6 @@ class _StoryBatches:
         return _packed_batch(self.split, self._stories(step)[rows], self.context_length)
 
     def n_targets(self, step: int) -> int:
-        """Return the number of targets in all rows of the batch of `step`: one per token of its stories."""
         stories = np.concatenate(self._stories(step))
         starts = self.split.starts
         return int((starts[stories + 1] - starts[stories]).sum())
@@ -199,7 +192,6 @@ def _check_lengths(split: StorySplit, context_length: int) -> None:
 
 
 def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int | None) -> Iterator[Batch]:
-    """Yield one story per row, stories of similar length together."""
     n_stories = len(split.starts) - 1
     if n_tokens is not None:
         n_stories = max(1, min(n_stories, int(np.searchsorted(split.starts, n_tokens))))
@@ -232,12 +224,8 @@ def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Bat
     is_text = documents >= 0
     tokens = np.where(is_text, split.tokens[places], 0).astype(np.int64)
     targets = np.where(is_text, split.tokens[places + 1].astype(np.int64), IGNORE)
-    classes = floor = None
-    if split.classes is not None and split.floor is not None:
-        classes = torch.from_numpy(split.classes[places + 1].astype(np.int64))
-        floor = torch.from_numpy(split.floor[places + 1])
-    document_ids = torch.from_numpy(documents)
-    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), document_ids, classes, floor)
+    floor = None if split.floor is None else torch.from_numpy(split.floor[places + 1])
+    return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), torch.from_numpy(documents), floor)
 
 
 def _next_token_batch(rows: np.ndarray) -> Batch:
@@ -265,10 +253,7 @@ class BatchLoader:
         pad: bool = False,
         rows: slice = ALL_ROWS,
     ) -> None:
-        """With `pad`, short batches get ignored rows, so that all batches have the same shape (torch.compile).
-
-        `rows` are those of this process. If a batch has none of them, one ignored row takes their place.
-        """
+        """`rows` are those of this process; with `pad`, ignored rows give all batches one shape (torch.compile)."""
         self.batches = batches
         self._device = device
         self._rows = rows

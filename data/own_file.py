@@ -74,7 +74,6 @@ class OwnQuestion:
     places: dict[str, str]  # "FILE line N" by text, for messages
 
     def notes(self) -> list[str]:
-        """Return what the file leaves open."""
         texts = [*self.dev, *self.test]
         notes = []
         n_lacking = sum(not text.links[0].answers for text in texts)
@@ -100,7 +99,7 @@ class OwnQuestion:
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
-        return [*lines, *(f"note: {note}" for note in self.notes())]
+        return [*lines, *map("note: {}".format, self.notes())]
 
 
 class _Row(NamedTuple):
@@ -315,8 +314,8 @@ def _start(row: _Row) -> str:
 
 def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
     """Return the numbers of frames, and of words of each side."""
-    words = [text.pair.split() for text in texts]
-    return len({text.frame for text in texts}), len({first for first, _ in words}), len({second for _, second in words})
+    frames, first, second = zip(*((text.frame, *text.pair.split()) for text in texts), strict=True)
+    return len(set(frames)), len(set(first)), len(set(second))
 
 
 def _check_antecedents(where: str, first: LinkedText, second: LinkedText) -> None:

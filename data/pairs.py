@@ -98,15 +98,11 @@ class Pair:
 
     @property
     def has_two(self) -> bool:
-        """Whether the texts mention more than one entity."""
         return bool(self.cells[0].not_meant)
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the answers of the two texts can be compared, and weights exchanged between their antecedents.
-
-        Both need an answer at the same position, and each must mention what the other means.
-        """
+        """Whether both texts have an answer at the same position, and each mentions what the other means."""
         first, second = self.cells
         if not all(cell.meant and cell.answers and cell.foils and cell.payoff is not None for cell in self.cells):
             return False
@@ -143,11 +139,9 @@ class Items:
         return {reason: count for (name, reason), count in self.left_out.items() if name == question}
 
     def parts(self, question: str) -> list[str]:
-        """Return the parts that a question has, in the order of the pairs."""
         return list(dict.fromkeys(pair.part for pair in self.pairs if pair.question == question))
 
     def index(self, question: str, part: str) -> np.ndarray:
-        """Return the indices of the pairs of a question and part."""
         is_of = [(pair.question, pair.part) == (question, part) for pair in self.pairs]
         return np.flatnonzero(np.array(is_of, dtype=bool))
 
@@ -158,7 +152,6 @@ class Items:
         return Items([self.pairs[i] for i in index], self.left_out)
 
     def named(self, part: str) -> "Items":
-        """Return the pairs as those of another part."""
         return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
 
     def where(self, is_kept: Callable[[Pair], bool]) -> "Items":
@@ -245,11 +238,7 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
 def link_pairs(
     texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int, names_of: Callable[[LinkedText, Link], list[str]]
 ) -> Items:
-    """Return the pairs of texts (whole blocks in order) with the token `bos_id` before each.
-
-    `names_of` gives the questions of a link. A word may be several tokens. Raise UserError if a word of a
-    link has no tokens for itself.
-    """
+    """Return the pairs of whole blocks, for each question of a link; UserError if a word has no tokens for itself."""
     choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]

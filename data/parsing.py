@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS, TITLES
+from data.english import NAME_CLASSES, NOUN_CLASSES, PLURALS, TITLES, word_set
 from data.pairs import Span
 from data.words import ENGLISH_WORD
 
@@ -23,23 +23,9 @@ _FORMS: dict[str, dict[str, tuple[str, str]]] = {
 }
 PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
 _ALL_PRONOUNS = frozenset(chain(*PRONOUNS.values()))
-# "Her" before one of these words is an object ("him"), before an unclear word it is left out, before
-# any other it is a possessive ("his").
-_AFTER_OBJECT = frozenset(
-    ". , ; : ! ? ) \u201d \u2019 ' \" and or but to in on at with from for of by as that when while because if so "
-    "than up down away out off into over again too until before after then not about all the a an how what why "
-    "where who through like just now once".split()
-)
-_UNCLEAR = frozenset(
-    "back home here there very own some any more most they she he it we you i this these those much many one two "
-    "alone be go come get see feel have know take make give keep tell let do say play eat sleep run walk stay "
-    "leave".split()
-)
-# "It" and "they" before one of these words are subjects whose verb fits both; before any other they are left out.
-_AFTER_SUBJECT = frozenset(
-    "had would could should will can did might may must seemed looked came went said fell made became began stood "
-    "lay ran flew got took saw felt gave turned".split()
-)
+_AFTER_OBJECT = word_set("after object")
+_UNCLEAR = word_set("unclear after her")
+_AFTER_SUBJECT = word_set("after subject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +57,6 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
     if forms and word == lower.capitalize():
         return forms[0].capitalize(), forms[1].capitalize()
     return forms if word == lower else None
-
-
-# Documents
 
 
 class ParsedText:
@@ -119,9 +102,6 @@ class ParsedText:
         return tuple(self.span(mention.first, mention.last, begin) for mention in mentions)
 
 
-# Mentions and sentences
-
-
 def _find_mentions(words: Sequence[str]) -> list[Mention]:
     """Return the mentions of known entities; neighbouring words for people are one mention.
 
@@ -152,13 +132,8 @@ def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
         # "the Master. He" has no surname.
         if is_name and words[name].lower() not in _ALL_PRONOUNS:
             return TITLES[word], f"{lower} {words[name].lower()}", name
-    if word in FEMININE_NAMES or lower in FEMININE_NOUNS:
-        return "feminine", lower, i
-    if word in MASCULINE_NAMES or lower in MASCULINE_NOUNS:
-        return "masculine", lower, i
-    if lower in SINGULARS:
-        return "singular", lower, i
-    return ("plural", PLURALS[lower], i) if lower in PLURALS else ("", "", i)
+    category = NAME_CLASSES.get(word) or NOUN_CLASSES.get(lower, "")
+    return category, PLURALS.get(lower, lower), i
 
 
 def _sentence_starts(words: Sequence[str]) -> list[int]:

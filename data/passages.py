@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural
+from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural, word_set
 from data.errors import UserError
 from data.pairs import Cell, Items, Pair, Span, word_positions
 from data.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
@@ -38,20 +38,11 @@ _EARLIER = {
 }
 _REFLEXIVE = {"herself": "himself", "himself": "herself", "hers": "his"}
 _OTHER_TITLE = {"Mrs": "Mr", "Miss": "Mr", "Mr": "Mrs", "Lady": "Lord", "Lord": "Lady"}
-# Words that show the number of a noun if they stand near it: such a passage has no twin of the other number.
-_AGREEING = frozenset(
-    "is was are were has have does do isn wasn aren weren hasn haven doesn don this that these those each every both "
-    "another one two three four five six seven eight nine ten many few several all itself themselves s".split()
-)
+_AGREEING = word_set("agreeing")
 _NEAR = 3  # words
 _FIXED_DETERMINERS = frozenset("the my your his her their our its".split())
 _MAX_ADJECTIVES = 2  # between a determiner and its noun
-# Words that are no content words: the edge to one of the others is the comparison for the edge to an entity.
-_FUNCTION_WORDS = frozenset(
-    "that this with from they them their there then than when what have had were was been very into onto over under "
-    "said says about after before because would could should will just like some your yours hers himself herself "
-    "upon while where which whose also only even both each many more most such".split()
-)
+_FUNCTION_WORDS = word_set("function words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +62,9 @@ class Passage:
 
     @property
     def has_two(self) -> bool:
-        """Whether an entity of each class is mentioned."""
         return all(self.entities)
 
     def surfaces(self, side: int) -> list[str]:
-        """Return the text of each mention of a class."""
         return [self.text[start:end] for start, end in self.mentions[side]]
 
 
@@ -339,7 +328,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for _, text in documents:
         originals = ENGLISH_WORD.findall(text)
-        words = [word.lower() for word in originals]
+        words = list(map(str.lower, originals))
         for i in range(len(words) - 1):
             forms = pronoun_forms(originals[i], words[i + 1], question)
             if forms is not None:
@@ -347,7 +336,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
                     counts[tuple(words[max(0, i - n) : i])][forms.index(originals[i])] += 1
 
     def rule(text: str) -> float:
-        words = [word.lower() for word in ENGLISH_WORD.findall(text)]
+        words = list(map(str.lower, ENGLISH_WORD.findall(text)))
         for n in range(n_words, -1, -1):
             first, second = counts.get(tuple(words[len(words) - n :]), (0, 0))
             if first != second:

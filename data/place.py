@@ -41,7 +41,7 @@ def place_features(passage: Passage) -> list[float]:
     values = [*_features_of(passage, near), *_features_of(passage, 1 - near)]
 
     # The words before the pronoun, and its form.
-    words = [word.lower() for word in ENGLISH_WORD.findall(passage.text)]
+    words = list(map(str.lower, ENGLISH_WORD.findall(passage.text)))
     since_end = next((i for i, word in enumerate(reversed(words)) if word in _ENDS), len(words))
     form = passage.forms[0]
     values += [words[-1] in group for group in _LAST]
@@ -50,11 +50,10 @@ def place_features(passage: Passage) -> list[float]:
 
 
 def _features_of(passage: Passage, side: int) -> list[float]:
-    """Return the features of one person's mentions."""
     mentions, others = passage.mentions[side], passage.mentions[1 - side]
     start, end = mentions[-1]
-    before = ["."] + [word.lower() for word in ENGLISH_WORD.findall(passage.text[:start])]
-    after = [word.lower() for word in ENGLISH_WORD.findall(passage.text[end:])] or [""]
+    before = [".", *map(str.lower, ENGLISH_WORD.findall(passage.text[:start]))]
+    after = list(map(str.lower, ENGLISH_WORD.findall(passage.text[end:]))) or [""]
     n_ends = sum(word in _ENDS for word in after)
     values = [
         np.log1p(len(after)),
@@ -81,13 +80,13 @@ class PlaceRule:
 
     def log_odds(self, passages: Sequence[Passage]) -> np.ndarray:
         """Return the log odds that the nearest person is meant, [N]."""
-        features = np.array([place_features(passage) for passage in passages])
+        features = np.array(list(map(place_features, passages)))
         return np.asarray(_with_products((features - self.means) / self.scales) @ self.weights)
 
 
 def fit_place_rule(passages: Sequence[Passage]) -> PlaceRule:
     """Return the rule fitted to whom the author means in `passages`, all with two people."""
-    features = np.array([place_features(passage) for passage in passages])
+    features = np.array(list(map(place_features, passages)))
     is_nearest = np.array([passage.meant == nearest(passage) for passage in passages])
     means = features.mean(axis=0)
     scales = np.maximum(features.std(axis=0), 0.05)  # a feature that is nearly constant gets no large value

@@ -104,7 +104,6 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _builder(path: Path) -> str | None:
-    """Return the builder of `datasets` for a file, None if there is none."""
     name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
     return _BUILDERS.get(name.suffix.lower())
 
@@ -209,10 +208,7 @@ def first_bytes(pieces: Iterable[Piece], max_bytes: int | None) -> Iterator[Piec
 
 
 def pin_revision(config: HubConfig) -> HubConfig:
-    """Return `config` with the commit in place of a branch, a tag or None; a commit needs no network.
-
-    For a dataset in a local folder the revision is a hash of the names, sizes and times of its files.
-    """
+    """Return `config` with a commit, or a hash of the files of a local folder, as its revision."""
     folder = Path(config.name)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -245,10 +241,7 @@ def _ask_hub(config: HubConfig) -> str:
 
 
 def hub_texts(config: HubConfig, cache_dir: Path) -> Texts:
-    """Return the texts of `config`, whose revision is pinned; with `max_bytes` only their beginning is downloaded.
-
-    Raise UserError if a split cannot be read, ConnectionError if the hub does not answer.
-    """
+    """Return the texts of `config`, whose revision is pinned; UserError or ConnectionError if they cannot be read."""
     if not Path(config.name).is_dir():
         _ask_hub(config)
     train = _hub_split(config, config.split, config.max_bytes, cache_dir)

@@ -7,6 +7,7 @@ same characters inside a text are plain text.
 import json
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
 
 def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Return a tokenizer of all characters of `texts`; other characters become `UNKNOWN`."""
-    characters: set[str] = set()
-    for text in texts:
-        characters.update(text)
+    characters = set(chain.from_iterable(texts))
     vocabulary = {token: i for i, token in enumerate([END, UNKNOWN, *sorted(characters)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
@@ -79,11 +78,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
-    """Return an existing tokenizer.json, with `END` added if it is missing, and notes for the user.
-
-    Special tokens around a text, truncation, padding and BPE dropout are turned off. Raise UserError
-    if it cannot be read or its ids are not 0 to vocab_size - 1.
-    """
+    """Return a tokenizer.json, with `END` added if it is missing, and notes; UserError if it cannot be used."""
     setting = f"data.tokenizer_path={path}: "
     tokenizer = _read(path, setting)
     # A tokenizer of another project: END is added, and its ids must be 0 to vocab_size - 1.
@@ -97,10 +92,7 @@ def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
 
 
 def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a folder of `save_pretrained` and its BOS, or else its EOS.
-
-    Raise UserError, which begins with the `setting`, if it cannot be used.
-    """
+    """Return the tokenizer of a folder of `save_pretrained` and its start token; UserError begins with `setting`."""
     from transformers import AutoTokenizer
 
     # Without any of the files transformers would return an empty tokenizer.
@@ -114,10 +106,7 @@ def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
 
 
 def fast_tokenizer(pretrained: Any, setting: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a loaded one, of transformers or `tokenizers`, and the token that begins a text.
-
-    Raise UserError, which begins with the `setting`, if it cannot be used.
-    """
+    """Return a loaded tokenizer and the token that begins a text; UserError begins with `setting`."""
     if isinstance(pretrained, Tokenizer):
         plain = _plain(Tokenizer.from_str(pretrained.to_str()))
         return plain, end_id(plain)
@@ -166,10 +155,10 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     except Exception as error:  # a tokenizer without a token for unknown text
         raise UserError(f"the tokenizer cannot encode the text: {error}") from None
     # END must mark the start of a document and nothing else.
-    end = end_id(tokenizer)
-    if any(end in encoding.ids for encoding in encodings):
+    ids = [encoding.ids for encoding in encodings]
+    if end_id(tokenizer) in chain.from_iterable(ids):
         raise UserError(f"the tokenizer encodes the plain text {END} as its end token; use another tokenizer")
-    return [encoding.ids for encoding in encodings]
+    return ids
 
 
 @lru_cache(maxsize=4)  # a vocabulary of 50,000 takes 0.2 s, and each passage asks
@@ -187,11 +176,3 @@ def end_id(tokenizer: Tokenizer) -> int:
     if token is None:
         raise UserError(f"the tokenizer has no {END} token")
     return token
-
-
-def encode_with_bos(
-    tokenizer: Tokenizer, text: str, bos_id: int | None = None
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the ids of a text after `bos_id` (None: `END`), and the characters [start, end) of each but BOS."""
-    encoding = encode_text(tokenizer, text)
-    return [end_id(tokenizer) if bos_id is None else bos_id, *encoding.ids], encoding.offsets

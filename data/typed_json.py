@@ -45,7 +45,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return to_json(value.tolist())
     if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
+        return list(map(to_json, value))
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value

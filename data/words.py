@@ -20,6 +20,7 @@ def word_spans(text: str) -> list[tuple[str, tuple[int, int]]]:
 
 
 def word_lists(path: Path) -> dict[str, str]:
-    """Return the text of each section of a file, by the name "[name]" before it."""
-    sections = (section.split("]") for section in path.read_text(encoding="utf-8").split("[")[1:])
+    """Return the text of each section of a file, by the name "[name]" before it; lines with # are comments."""
+    text = re.sub("^#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = (section.split("]") for section in text.split("[")[1:])
     return {name: words.strip() for name, words in sections}

@@ -31,10 +31,7 @@ def check_is_llama(config: ModelConfig) -> None:
 
 
 def as_llama(model: Transformer, bos_id: int = 0) -> Any:
-    """Return `transformers.LlamaForCausalLM` with the weights of `model`, which computes the same logits bit by bit.
-
-    UserError if `model` has a switch that no Llama has; `bos_id` begins and ends a text.
-    """
+    """Return a `LlamaForCausalLM` with the same logits bit by bit; UserError if no Llama has a switch of `model`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = model.config

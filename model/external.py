@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import zipfile
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,23 +29,6 @@ _MAX_LAYERS = 1000
 _UNUSED = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|^lm_head\.weight$")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelFacts:
-    """What the report says about an external model, with the names of probe.json."""
-
-    source: str = "transformers"
-    model_type: str
-    n_layer: int
-    n_head: int
-    d_model: int
-    context_length: int
-    vocab_size: int
-    tokenizer: str | None  # the setting; None: the model's own
-    commit: str | None  # None: not of the hub
-    sha256: str  # over all files
-    transformers: str  # version
-
-
 class _ExternalModel(NamedTuple):
     """A model of another program, ready to be observed."""
 
@@ -54,7 +36,7 @@ class _ExternalModel(NamedTuple):
     tokenizer: Tokenizer  # adds nothing around a text
     bos_id: int  # the token before every text
     path: Path  # folder or hub snapshot
-    facts: ModelFacts
+    facts: dict[str, Any]  # what results say about it, with the names of probe.json; commit None: not of the hub
 
 
 def open_transformers(
@@ -80,19 +62,16 @@ def open_transformers(
         raise UserError(f"{named}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
 
     config = view.model.config
-    facts = ModelFacts(
-        model_type=config.model_type, n_layer=view.n_layer, n_head=view.n_head, d_model=config.hidden_size,
-        context_length=view.context_length, vocab_size=view.vocab_size, tokenizer=tokenizer_source,
-        commit=commit, sha256=_sha256(path), transformers=version("transformers"),
+    facts = dict(
+        source="transformers", model_type=config.model_type, n_layer=view.n_layer, n_head=view.n_head,
+        d_model=config.hidden_size, context_length=view.context_length, vocab_size=view.vocab_size,
+        tokenizer=tokenizer_source, commit=commit, sha256=_sha256(path), transformers=version("transformers"),
     )  # fmt: skip
     return _ExternalModel(view, tokenizer, bos_id, path, facts)
 
 
 def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:
-    """Return the path of a model and None, or for a name on the hub its downloaded snapshot and commit.
-
-    Without `has_weights` only settings and tokenizer are downloaded.
-    """
+    """Return the folder of a model and None, or for a name on the hub its snapshot and commit; or UserError."""
     path = Path(source)
     if source and path.is_dir():
         return path, None

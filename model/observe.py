@@ -290,10 +290,7 @@ def _block_output(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]
     # An edited layer needs its weights, by the formula; the others run as in training.
     query, key, value = block.attention.project(block.norm_1(x))
     if any(edit.layer == layer for edit in edits):
-        weights = block.attention.scores(query, key).softmax(-1)  # [B, H, T, T]
-        apply_edits(weights, layer, [edits], "weights")
-        head_output = weights @ value.float()  # [B, H, T, K]
-        apply_edits(head_output, layer, [edits], "output")
+        _, head_output = edited_heads(block.attention.scores(query, key), value, layer, edits)
     else:
         head_output = block.attention.weighted_values(query, key, value)
 
@@ -302,6 +299,15 @@ def _block_output(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]
     x = at_positions(x, positions)
     x = x + block.attention.output(of_rows.flatten(-2).to(x.dtype))
     return x + block.mlp(block.norm_2(x))
+
+
+def edited_heads(scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit]) -> tuple[Tensor, Tensor]:
+    """Return weights [B, H, T, T] and outputs [B, H, T, K] of the heads of a `layer` by the formula, with its edits."""
+    weights = scores.softmax(-1)
+    apply_edits(weights, layer, [edits], "weights")
+    head_output = weights @ values.float()
+    apply_edits(head_output, layer, [edits], "output")
+    return weights, head_output
 
 
 class TransformerSitePass(SitePass):

@@ -11,10 +11,10 @@ from model.observe import (
     HeadWeights,
     LayerRecord,
     ObservableModel,
-    apply_edits,
     at_positions,
     check_edits,
     check_tokens,
+    edited_heads,
 )
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads
@@ -96,10 +96,7 @@ class OwnModel(ObservableModel):
 
         def attend(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
             scores = scores.float().masked_fill(future, float("-inf"))
-            weights = scores.softmax(-1)
-            apply_edits(weights, layer, [edits], "weights")
-            output = weights @ values.float()  # [B, H, T, K]
-            apply_edits(output, layer, [edits], "output")
+            _, output = edited_heads(scores, values, layer, edits)
             records.append(LayerRecord(scores, values, output, stream))
             return output.to(values.dtype).transpose(1, 2).flatten(2)
 

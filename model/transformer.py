@@ -63,10 +63,7 @@ def alibi_slopes(n_head: int) -> Tensor:
 
 
 def document_bias(document_ids: Tensor, *, causal: bool = True) -> Tensor:
-    """Return the term [B, 1, T, T] float32 that hides other documents, and later keys if `causal`: 0 or -inf.
-
-    `document_ids` [B, T] are of rows with several documents.
-    """
+    """Return the term [B, 1, T, T] that hides other documents, and later keys if `causal`: 0 or -inf, float32."""
     is_visible = document_ids[:, None, :, None] == document_ids[:, None, None, :]  # [B, 1, T, T]
     if causal:
         is_visible = is_visible.tril()

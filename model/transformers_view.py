@@ -30,6 +30,7 @@ from model.observe import (
     at_positions,
     check_edits,
     check_tokens,
+    edited_heads,
     of_words,
 )
 
@@ -94,10 +95,7 @@ def _observed_attention(
     scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
     assert attention_mask is not None  # see `_full_mask`
     scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
-    weights = scores.softmax(-1)
-    apply_edits(weights, layer, [current.edits], "weights")
-    head_output = weights @ values.float()  # [B, H, T, K]
-    apply_edits(head_output, layer, [current.edits], "output")
+    weights, head_output = edited_heads(scores, values, layer, current.edits)
 
     # What the current pass keeps of this layer.
     current.modules[layer] = module
@@ -166,10 +164,7 @@ class TransformersView(ObservableModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
     def __init__(self, model: Any) -> None:
-        """Switch `model` to our attention; UserError if its logits do not stay the same.
-
-        `model` is a `PreTrainedModel` with a language-modelling head, in float32, with "eager" attention as reference.
-        """
+        """Switch a float32 `PreTrainedModel` with logits to our attention; UserError if they then differ."""
         from transformers import AttentionInterface
         from transformers.masking_utils import AttentionMaskInterface
 
@@ -294,7 +289,6 @@ class TransformersView(ObservableModel):
         return self.model.get_output_embeddings().weight
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        """Pull a direction [..., D] back through the final LayerNorm or RMSNorm."""
         body = getattr(self.model.base_model, "decoder", self.model.base_model)
         norm = _first_attribute(body, _FINAL_NORMS)
         if norm is None:
@@ -343,7 +337,6 @@ class TransformersSitePass(SitePass):
         self._sites = unedited.sites
 
     def agrees(self) -> bool:
-        """Return whether a pass over the site alone gives the logits of the whole pass."""
         return _are_near(self._run([[]])[0], self._clean)
 
     def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:

@@ -21,7 +21,7 @@ from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
 from probe.statistics import sample_of
 from probe.weights import head_types
-from training.evaluate import ProbeRecord, validation_loss
+from training.evaluate import ProbeRecord
 from training.loop import is_due
 from training.metrics import HeadPoint
 from training.settings import RunSettings, TrainSettings
@@ -41,22 +41,22 @@ class _TrainingProbe:
     bos_id: int
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
-    stories: StorySplit | None  # the loss by token class is measured on their first ones
 
     def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
         """Return the record of this step; None if training has diverged."""
-        # Losses, head types and questions
+        if not all(weight.isfinite().all() for weight in model.parameters()):
+            return None
+        # Head types and questions
         view = TransformerView(model)
         points = {}
         try:
-            values = self._losses(model)
             types = head_types(view, self.bos_id, seed=0)
             for name, items in self.items.items():
                 measure = measure_attention if QUESTIONS[name].outcome == "attention" else measure_edges
                 points[name] = measure(view, items, self.run.tokens_per_batch)
         except FloatingPointError:
             return None
-        values["head_types"] = {name: float(scores.max()) for name, scores in types.items()}
+        values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
         values |= {name: point.recorded() for name, point in points.items()}
 
         # For TensorBoard
@@ -64,18 +64,6 @@ class _TrainingProbe:
         if self.draw and is_due(step, self.run.eval_every_steps, self.run.max_steps):
             images = self.draw(points)
         return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
-
-    def _losses(self, model: Transformer) -> dict[str, Any]:
-        """Return the loss on stories and its gap to the lower bound by token class, as metrics.jsonl stores them."""
-        if self.stories is None:
-            return {}
-        # Half as many stories as the questions read are enough.
-        n_tokens = int(self.stories.starts[: self.run.probe_sequences // 2 + 1][-1])
-        loss = validation_loss(model, self.stories, 4 * self.run.tokens_per_batch, n_tokens)
-        if not np.isfinite(loss.loss):
-            raise FloatingPointError("the validation loss is not finite")
-        by_class = {"probe_loss": loss.loss_by_class, "probe_gap": loss.gap_by_class}
-        return {name: values for name, values in by_class.items() if values is not None}
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
@@ -88,14 +76,13 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
         return None
     tokenizer = corpus.tokenizer
     bos_id = end_id(tokenizer)
-    stories = corpus.validation if isinstance(corpus.validation, StorySplit) else None
-    if stories is None:
+    if not isinstance(corpus.validation, StorySplit):
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
     else:
         items = choose_items(link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of), n_sequences)
     if not items:
         return None
-    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items, stories=stories)
+    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items)
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from data.pairs import Span
-from data.tokenizer import encode_with_bos
+from data.tokenizer import encode_text
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit
 from probe.batches import pad_rows, progress_bar
@@ -75,8 +75,8 @@ class TokenizedText:
 
 def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText:
     """Return the tokens and words of `text`, the start token first."""
-    tokens, spans = encode_with_bos(tokenizer, text, bos_id)
-    return TokenizedText(text, tokens, spans, [span for _, span in word_spans(text)])
+    encoding = encode_text(tokenizer, text)
+    return TokenizedText(text, [bos_id, *encoding.ids], encoding.offsets, [span for _, span in word_spans(text)])
 
 
 def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:

@@ -257,7 +257,7 @@ def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTrain
         floor=last.floor,
         gap=last.gap,
         gap_error=last.gap_error,
-        gap_by_class=last.gap_by_class,
+        gap_by_class=None,  # earlier versions measured it
         train_seconds=trained.seconds if trained else None,
         train_cpu_seconds=trained.cpu_seconds if trained else None,
         eval_seconds=probed.seconds,

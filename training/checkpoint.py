@@ -77,10 +77,7 @@ def _save(state: dict[str, Any], file: BinaryIO, update: Callable[[bytes], None]
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
-    """Return the newest undamaged state in `folder`, or the best, and warn of each damaged file.
-
-    Raises FileNotFoundError if there is no checkpoint, UserError if every one is damaged.
-    """
+    """Return the newest undamaged state, or the best; FileNotFoundError without any, UserError if all are damaged."""
     entries = read_manifest(folder)
     if not entries:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
@@ -101,10 +98,7 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
 
 
 def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest undamaged checkpoint of a run; None if it was killed before its first checkpoint.
-
-    Raises UserError if the run cannot be resumed with `config`, the content that config.json would have now.
-    """
+    """Return the newest undamaged checkpoint, None before the first; UserError if `config` cannot resume the run."""
     if read_json(run / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
         raise UserError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
     try:
@@ -132,10 +126,7 @@ def drop_checkpoints_after(folder: Path, step: int) -> None:
 
 
 def read_manifest(folder: Path) -> list[Checkpoint]:
-    """Return the checkpoints, oldest first.
-
-    Raises UserError if the manifest is damaged, or missing although there are checkpoints.
-    """
+    """Return the checkpoints, oldest first; UserError if the manifest is damaged, or checkpoints have none."""
     path = folder / MANIFEST
     remedy = f"copy it from a backup, or delete {folder} to train again"
     if not path.exists():

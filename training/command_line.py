@@ -39,10 +39,7 @@ Groups = Mapping[str, Sequence[type]]
 
 
 def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: Path, config_name: str) -> None:
-    """Call `program` with Hydra's config for sys.argv, under -m once per run, and exit with the status it returns.
-
-    `groups` are the settings that the command line may set; the defaults are `config_name`.yaml in `config_path`.
-    """
+    """Call `program` with Hydra's config for sys.argv, under -m once per run, and exit with the status it returns."""
 
     @hydra.main(version_base="1.3", config_path=str(config_path), config_name=config_name)
     def main(config: DictConfig) -> None:

@@ -24,9 +24,6 @@ from training.settings import Device, Precision
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
 
 
-# Device
-
-
 @dataclass(frozen=True, slots=True)
 class ComputeDevice:
     """A device with the dtype of its matrix products; weights and losses are always float32."""
@@ -36,15 +33,11 @@ class ComputeDevice:
     description: str  # for people, for example "cpu (2 threads), float32"
 
     def autocast(self) -> AbstractContextManager:
-        """Return the context of a forward pass."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
 
 def choose_device(device: Device, precision: Precision, threads: int | None = None) -> ComputeDevice:
-    """Return the device and dtype; "auto" means CUDA if there is a device, and bfloat16 where there are instructions.
-
-    Raises UserError if this machine has no such device; `threads` is for the CPU, None for torch's default.
-    """
+    """Return the device and dtype that these settings mean on this machine; UserError if it has no such device."""
     if threads:
         torch.set_num_threads(threads)
     if device is Device.cuda and not torch.cuda.is_available():
@@ -77,9 +70,6 @@ def keep_freed_memory() -> None:
         return
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD of malloc.h
     mallopt(-4, 0)  # M_MMAP_MAX
-
-
-# Processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +120,6 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     yield Distributed(dist.get_rank(), world_size)
     dist.barrier()
     dist.destroy_process_group()
-
-
-# Signals
 
 
 class StopRequest:

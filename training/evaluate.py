@@ -1,8 +1,9 @@
-"""Measurements during training: validation loss by token class, its gap to the entropy lower bound, probe records."""
+"""Measurements during training: validation loss, its gap to the entropy lower bound, probe records."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from data.corpus import TOKEN_CLASSES, Corpus
+from data.corpus import Corpus
 from data.loader import IGNORE, Batch, Split, validation_batches
-from data.tokenizer import encode_with_bos
+from data.tokenizer import encode_text, end_id
 from model.transformer import Transformer
 from training.device import SINGLE_PROCESS, Distributed
 from training.settings import TrainSettings
@@ -37,15 +38,12 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is no
 def _row_losses(
     model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sums over the tokens of each row by token class, [R, C] float64: losses, tokens, lower bounds.
-
-    R rows, each a story or a window of text. Tokens without a class are in class 0. Text has no lower bounds: no rows.
-    """
+    """Return sums over the tokens of each of R rows, [R] float64: losses, tokens, and lower bounds (text: none)."""
     device = next(model.parameters()).device
     # Lists, not tensors: small tensors kept between the large ones of each pass fragment the heap.
-    losses: list[list[float]] = []
-    counts: list[list[float]] = []
-    floors: list[list[float]] = []
+    losses: list[float] = []
+    counts: list[float] = []
+    floors: list[float] = []
     for batch in batches:
         # No row holds several documents, so a causal model needs no document ids.
         inputs = batch.model_inputs(single_document=model.config.is_causal)
@@ -54,16 +52,13 @@ def _row_losses(
         targets = batch.targets.to(device).flatten()
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none").cpu().double()
 
-        # Sum the tokens of each row by their class, [B, C].
-        classes = torch.zeros_like(batch.targets) if batch.classes is None else batch.classes
         is_target = (batch.targets != IGNORE).double()
-        zeros = torch.zeros(len(classes), len(TOKEN_CLASSES), dtype=torch.float64)
-        losses += zeros.scatter_add(1, classes, loss.view_as(classes)).tolist()
-        counts += zeros.scatter_add(1, classes, is_target).tolist()
+        losses += loss.view_as(is_target).sum(1).tolist()
+        counts += is_target.sum(1).tolist()
         if batch.floor is not None:
-            floors += zeros.scatter_add(1, classes, batch.floor.double() * is_target).tolist()
-    sums = [torch.tensor(rows, dtype=torch.float64).view(-1, len(TOKEN_CLASSES)) for rows in (losses, counts, floors)]
-    return sums[0], sums[1], sums[2]
+            floors += (batch.floor.double() * is_target).sum(1).tolist()
+    as_tensor = partial(torch.tensor, dtype=torch.float64)
+    return as_tensor(losses), as_tensor(counts), as_tensor(floors)
 
 
 def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
@@ -81,18 +76,15 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class LossSummary:
-    """Mean loss in nats per token, by class for the classes that have tokens; None: not known."""
+    """Mean loss in nats per token; None: not known."""
 
     loss: float
-    loss_by_class: dict[str, float] | None
     bits_per_byte: float
     floor: float | None = None  # the entropy lower bound
     gap: float | None = None  # loss minus bound
     gap_error: float | None = None  # its standard error
-    gap_by_class: dict[str, float] | None = None
 
     def known(self) -> dict[str, Any]:
-        """Return the values that are known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -104,43 +96,26 @@ def validation_loss(
     autocast: AbstractContextManager | None = None,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> LossSummary:
-    """Return the loss on about the first `n_tokens` of a split, or on all; `model` in eval mode.
-
-    `tokens_per_batch` limits a forward pass; `autocast` is its context (default: float32). The ranks share the batches.
-    """
+    """Return the loss on about the first `n_tokens` of a split (None: all); the ranks share the batches."""
     context_length = model.config.context_length
     batches = validation_batches(
         split, tokens_per_batch=tokens_per_batch, context_length=context_length, n_tokens=n_tokens
     )
     own_batches = islice(batches, distributed.rank, None, distributed.world_size)
     parts = distributed.gather(_row_losses(model, own_batches, autocast))
-    losses, counts, floors = map(torch.cat, zip(*parts, strict=True))  # each [R, C]
-    n_tokens_of_rows = counts.sum(1)  # [R]
-    loss, _ = mean_and_error(losses.sum(1), n_tokens_of_rows)
-
+    losses, counts, floors = map(torch.cat, zip(*parts, strict=True))  # each [R]
+    loss, _ = mean_and_error(losses, counts)
     bits_per_byte = split.bits_per_byte(loss)
-    if not len(floors):  # only stories have token classes and a lower bound
-        return LossSummary(loss, None, bits_per_byte)
-    gaps = losses - floors
-    floor, _ = mean_and_error(floors.sum(1), n_tokens_of_rows)
-    gap, error = mean_and_error(gaps.sum(1), n_tokens_of_rows)
-    return LossSummary(loss, _by_class(losses, counts), bits_per_byte, floor, gap, error, _by_class(gaps, counts))
-
-
-def _by_class(sums: Tensor, counts: Tensor) -> dict[str, float]:
-    """Return the mean per token of `sums` [R, C], by class for the classes that have tokens."""
-    n_tokens = counts.sum(0)  # [C]
-    means = sums.sum(0) / n_tokens
-    return {name: means[i].item() for i, name in enumerate(TOKEN_CLASSES) if n_tokens[i] > 0}
+    if not len(floors):  # only stories have a lower bound
+        return LossSummary(loss, bits_per_byte)
+    floor, _ = mean_and_error(floors, counts)
+    gap, error = mean_and_error(losses - floors, counts)
+    return LossSummary(loss, bits_per_byte, floor, gap, error)
 
 
 @torch.no_grad()
 def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> Tensor:
-    """Return `tokens` [T], at least one, followed by up to `n_tokens` that the model samples.
-
-    The model, in eval mode, reads the last context_length tokens. PyTorch's global random state is not used. Stops at
-    logits that are not finite.
-    """
+    """Return `tokens` [T] and up to `n_tokens` that the model, in eval mode, samples; stops at logits not finite."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(n_tokens):
         context = tokens[None, -model.config.context_length :]  # [1, T]
@@ -154,7 +129,7 @@ def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> T
 
 def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
     """Return `prompt` with the continuation that `model` (in eval mode) samples."""
-    start, _ = encode_with_bos(tokenizer, prompt)
+    start = [end_id(tokenizer), *encode_text(tokenizer, prompt).ids]
     tokens = torch.tensor(start, device=next(model.parameters()).device)
     sampled = sample(model, tokens, n_tokens, seed=seed)
     return tokenizer.decode(sampled[1:].tolist(), skip_special_tokens=False)

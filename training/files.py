@@ -19,14 +19,8 @@ UNFINISHED = re.compile(r"\..+\.\d+")
 STAGING = ".unfinished"
 
 
-# Single files
-
-
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file so that readers see the old content or the new content, also after a crash or an OSError.
-
-    `content` are its bytes, or a function that writes them to the open file.
-    """
+    """Replace a file by bytes, or what a function writes, so that a crash or OSError leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -82,9 +76,6 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-# Locks
-
-
 class FolderLock(FileLock):
     """A lock that ends when it is closed."""
 
@@ -92,10 +83,7 @@ class FolderLock(FileLock):
 
 
 def lock(folder: Path) -> FolderLock:
-    """Lock `folder` for writing by this process until the returned lock is closed or the process ends.
-
-    Raises BlockingIOError if another process has the lock, OSError if the folder cannot be written.
-    """
+    """Lock `folder` for this process until the lock is closed; BlockingIOError if another process has it."""
     path = folder / LOCK
     folder_lock = FolderLock(path)  # follows no link
     try:
@@ -119,9 +107,6 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-# Sets of files
 
 
 def write_files(folder: Path, files: Mapping[str, str], marker: str | None = None) -> None:

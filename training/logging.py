@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from shlex import quote
@@ -56,9 +55,7 @@ class RunLog:
     def __init__(self, run: Path, resumed_step: int = -1) -> None:
         """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
         self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
-        self._weights: JsonLines | None = None  # opened at the first line; a large model has none
-        self._run = run
-        self._resumed_step = resumed_step
+        self._weights = JsonLines(run / HISTORY_FILE, resumed_step)  # empty for a large model
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
@@ -90,14 +87,11 @@ class RunLog:
 
     def weights(self, step: int, packed: str) -> None:
         """Record a line of weights.jsonl; `packed` is of `pack_parameters`."""
-        if self._weights is None:
-            self._weights = JsonLines(self._run / HISTORY_FILE, self._resumed_step)
         self._weights.write(step, {"weights": packed})
 
     def close(self) -> None:
         for record in (self._metrics, self._weights, self.board):
-            if record is not None:
-                record.close()
+            record.close()
 
 
 def read_records(run: Path) -> list[dict[str, Any]]:
@@ -133,7 +127,6 @@ class Console:
         self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
 
     def print(self, *lines: str) -> None:
-        """Print lines above the bar."""
         self._bar.clear()
         for line in lines:
             print(f"{self._label}{line}", flush=True)
@@ -142,14 +135,10 @@ class Console:
         self._bar.update(step - self._bar.n)
 
     def show_loss(self, loss: float) -> None:
-        """Update the text of the progress bar: training loss and status."""
         self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
 
     def close(self) -> None:
         self._bar.close()
-
-
-# Lines on the terminal
 
 
 def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
@@ -178,14 +167,11 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
     return "  ".join(phrases)
 
 
-def gap_lines(
-    gap: float | None, error: float | None, by_class: Mapping[str, float] | None, *, is_causal: bool = True
-) -> list[str]:
+def gap_lines(gap: float | None, error: float | None, *, is_causal: bool = True) -> list[str]:
     """Return lines for the terminal about the gap to the lower bound; None if that is unknown."""
     lines = []
     if gap is not None and error is not None:
-        classes = [f"{name} {value:.3f}" for name, value in (by_class or {}).items()]
-        lines.append(f"gap to the entropy lower bound: {gap:.3f} ± {error:.3f} nats/token  ({'  '.join(classes)})")
+        lines.append(f"gap to the entropy lower bound: {gap:.3f} ± {error:.3f} nats/token")
         if is_causal and gap < -MAX_STANDARD_ERRORS * error:
             lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
     if not is_causal:

@@ -117,10 +117,7 @@ def _open_run(trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, label
 
 
 def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
-    """Train from the start, or from the newest checkpoint (resume=true), to max_steps; `label` precedes printed lines.
-
-    Returns the exit status: 0, or 128 + the number of the signal that stopped the run.
-    """
+    """Train to max_steps, from the newest checkpoint with resume=true; return 0, or 128 + the number of a signal."""
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
         # The model and its trainer, at step 0 or at the checkpoint.
@@ -199,7 +196,6 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
-    """Return the error of a run that cannot be continued."""
     optim = trainer.settings.optim
     return FloatingPointError(
         f"step {trainer.step}: {problem}; try a lower optim.learning_rate (now {optim.learning_rate:g}) or "
@@ -272,10 +268,7 @@ def _validation_losses(trainer: Trainer, validation: Split) -> tuple[float, Loss
 def _record_and_save(
     trainer: Trainer, context: RunContext, loss: float, measured: LossSummary, summary: list[str]
 ) -> None:
-    """Record and print the validation loss, with the probe's summary, and save a checkpoint; `loss` chooses the best.
-
-    Raises FloatingPointError at the end of a run that has diverged.
-    """
+    """Record, print and save after an evaluation; FloatingPointError at the end of a run that has diverged."""
     run, step, corpus = trainer.settings.run, trainer.step, context.inputs.corpus
     is_last = step == run.max_steps
     is_whole = is_last and len(corpus.validation.tokens) <= run.validation_tokens * LAST_VALIDATION
@@ -301,8 +294,7 @@ def _record_and_save(
         _save(trainer, context, is_best=is_best)
     if is_last:
         is_causal = trainer.settings.model.is_causal
-        lines = gap_lines(measured.gap, measured.gap_error, measured.gap_by_class, is_causal=is_causal)
-        context.console.print(*lines)
+        context.console.print(*gap_lines(measured.gap, measured.gap_error, is_causal=is_causal))
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:

@@ -30,7 +30,6 @@ class ValidationRecord:
     floor: float | None = may_be_absent()
     gap: float | None = may_be_absent()
     gap_error: float | None = may_be_absent()
-    gap_by_class: dict[str, float] | None = may_be_absent()
     other: dict[str, Any] = flattened()
 
 
@@ -44,7 +43,6 @@ class HeadPoint:
     values: dict[str, float] = flattened()
 
     def recorded(self) -> dict[str, Any]:
-        """Return the point as metrics.jsonl stores it."""
         return {"layer": self.layer, "head": self.head, "grids": self.grids, **self.values}
 
 
@@ -83,7 +81,7 @@ def load_metrics(run: str | Path) -> Metrics:
         elif split == "validation":
             metrics.validation.append(from_json(ValidationRecord, record, where))
         elif split == "probe":
-            # Objects without grids are losses by token class, which only TensorBoard shows.
+            # Objects without grids are losses that earlier versions recorded.
             types = from_json(dict[str, float], record.pop("head_types", {}), where)
             values = {name: value for name, value in record.items() if isinstance(value, dict) and "grids" in value}
             questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in values.items()}

@@ -35,7 +35,6 @@ class WeightOptimizer:
         self.state: dict[Tensor, dict[str, Tensor]] = {}
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for group in self.groups:
             for weight in group.weights:
                 weight.grad = None
@@ -59,7 +58,6 @@ class AdamW(WeightOptimizer):
 
     @torch.no_grad()
     def step(self, is_finite: Tensor) -> None:
-        """Update every weight."""
         beta_1, beta_2 = self.betas
         for group in self.groups:
             rate = group.rate * is_finite
@@ -103,7 +101,6 @@ class Muon(WeightOptimizer):
 
     @torch.no_grad()
     def step(self, is_finite: Tensor) -> None:
-        """Update every matrix."""
         (group,) = self.groups
         rate = group.rate * is_finite
         for weights, buffer in self._batches:
@@ -142,10 +139,7 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype = torch.float32
 ) -> list[WeightOptimizer]:
-    """Return AdamW, and Muon if it is chosen for the matrices of the blocks; norm gains have no weight decay.
-
-    On a CPU Muon computes in `matrix_type`, which halves its time where the processor multiplies bfloat16.
-    """
+    """Return AdamW and, if it is chosen for the matrices of the blocks, Muon, on a CPU in `matrix_type`."""
     # Sort the weights by kind.
     matrices: list[Tensor] = []
     embeddings: list[Tensor] = []

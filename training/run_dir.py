@@ -37,14 +37,8 @@ RESUMES = "resumes.jsonl"
 PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
-# Creating and locking
-
-
 def create_run(out: str | None) -> tuple[Path, FolderLock]:
-    """Create the directory of a new run, `out` or else one in runs/ named by the time, and return its path and lock.
-
-    Raises FileExistsError if `out` is not empty, BlockingIOError if another process is writing to it.
-    """
+    """Create `out`, or a directory in runs/ named by the time; return it and its lock. OSError if it is in use."""
     path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
     path.mkdir(parents=True, exist_ok=True)
     run_lock = lock(path)
@@ -66,9 +60,6 @@ def check_out_is_free(out: str | None) -> None:
         raise PermissionError(f"out={path}: {parent} cannot be written")
 
 
-# Finding
-
-
 def find_run(run: str | None, setting: str = "run") -> Path:
     """Return the directory `run`; if None, the newest in runs/ with a checkpoint. FileNotFoundError names `setting`."""
     if run is not None:
@@ -79,9 +70,7 @@ def find_run(run: str | None, setting: str = "run") -> Path:
         return Path(run)
 
     # Runs, and the runs of sweeps with and without out=.
-    manifests = list[Path]()
-    for depth in ("*", "*/*", "*/*/*"):
-        manifests += RUNS.glob(f"{depth}/checkpoints/manifest.json")
+    manifests = list(RUNS.rglob("checkpoints/manifest.json"))
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
@@ -105,9 +94,6 @@ def first_unwritable(run: Path) -> Path | None:
 
 def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-
-
-# Files
 
 
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
@@ -134,10 +120,7 @@ def write_run_files(
 def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
-    """Append a line to resumes.jsonl, and warn of each change of the settings and the environment.
-
-    `old_config` is config.json when the checkpoint of `step` was written; `config` and `environment` are of now.
-    """
+    """Append the changes since `old_config`, which the checkpoint has, to resumes.jsonl, and warn of each."""
     # Changed settings, versions and machine; a package is an entry of its own.
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"

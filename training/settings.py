@@ -124,10 +124,7 @@ class TrainSettings:
 
 
 def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """Return an instance of the flat dataclass `schema`, with every value checked and converted by OmegaConf.
-
-    Raises UserError for an unknown, missing or badly typed setting; `prefix` precedes its name there.
-    """
+    """Return the flat dataclass `schema` with checked values; UserError, in which `prefix` precedes the name."""
     # Names and values that a user can have mistyped.
     types = {field.name: field.type for field in fields(schema)}
     for name, value in values.items():

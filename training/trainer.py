@@ -18,8 +18,6 @@ from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
 
-# The trainer
-
 
 @dataclass
 class Trainer:
@@ -108,10 +106,7 @@ def make_trainer(
     device: ComputeDevice,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> Trainer:
-    """Return the trainer of `model`, which is on `device`, on `split`, at step 0; it needs no run directory.
-
-    Raises UserError if a rank would get no row of a batch.
-    """
+    """Return the trainer of `model`, on `device`, at step 0; UserError if a rank would get no row of a batch."""
     run = settings.run
     context_length = settings.model.context_length
     n_ranks = distributed.world_size
@@ -140,9 +135,6 @@ def make_trainer(
     )
 
 
-# The training step
-
-
 class StepStats(NamedTuple):
     """Measurements of one training step. The tensors stay on the device, so that no step waits for it."""
 
@@ -153,10 +145,7 @@ class StepStats(NamedTuple):
 
 
 def train_step(trainer: Trainer) -> StepStats:
-    """Take one optimizer step without waiting for the device.
-
-    If the gradient is not finite, the optimizers skip the update, on the device.
-    """
+    """Take one optimizer step without waiting for the device; a gradient that is not finite changes no weight."""
     start = time.perf_counter()
     stats = _compute_gradient(trainer)
 
@@ -191,7 +180,6 @@ def wait_for_device(trainer: Trainer) -> None:
 
 
 def _compute_gradient(trainer: Trainer) -> StepStats:
-    """Compute and clip the gradient of the next step."""
     run = trainer.settings.run
     world_size = trainer.distributed.world_size
 

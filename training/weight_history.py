@@ -34,10 +34,7 @@ def pack_parameters(model: nn.Module, kind: torch.dtype) -> str:
 
 
 def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:
-    """Return the content of weights.jsonl of a model with `n_weights` weights; None if it has no line.
-
-    An incomplete last line, as while training runs, is ignored. Raises UserError if the file is damaged.
-    """
+    """Return weights.jsonl without an incomplete last line, None if it has no line; UserError if it is damaged."""
     if not path.is_file():
         return None
     history = WeightHistory([], [])

@@ -95,7 +95,7 @@ def _tuples(value: Any) -> Any:
 def floors(config: StoriesConfig, texts: Iterable[str]) -> list[list[float]]:
     """Return, per validation text, -log p in nats of every word and of the end by the Bayes-optimal predictor."""
     floor = Floor(language_of(config, "dev", "iid"))
-    return [floor.surprisal(text) for text in texts]
+    return list(map(floor.surprisal, texts))
 
 
 def plot_shares(config: StoriesConfig) -> dict[str, float]:

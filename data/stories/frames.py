@@ -1,59 +1,35 @@
-"""The sentences of the stories: openers, fillers, endings, and the frames that introduce the mentions.
+"""The sentences of the stories (grammar.txt), and the frames: those that introduce the mentions.
 
-Slots of a frame: {A} and {B} are the two mentions, {A.a} the indefinite article, {A.was} "was" or "were",
-{A.gendered} the name with or without "a girl named" in front, {FEELING} and {QUALITY} an adjective.
+In a frame {A.gendered} is the name with or without "a girl named" in front.
 
 A frame is a pair of texts, one per order of mention. If both are the same text, {A} is always mentioned first. If they
 differ, {A} is always the first member of the pair.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import product
+from collections.abc import Iterable
+from itertools import permutations
+from pathlib import Path
 
 from data.stories.lexicon import unit_hash
+from data.words import word_lists
 
 Frame = tuple[str, str]
 
-# At least four words, so that no candidate is among the first four tokens, which often act as attention sinks.
-OPENERS = [
-    "One sunny day ,", "Early in the morning ,", "Once upon a time ,", "On a rainy day ,", "After a long week ,",
-    "In the early spring ,", "At the old farm ,", "Late in the evening ,", "Far from the city ,",
-    "When school was over ,", "On the first day ,", "Before the long winter ,", "In a quiet village ,",
-    "Just before noon ,", "On a cold night ,", "At the last minute ,",
-]  # fmt: skip
-# Neutral sentences: no pronoun of a story can refer to anything in them.
-FILLERS = [
-    "Everything was quiet .", "The air was warm .", "Nobody was in a hurry .", "The sky was blue .", "All was calm .",
-    "The sun was bright .", "Nothing was wrong .", "The wind was gentle .", "Spring was near .", "The day was long .",
-    "Then night came .", "The moon was full .", "Lunch was over .", "Summer was here .", "The grass was green .",
-    "Time went by .", "The snow was deep .", "The news was good .", "The road was empty .", "Music was in the air .",
-]  # fmt: skip
-# The end of a sentence after its verb.
-ENDINGS = [".", "again .", "all day .", "at once ."]
-
-_PREPOSITIONS = (
-    "near", "beside", "behind", "by", "next to", "close to", "in front of", "far from", "across from", "not far from",
-)  # fmt: skip
-POSTURES = ("sat", "stood", "waited", "stayed", "rested")
-_LYING_POSTURES = (
-    "lay", "sat", "slept", "rested", "stayed", "dozed", "waited", "stretched out", "curled up", "settled", "relaxed",
-    "hid", "napped",
-)  # fmt: skip
-_SIGHTS = ("saw", "found", "noticed", "watched", "photographed")
-PLACES = (
-    "in the garden", "in the street", "at the market", "on the hill", "at the park", "by the river", "in the yard",
-    "on the beach", "at school", "at home",
-)  # fmt: skip
-_TWO_PLACES = [pair for pair in product(PLACES, PLACES) if pair[0] != pair[1]][::2]
-_MEETINGS = ("met", "saw", "helped", "visited", "followed", "called", "thanked", "knew", "liked", "passed")
+# The texts of each slot
+TEXTS = {
+    slot: re.split(r"\n| \| ", texts) for slot, texts in word_lists(Path(__file__).with_name("grammar.txt")).items()
+}
+FILLERS = TEXTS["FILLER"]
+_TWO_PLACES = list(permutations(TEXTS["PLACE"], 2))[::2]
 
 
-def _frames(text: str, other_order: str = "", **choices: Sequence[str]) -> tuple[Frame, ...]:
-    """Return a frame for each combination of choices; a choice takes the place of its name in the text."""
+def _frames(slots: str, text: str, other_order: str = "") -> tuple[Frame, ...]:
+    """Return a frame for each combination of texts of the slots, whose names stand in `text` and `other_order`."""
     frames = [(text, other_order or text)]
-    for name, words in choices.items():
-        frames = [(first.replace(name, word), second.replace(name, word)) for first, second in frames for word in words]
+    for slot in slots.split():
+        words = TEXTS[slot]
+        frames = [(first.replace(slot, word), second.replace(slot, word)) for first, second in frames for word in words]
     return tuple(frames)
 
 
@@ -63,37 +39,31 @@ def _same_for_both_orders(texts: Iterable[str]) -> tuple[Frame, ...]:
 
 # Two nouns of different number.
 NOUN_FRAMES = (
-    *_frames("the {A} POSTURE PREP the {B} .", POSTURE=(*POSTURES, "{A.was}"), PREP=_PREPOSITIONS),
-    *_frames("there {A.was} {A.a} {A} PREP the {B} .", PREP=_PREPOSITIONS),
-    *_frames("PREP the {A} , there {B.was} {B.a} {B} .", PREP=_PREPOSITIONS),
-    *_frames("PREP the {A} POSTURE the {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
-    *_frames("we SAW the {A} PREP the {B} .", SAW=_SIGHTS, PREP=_PREPOSITIONS),
+    *_frames("POSTURE PREPOSITION", "the {A} POSTURE PREPOSITION the {B} ."),
+    *_frames("PREPOSITION", "the {A} {A.was} PREPOSITION the {B} ."),
+    *_frames("PREPOSITION", "there {A.was} {A.a} {A} PREPOSITION the {B} ."),
+    *_frames("PREPOSITION", "PREPOSITION the {A} , there {B.was} {B.a} {B} ."),
+    *_frames("POSTURE PREPOSITION", "PREPOSITION the {A} POSTURE the {B} ."),
+    *_frames("SIGHT PREPOSITION", "we SIGHT the {A} PREPOSITION the {B} ."),
     *_same_for_both_orders(
         f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES
     ),
 )
 # Two names.
 NAME_FRAMES = (
-    *_frames("{A} POSTURE PREP {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
-    *_frames("{A} MET {B} PLACE .", MET=_MEETINGS, PLACE=PLACES),
-    *_frames("PREP {A} POSTURE {B} .", POSTURE=POSTURES, PREP=_PREPOSITIONS),
+    *_frames("POSTURE PREPOSITION", "{A} POSTURE PREPOSITION {B} ."),
+    *_frames("MEETING PLACE", "{A} MEETING {B} PLACE ."),
+    *_frames("POSTURE PREPOSITION", "PREPOSITION {A} POSTURE {B} ."),
     *_same_for_both_orders(f"{{A}} was {place} and {{B}} was {place_2} ." for place, place_2 in _TWO_PLACES),
 )
 # The same with the gender of each name stated or not.
 MAYBE_GENDERED_FRAMES = _same_for_both_orders(re.sub("{(.)}", r"{\1.gendered}", text) for text, _ in NAME_FRAMES)
 # An animal {A} on a rest {B}: animal first, rest first.
-REST_FRAMES = _frames(
-    "the {A} LAY ON the {B} because",
-    "ON the {B} LAY the {A} because",
-    LAY=_LYING_POSTURES,
-    ON=("on", "under", "near", "beside", "behind", "by", "next to", "close to"),
-)
+REST_FRAMES = _frames("LYING NEXT_TO", "the {A} LYING NEXT_TO the {B} because", "NEXT_TO the {B} LYING the {A} because")
 # One near the other. After "tired" comes an animal, not the rest that was named: so a cue learns which held-out nouns
 # do not fit it. Without these, one model in ten failed, since its head attended to such nouns.
-NEAR_FRAMES = tuple(
-    (f"{place} the {{A}} {seen} a {{QUALITY}} {{B}} .", f"{place} the {{B}} {seen} a {{FEELING}} {{A}} .")
-    for place in ("near", "beside", "behind", "by", "next to", "close to", "in front of", "not far from")
-    for seen in (", there was", "we saw", "was")
+NEAR_FRAMES = _frames(
+    "CLOSE_TO SEEN", "CLOSE_TO the {A} SEEN a {QUALITY} {B} .", "CLOSE_TO the {B} SEEN a {FEELING} {A} ."
 )
 
 
@@ -114,9 +84,6 @@ def base_frame(text: str) -> str:
 
 
 def held_out(text: str) -> str:
-    """Return "dev" or "test" for a frame held out from training (10 % each, by hash), and "" for the others.
-
-    A derived frame is held out together with its base frame.
-    """
+    """Return "dev" or "test" for a held-out frame and those derived from it (10 % each, by hash), else ""."""
     share = unit_hash("frame", base_frame(text))
     return "dev" if share < 0.1 else "test" if share < 0.2 else ""

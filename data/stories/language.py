@@ -73,10 +73,7 @@ def _is_held_out_pair(pair: MentionPair) -> bool:
 
 
 def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
-    """Return the (split, hold-out) of a frame with a pair, or None if it is never used.
-
-    The hash of the words alone decides, so no story can be in two splits.
-    """
+    """Return the (split, hold-out) of a frame with a pair, which the words alone decide; None if it is never used."""
     word_split = pair[0].held_out
     frame_split = frames.held_out(frame[0])
 
@@ -242,7 +239,6 @@ def _filler(language: Language, used: str | None) -> Options:
 
 @_depends_on("MEANT", "A", "B")
 def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
-    """Draw a payoff verb of the antecedent."""
     return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 
@@ -266,66 +262,25 @@ def _introduction(language: Language, plot_name: str) -> Options:
     return options
 
 
-_WEATHER = _uniform(
-    "was raining", "was snowing", "was late", "was early", "was cold", "was noon", "was windy", "was dark"
-)
-_SAYINGS = _uniform(
-    "say rain is good", "say snow is near", "say winter is long", "say summer is short", "say noon is late"
-)
-_RULES: dict[str, Options | _Rule] = {
-    "OPENER": _uniform(*frames.OPENERS),
+_WEATHER = _uniform(*frames.TEXTS["WEATHER"])
+_SAYINGS = _uniform(*frames.TEXTS["SAYING"])
+_RULES: dict[str, Options | _Rule] = {slot: _uniform(*texts) for slot, texts in frames.TEXTS.items()}
+_RULES |= {
     "PLOT": _plot,
     "FRAME": _frame,
     "FILLERS": [Option(0.6, ()), Option(0.2, ("{FILLER}",)), Option(0.2, ("{FILLER}", "{FILLER}"))],
     "FILLER": _filler,
-    "PLACE": _uniform(*frames.PLACES),
-    "POSTURE": _uniform(*frames.POSTURES),
     "PRONOUN": _pronouns(str),
     "PRONOUN.lower": _pronouns(str.lower),
     "VERB": _verb,
-    "ENDING": _uniform(*frames.ENDINGS),
     "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),
-    "DEED": _uniform("watched", "followed", "liked", "noticed", "remembered"),
-    # later_cue Three of four repeat the noun right after the cue, where the head at the cue decides the next word.
-    "REASON": _uniform(
-        *["{PRONOUN.lower} was a {ADJECTIVE} {REPEAT} ."] * 3,
-        "{PRONOUN.lower} was {ADJECTIVE} , so the {REPEAT} {EFFECT} .",
-    ),
     "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
     "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
-    # no_antecedent; the aside comes before the pronoun, so that a head at the pronoun can know that nothing is meant
-    "ASIDE": _uniform("Outside", "In town", "All around", "Over there"),
     "NOTHING": _nothing,
-    # no_pronoun. "The animals" and "The girl" refer back to the mention by its number or gender. The
-    # verb is separated from its noun, so that only attention can connect the two, as after a pronoun.
+    # "The animals" and "The girl" refer back to the mention by its number or gender.
     "MENTION_AGAIN": _mention_again(),
     "KIND_AGAIN": _mention_again(".kind"),
     "INTRODUCTION": _introduction,
-    "NOUN": _uniform(
-        "there {A.was} {A.a} {A} {PLACE} . The {A.kind}",
-        "the {A} {A.was} {PLACE} . The {A.kind}",
-        "there {A.was} {A.a} {A} {PLACE} that",
-        "the {A} that {A.was} {PLACE}",
-        "the {A} {POSTURE} {PLACE} . The {A.kind}",
-        "we saw the {A} {PLACE} . The {A.kind}",
-    ),
-    # The name itself is repeated in one form: without it, models learned a name's calling much later.
-    "NAME": _uniform(
-        "there was a {A.child} named {A} . {A}",
-        "{A} was a {NATURE} {A.child} . The {A.kind}",
-        "there was a {A.child} named {A} {PLACE} who",
-        "{A} , a {NATURE} {A.child} ,",
-        "there was a child named {A} {PLACE} . The {A.kind}",
-    ),
-    "NATURE": _uniform("little", "clever", "kind", "brave", "cheerful", "gentle"),
-    # "The owl was a tired owl": the noun right after "tired" teaches the attention from a cue to a held-out noun, and
-    # nothing has to be chosen. Without it, heads attended to held-out nouns weakly, and often by position.
-    "ANIMAL_FELT": _uniform(
-        "the {A} was a {FEELING} {A}", "there was a {FEELING} {A}", "the {A} was {FEELING} , so the {A} stayed there"
-    ),
-    "REST_WAS": _uniform(
-        "the {A} was a {QUALITY} {A}", "there was a {QUALITY} {A}", "the {A} was {QUALITY} , so the {A} was nice"
-    ),
     "FEELING": _uniform(*lexicon.FEELINGS),
     "QUALITY": _uniform(*lexicon.QUALITIES),
 }

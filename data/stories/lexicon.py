@@ -34,7 +34,6 @@ class Referent:
 
     @property
     def plural(self) -> bool:
-        """True if the mention takes "were" and "some"."""
         return self.pronoun == "They"
 
 
@@ -45,10 +44,7 @@ def unit_hash(*strings: str) -> float:
 
 
 def _hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
-    """Return {word: "dev" or "test"} for the held-out words: those with the lowest hashes.
-
-    The words of the README's example sentences are never held out.
-    """
+    """Return {word: "dev" or "test"} for the words with the lowest hashes, without those of the README."""
     ranked = sorted(set(words) - {"cat", "bus", "mat"}, key=lambda word: unit_hash("held out", word))
     return dict.fromkeys(ranked[:n_dev], "dev") | dict.fromkeys(ranked[n_dev : n_dev + n_test], "test")
 
@@ -94,12 +90,3 @@ RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "
 NAMES = (_name_referents("feminine", "She"), _name_referents("masculine", "He"))
 # Every word that a story can mention.
 REFERENTS = {referent.word: referent for group in (*NOUNS, RESTS, *NAMES) for referent in group}
-
-
-def word_classes() -> dict[str, str]:
-    """Return {word: "pronoun" or "content"} for all words but function words."""
-    # The two postures count as content since the first runs, whose losses per class stay comparable.
-    content = {*REFERENTS, *FEELINGS, *QUALITIES, "slept", "napped"}
-    content.update(verb for referent in REFERENTS.values() for verb in referent.verbs)
-    pronouns = {*PRONOUN_OF_FORM, *PRONOUN_OF_FORM.values()}
-    return dict.fromkeys(content, "content") | dict.fromkeys(pronouns, "pronoun")

@@ -307,7 +307,6 @@ PACKED = StorySplit(
     tokens=np.arange(STARTS[-1] + 1).astype(np.uint16),  # the token at position i is i
     n_bytes=1,
     starts=STARTS,
-    classes=(np.arange(STARTS[-1] + 1) % 5).astype(np.uint8),
     floor=np.arange(STARTS[-1] + 1).astype(np.float32) / 8,
 )
 STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
-from data.tokenizer import bpe_tokenizer, character_tokenizer, encode_with_bos, end_id, word_tokenizer
+from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from data.typed_json import to_json
 from model.config import Weighting
 from model.edits import cut_link, exchange_links, remove_head
@@ -239,10 +239,10 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, 
     def check(batch: list[str]) -> None:
         read = script(READ, {"tokenizer": asdict(described), "texts": batch})
         for text, found in zip(batch, read, strict=True):
-            tokens, spans = encode_with_bos(tokenizer, text)
-            assert found["tokens"] == tokens, repr(text)
-            assert found["spans"] == [[utf16(text, start), utf16(text, end)] for start, end in spans], repr(text)
             expected = tokenize_text(tokenizer, text, end_id(tokenizer))
+            assert found["tokens"] == expected.tokens, repr(text)
+            spans = [[utf16(text, start), utf16(text, end)] for start, end in expected.spans]
+            assert found["spans"] == spans, repr(text)
             assert found["words"] == expected.words, repr(text)
             members = [expected.tokens_of(word) for word in range(len(expected.words))]
             assert found["members"] == members, repr(text)

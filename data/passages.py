@@ -36,7 +36,6 @@ _EARLIER = {
     "gender": PRONOUNS["gender"] | {"herself", "himself", "hers"},
     "number": PRONOUNS["number"] | {"they", "theirs", "itself", "themselves"},
 }
-_REFLEXIVE = {"herself": "himself", "himself": "herself", "hers": "his"}
 _OTHER_TITLE = {"Mrs": "Mr", "Miss": "Mr", "Mr": "Mrs", "Lady": "Lord", "Lord": "Lady"}
 _AGREEING = word_set("agreeing")
 _NEAR = 3  # words
@@ -56,7 +55,6 @@ class Passage:
     meant: int  # the class of the author's pronoun
     mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # by class
     entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
-    pronouns: tuple[Span, ...]  # earlier pronouns of either class
     subject: Span  # the first mention in the last sentence that has one
     place: float = float("nan")  # log odds of the place rule (data.place) that the nearest entity is meant
 
@@ -112,17 +110,16 @@ def passages_in(documents: Iterable[tuple[str, str]], question: str) -> list[Pas
 
 
 def with_two(passages: Iterable[Passage]) -> list[Passage]:
-    """Return the passages with an entity of each class and no earlier pronoun."""
-    return [passage for passage in passages if passage.has_two and not passage.pronouns]
+    """Return the passages with an entity of each class."""
+    return [passage for passage in passages if passage.has_two]
 
 
 def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
     """Yield the passages of a document, at most one per sentence.
 
-    A passage is the longest run of whole sentences, followed by the pronoun's sentence up to the
-    pronoun, of at most MAX_WORDS words, that mentions exactly one entity of each class and no earlier
-    pronoun of either class. Failing that, one that mentions exactly one entity, of the author's class,
-    and no earlier pronoun. Failing that, one with an entity of each class and earlier pronouns.
+    A passage is the longest run of whole sentences, followed by the pronoun's sentence up to the pronoun, of at most
+    MAX_WORDS words, without an earlier pronoun of either class, that mentions exactly one entity of each class. Failing
+    that, one that mentions exactly one entity, of the author's class.
     """
     parsed = ParsedText(text, question)
     is_pronoun = [word.lower() in _EARLIER[question] for word in parsed.words]
@@ -148,7 +145,6 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
             meant=meant,
             mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
             entities=(first[0].entity if first else "", second[0].entity if second else ""),
-            pronouns=tuple(parsed.span(j, j, begin) for j in range(begin, i) if is_pronoun[j]),
             subject=parsed.span(subject.first, subject.last, begin),
         )
         last_sentence = sentence
@@ -160,11 +156,12 @@ def _best_window(
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
     ranked: list[tuple[int, int, list[Mention]]] = []  # (rank, first word, mentions): the lowest is preferred
     for begin, mentions in parsed.windows(i):
-        has_pronoun = any(is_pronoun[begin:i])
+        if any(is_pronoun[begin:i]):
+            continue
         entities = {(mention.category, mention.entity) for mention in mentions}
         if len(entities) == 2 and not set.intersection(*map(set, entities)):  # two classes and two names
-            ranked.append((2 if has_pronoun else 0, begin, mentions))
-        elif len(entities) == 1 and not has_pronoun and mentions[0].category == category:
+            ranked.append((0, begin, mentions))
+        elif len(entities) == 1 and mentions[0].category == category:
             ranked.append((1, begin, mentions))
     # The longest word of one rank
     best = min(ranked, key=lambda window: window[:2], default=None)
@@ -255,11 +252,8 @@ def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
 
 
 def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
-    """Return the twin of a passage: counterparts for its entities, and the other gender for its earlier pronouns.
-
-    None if an earlier pronoun has no clear counterpart, or if a noun has no article that fits both numbers.
-    """
-    # The new word of each mention, article and pronoun.
+    """Return a passage with counterparts of its entities; None if a noun has no article that fits both numbers."""
+    # The new word of each mention and article.
     changes: dict[Span, str] = {}
     for span in chain(*passage.mentions):
         changes[span] = replacements[passage.text[slice(*span)]]
@@ -268,14 +262,6 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
             if article is None:
                 return None
             changes |= article
-    for span in passage.pronouns:
-        word = passage.text[slice(*span)]
-        following = ENGLISH_WORD.search(passage.text, span[1])
-        forms = pronoun_forms(word, following.group() if following else "", passage.question)
-        reflexive = _REFLEXIVE.get(word.lower())
-        if forms is None and reflexive is None:
-            return None
-        changes[span] = forms[1 - forms.index(word)] if forms else str(reflexive)
 
     # The last first, so that the places of the others stay
     text = passage.text
@@ -304,8 +290,8 @@ def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
 
 
 def content_words(passage: Passage) -> list[Span]:
-    """Return the words of a passage that are neither mentions, pronouns nor function words."""
-    taken = [*chain(*passage.mentions), *passage.pronouns]
+    """Return the words of a passage that are neither mentions nor function words."""
+    taken = list(chain(*passage.mentions))
     words = []
     for match in ENGLISH_WORD.finditer(passage.text):
         word = match.group()
@@ -358,10 +344,10 @@ class Reader(NamedTuple):
 
 
 def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: int, limits: tuple[int, int]) -> Items:
-    """Return the passages of the question `name` in the parts "dev", "tested" and "earlier".
+    """Return the passages of the question `name` in the parts "dev" and "tested".
 
-    All passages of a document or section are in dev, a random half, or in tested; those with an earlier pronoun are in
-    a part of their own. `limits` are the most passages with one entity, and with two.
+    All passages of a document or section are in dev, a random half, or in tested. `limits` are the most passages with
+    one entity, and with two.
     """
     make = partial(passage_items, passages, name, reader, seed)
     items = make(limits[0], has_two=False) + make(limits[1], has_two=True)
@@ -370,8 +356,7 @@ def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: 
     names = np.unique(np.array([pair.clusters[0] for pair in items.pairs], dtype=str))
     chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
     pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in items.pairs]
-    earlier = make(limits[1], has_two=True, has_earlier=True)
-    return Items([*pairs, *earlier.named("earlier").pairs], items.left_out)
+    return Items(pairs, items.left_out)
 
 
 def passage_items(
@@ -382,17 +367,16 @@ def passage_items(
     limit: int,
     *,
     has_two: bool,
-    has_earlier: bool = False,
     max_share: float = MAX_SHARE,
 ) -> Items:
     """Return up to `limit` passages with their twins, drawn at random, as pairs of the question `name`.
 
-    They mention one entity, or with `has_two` one of each class; they have no earlier pronoun, or with `has_earlier`
-    all have one. No entity of a class is in more than `max_share` of them. A passage is left out, and counted by
-    reason, if the pronouns are not one token each, if there is no counterpart, if a word shares a token with its
-    neighbour or is unknown, or if the text does not fit into the context.
+    They mention one entity, or with `has_two` one of each class. No entity of a class is in more than `max_share` of
+    them. A passage is left out, and counted by reason, if the pronouns are not one token each, if there is no
+    counterpart, if a word shares a token with its neighbour or is unknown, or if the text does not fit into the
+    context.
     """
-    usable = [passage for passage in passages if passage.has_two == has_two and bool(passage.pronouns) == has_earlier]
+    usable = [passage for passage in passages if passage.has_two == has_two]
     rng = np.random.default_rng(seed)
     counterparts = Counterparts(usable, lambda word: len(encode_text(reader.tokenizer, f" {word}").ids), seed)
     pairs = list[Pair]()

@@ -17,7 +17,7 @@ from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.edits import Sets, Sites, Swapped, alone, curve_of, grown, screened
-from probe.questions import DEV, EARLIER, MIN_SHARE, TESTED, Question
+from probe.questions import DEV, MIN_SHARE, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import preferred
 from probe.statistics import Sample, estimate_ratios, mean_and_range, sample_of
@@ -125,8 +125,6 @@ def study_edges(
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
     unit = unit_of(of_head, of_set, curve, MIN_SHARE)
-    n_heads = model.n_layer * model.n_head
-    few = f"of {n_heads} heads only {len(candidates)} were edited: those with the largest direct effect on dev"
     return Finding(
         **question.words_of_findings,
         unit=unit,
@@ -140,10 +138,15 @@ def study_edges(
         untrained={"t": mean_and_range(untrained_t)},
         rules=_rules(question, tested.two.items, documents),
         grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
-        parts=_parts(model, items.of(question.name, EARLIER), [answers_of_dev, _answers_at(tested.two)], config),
+        parts={"both halves": _part_of([answers_of_dev, _answers_at(tested.two)], config)},
         examples=_typical(tested, head, heads if unit == "set" else [head]),
-        notes=[few] if len(candidates) < n_heads else [],
+        notes=_notes(model.n_layer * model.n_head, len(candidates)),
     )
+
+
+def _notes(n_heads: int, n_edited: int) -> list[str]:
+    few = f"of {n_heads} heads only {n_edited} were edited: those with the largest direct effect on dev"
+    return [few] if n_edited < n_heads else []
 
 
 def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
@@ -175,14 +178,6 @@ def _answers_of(tested: Half, config: ProbeConfig) -> Values:
 def _answers_at(sites: Sites) -> _Answers:
     """Return passages and the model's margins there, which take less memory than its passes."""
     return sites.items, sites.clean
-
-
-def _parts(model: ObservableModel, earlier: Items, halves: Sequence[_Answers], config: ProbeConfig) -> dict[str, Part]:
-    """Return whom the model picks in all passages with two entities, and in those with an earlier pronoun."""
-    parts = {"both halves": _part_of(halves, config)}
-    if earlier.pairs:
-        parts["an earlier pronoun"] = _part_of([_answers_at(Sites(model, earlier, config.tokens_per_batch))], config)
-    return parts
 
 
 def _part_of(groups: Sequence[_Answers], config: ProbeConfig) -> Part:

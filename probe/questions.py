@@ -18,7 +18,6 @@ DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
 TESTED = "tested"  # passages of the documents that are not in dev
 WHOSE = "whose"  # passages with two people and new names, of both halves and of a text for testing only
-EARLIER = "earlier"  # passages with an earlier pronoun
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MIN_SHARE = 0.8  # a set of heads grows one by one until its swap is this share (McGrath et al. 2023: heads share work)
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target

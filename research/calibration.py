@@ -46,7 +46,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedRun
-from probe.questions import DEV, EARLIER, EMPTY, HEADLINE, PASSAGE_QUESTIONS, SAME_WORDS, STORY_QUESTIONS, names_of
+from probe.questions import DEV, EMPTY, HEADLINE, PASSAGE_QUESTIONS, SAME_WORDS, STORY_QUESTIONS, names_of
 from probe.results import Finding, Head
 from probe.study import passages_of, study
 from probe.verdict import SUPPORTED
@@ -313,12 +313,12 @@ def _permute_classes(items: Items, seed: int) -> Items:
     """
     rng = Random(seed)
     # One coin for each document
-    documents = sorted({pair.clusters[0] for pair in items.pairs if pair.part != EARLIER})
+    documents = sorted({pair.clusters[0] for pair in items.pairs})
     is_exchanged = {document: rng.random() < 0.5 for document in documents}
 
     pairs = []
     for pair in items.pairs:
-        if pair.part != EARLIER and is_exchanged[pair.clusters[0]]:
+        if is_exchanged[pair.clusters[0]]:
             exchange = _other_meant if pair.has_two else _other_answers
             first, second = map(exchange, pair.cells)
             pair = replace(pair, cells=(first, second))

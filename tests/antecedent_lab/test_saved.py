@@ -146,7 +146,7 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
 def test_an_example_question_has_enough_blocks_and_right_links(path: Path) -> None:
     own = load_question(path)
     assert own.name == path.stem and path.stat().st_size <= 150_000
-    assert own.n_left_out == 0 and min(len(own.dev), len(own.test)) >= 4 * 36
+    assert own.n_left_out == 0 and min(len(own.dev), len(own.test)) >= 4 * 30
     # Enough for a p below 0.01: 2^-8
     assert len({text.frame for text in own.test}) >= 8
     for side in (0, 1):
@@ -157,9 +157,10 @@ def test_an_example_question_has_enough_blocks_and_right_links(path: Path) -> No
         assert link.payoff is not None and text.text[slice(*link.payoff)] in link.answers
 
     # A model with its words can be asked.
-    letters = word_model([text.text for text in [*own.dev, *own.test]])
+    texts = [*own.dev, *own.test, *own.control]
+    letters = word_model([text.text for text in texts])
     source = source_of(letters, ProbeConfig(), "", own_file=str(path))
-    assert source.items.has_blocks and len(source.items) == (len(own.dev) + len(own.test)) // 2
+    assert source.items.has_blocks and len(source.items) == len(texts) // 2
     assert [question.link for question in source.questions] == [own.link]
 
 

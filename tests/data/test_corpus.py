@@ -357,7 +357,7 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
     assert n_stories > 9 * (100 // 23)  # more than one story per row
 
 
-def test_a_validation_row_is_one_story_with_the_classes_and_floor_of_its_targets() -> None:
+def test_a_validation_row_is_one_story_with_the_floor_of_its_targets() -> None:
     for batch in validation_batches(PACKED, tokens_per_batch=64, context_length=19, n_tokens=None):
         for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
             index = int(np.searchsorted(STARTS, int(tokens[0])))
@@ -366,7 +366,6 @@ def test_a_validation_row_is_one_story_with_the_classes_and_floor_of_its_targets
             assert targets[:length].tolist() == list(range(start + 1, start + length + 1))
             assert (targets[length:] == IGNORE).all()
         is_target = batch.targets != IGNORE
-        assert torch.equal(batch.classes[is_target], batch.targets[is_target] % 5)
         assert torch.equal(batch.floor[is_target], batch.targets[is_target] / 8)
 
 

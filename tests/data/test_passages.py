@@ -97,24 +97,23 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "text", "expected"),  # of the last passage: start of its text, mentions of each class, pronouns, meant
+    ("question", "text", "expected"),  # of the last passage: start of its text, mentions of each class, meant
     [
-        ("gender", "Lily went to the park. She was happy.", ("Lily went", "Lily", "", "", 0)),
+        ("gender", "Lily went to the park. She was happy.", ("Lily went", "Lily", "", 0)),
         # The persons of the sentence before are not in the longest run with two.
-        ("gender", "Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", "", 0)),
+        ("gender", "Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", 0)),
         # A passage without earlier pronouns is preferred, also one with one person of the author's class.
-        ("gender", "Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", "", 0)),
-        ("gender", "Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", "", 0)),
-        ("gender", "Lily met Tom. He waved. Tom sang. She ran home.", ("Lily met", "Lily", "Tom Tom", "He", 0)),
-        ("gender", "Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", "", 0)),
-        ("number", "A big dog lay near the kites. They fell down.", ("A big", "dog", "kites", "", 1)),
+        ("gender", "Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", 0)),
+        ("gender", "Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", 0)),
+        ("gender", "Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0)),
+        ("number", "A big dog lay near the kites. They fell down.", ("A big", "dog", "kites", 1)),
     ],
 )
 def test_a_passage_is_the_best_run_of_sentences(question: str, text: str, expected: tuple) -> None:
     passage = passages(text, question)[-1]
-    groups = [words_at(passage.text, group) for group in (*passage.mentions, passage.pronouns)]
+    groups = [words_at(passage.text, group) for group in passage.mentions]
     assert (*groups, passage.meant) == expected[1:] and passage.text.startswith(expected[0])
-    assert passage.has_two == all(passage.entities) == all(groups[:2])
+    assert passage.has_two == all(passage.entities) == all(groups)
     before, _, after = text.rpartition(passage.text)
     assert before + passage.text + after == text and passage.forms[passage.meant] == after.split()[0]
 
@@ -171,8 +170,6 @@ def test_the_subject_is_first_in_the_last_sentence_with_a_person(text: str, subj
         ("gender", "The actor saw the nun. He ran.", "The actress saw the monk. "),
         ("gender", "The goddess came. She ran.", None),
         ("gender", "Sir Hill came. He ran.", None),
-        # Earlier pronouns change their gender.
-        ("gender", "Lily met Tom. He hurt her and himself. So she ran.", "Tom met Lily. She hurt him and herself. So "),
         # A thing becomes several with the article that fits, unless its number shows elsewhere or there is no article.
         ("number", "There lay a dog. It had a hat.", "There lay some dogs. "),
         ("number", "A big dog lay near the kites. They fell down.", "Some big dogs lay near the kite. "),
@@ -218,8 +215,8 @@ def test_words_that_were_not_replaced_are_found_again_in_the_twin() -> None:
         assert any(twin.moved(span) != span for span in words)
 
 
-def test_content_words_are_neither_mentions_nor_pronouns_nor_function_words() -> None:
-    *_, passage = passages("Lily met Tom with apples, because he cried and hugged 1234 trees under rain. She left.")
+def test_content_words_are_neither_mentions_nor_function_words() -> None:
+    [passage] = passages("Lily met Tom with apples, because Tom cried and hugged 1234 trees under rain. She left.")
     assert words_at(passage.text, content_words(passage)) == "apples cried hugged trees rain"
 
 
@@ -239,8 +236,8 @@ def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> No
 WOMEN = sorted(FEMININE_NAMES)[:20]
 MEN = sorted(MASCULINE_NAMES)[:20]
 TEXTS = [f"{woman} met {man} near some trees. She ran home." for woman, man in zip(WOMEN, MEN, strict=True)]
-TEXTS += ["Lily sang here. She ran home.", "Tom sang here. Then he ran.", "Lily met Tom. He sat. Then she ran home."]
-READER = (word_tokenizer([*TEXTS, *FEMININE_NAMES, *MASCULINE_NAMES]), 0)
+TEXTS += ["Lily sang here. She ran home.", "Tom sang here. Then he ran."]
+READER = (word_tokenizer([*TEXTS, "she He", *FEMININE_NAMES, *MASCULINE_NAMES]), 0)
 PASSAGES = passages_in([(f"d{i}", text) for i, text in enumerate(TEXTS)], "gender")
 
 
@@ -273,12 +270,10 @@ def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:
     assert sum(alone.reasons("q").values()) == 1 and not alone.pairs
 
 
-def test_a_document_is_in_one_half_and_earlier_pronouns_are_a_part_of_their_own() -> None:
+def test_a_document_is_in_one_half() -> None:
     items = passage_parts(PASSAGES, "q", Reader(*READER, 64), 0, (9, 9))
     halves = [{pair.clusters[0] for pair in items.of("q", part).pairs} for part in ("dev", "tested")]
     assert all(halves) and not halves[0] & halves[1]
-    [earlier] = items.of("q", "earlier").pairs
-    assert earlier.texts == ("Lily met Tom. He sat. Then ", "Tom met Lily. She sat. Then ")
     assert sorted(pair.meant for pair in items.pairs if not pair.has_two) == [0, 1]
 
 

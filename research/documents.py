@@ -158,7 +158,7 @@ def renewed(row: re.Match[str]) -> str:
     # A question over seeds
     start = row[1]
     if start in QUESTIONS:
-        means = json.loads((ROOT / "research/results/link_head.json").read_text(encoding="utf-8"))["means"]
+        means = json.loads((ROOT / "research/results/link_head_new.json").read_text(encoding="utf-8"))["means"]
         mean = next(mean for mean in means if mean["question"] == start)
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
         numbers = " | ".join(f"{value:.3f}" for value in values)

@@ -32,6 +32,7 @@ PAGES: dict[str, Any] = {
     "lab": LabResults,
     "link_head": SeedsResults,
     "link_head_float32": SeedsResults,
+    "link_head_new": SeedsResults,
     "speed": SpeedResults,
     "whose": WhoseResults,
 }

@@ -11,6 +11,7 @@ from probe import results as found
 from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
 from research.frozen import compared, is_close
+from research.it_cat import ItCatResults
 from research.lab import LabResults
 from research.measure import (
     RESULTS,
@@ -33,6 +34,7 @@ PAGES: dict[str, Any] = {
     "link_head": SeedsResults,
     "link_head_float32": SeedsResults,
     "link_head_new": SeedsResults,
+    "it_cat": ItCatResults,
     "speed": SpeedResults,
     "whose": WhoseResults,
 }

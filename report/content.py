@@ -11,39 +11,13 @@ from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
-from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
+from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, head_names
 from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-_YOURS = PageGroup(
-    title="Your sentences",
-    note="The page does not know the antecedents here: it shows the words with the most attention.",
-)
-_SHOWN_GROUPS = {  # by kind of `Shown`
-    "median": (
-        "The median block",
-        "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: "
-        "selected by this rule, not by hand.",
-    ),
-    "typical": (
-        "Real passages",
-        "Passages of the tested documents, up to the word before the pronoun. The effect of exchanging "
-        "the head's weights is near the median in them: selected by this rule, not by hand.",
-    ),
-}
-_BLOCK = PageGroup(
-    title="One block",
-    note="Four sentences: two orders of the nouns × two pronouns. A head that follows position, "
-    "or prefers one of the nouns, is right in two of them.",
-)
-_CUE = PageGroup(
-    title="Tired or soft",
-    note="At “it” the texts are still identical, and so is the attention of a causal model; "
-    "only the adjective decides what “it” is.",
-)
 _ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
     "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
     "answer_accuracy": ("The model's answers", "share of right answers (0.5 by chance)", 0, 1),
@@ -71,18 +45,14 @@ def page_content(
     findings = results.findings if results else []
 
     # Sentences in the order of their importance, because there may not be room for all
-    groups = {"yours": _YOURS}
     sentences = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
     for name, question in QUESTIONS.items():
         if question.examples:
-            decides_last = all(example.text.endswith(example.query) for example in question.examples)
-            groups[name] = _BLOCK if decides_last else _CUE
             sentences.append(_example_sentences(opened, name, question.examples))
     for finding in findings:
-        for kind, (title, note) in _SHOWN_GROUPS.items():
-            name = f"{kind}-{finding.question}"
-            groups[name] = PageGroup(title=title, note=note, question=finding.question)
-            sentences.append(_shown_sentences(opened, name, finding.examples_of(kind)))
+        for kind in ("median", "typical"):
+            examples = finding.examples_of(kind)
+            sentences.append(_shown_sentences(opened, f"{kind}-{finding.question}", examples))
     chosen = within_size(sentences, omissions)
     heading = f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to"
 
@@ -90,8 +60,7 @@ def page_content(
         run=_about(opened, results),
         heading=heading,
         notes=[*notes, *(results.warnings if results else opened.resumed)],
-        findings=[_finding_content(finding, results.model, chosen) for finding in findings] if results else [],
-        groups=groups,
+        findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
         sentences=chosen,
         training=training_content(metrics),
         live=live_content(opened, results, history, live, omissions),
@@ -127,15 +96,13 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     )
 
 
-def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[PageSentence]) -> PageFinding:
-    """Return a finding with its claim, its tables, and the ids of its sentences."""
-    groups = [finding.question, *(f"{kind}-{finding.question}" for kind in _SHOWN_GROUPS)]
+def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
+    """Return a finding with its claim and its tables."""
     return PageFinding(
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
         tables=finding_tables(finding), does_not_show=limits_of(finding, model),
         reasons=finding.judged.reasons,
-        sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )  # fmt: skip
 
 
@@ -143,17 +110,13 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
 
 
 def _sentence_content(
-    opened: OpenedModel, text: TokenizedText, name: str, roles: Sequence[list[int]], predicts: bool
+    opened: OpenedModel, text: TokenizedText, name: str, query: list[int], predicts: bool
 ) -> PageSentence:
-    """Return a sentence with its id `name`, and with the next tokens if it `predicts` them.
-
-    `roles`: query, antecedents and distractors.
-    """
+    """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
-    query, antecedents, distractors = roles
     return PageSentence(
-        id=name, group=name.rsplit("-", 1)[0], text=text.text, words=text.words,
-        query=query, antecedents=antecedents, distractors=distractors, notes=[],
+        id=name, text=text.text, words=text.words,
+        query=query, notes=[],
         next=[(opened.decode(token), probability) for token, probability in following],
         weights=pack_weights(word_attention(opened.model, [text])[0]),
     )  # fmt: skip
@@ -171,8 +134,7 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
         comments.append(note.note)
         for span in reversed(note.read_at):
             query[1 + tokenized.word_spans.index(span)] = None
-    roles = [list(query), [], []]
-    content = _sentence_content(opened, tokenized, f"yours-{number}", roles, True)
+    content = _sentence_content(opened, tokenized, f"yours-{number}", list(query), True)
     return replace(content, notes=comments)
 
 
@@ -183,22 +145,19 @@ def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Ex
         text = opened.tokenize(example.text)
         if _unknown_words(opened, text) or not opened.fits(text):
             return []
-        words = (example.query, example.antecedent, example.distractor)
-        roles = [[text.words.index(word)] for word in words]
+        query = [text.words.index(example.query)]
         predicts = example.text.endswith(example.query)
-        sentences.append(_sentence_content(opened, text, f"{question}-{i}", roles, predicts))
+        sentences.append(_sentence_content(opened, text, f"{question}-{i}", query, predicts))
     return sentences
 
 
 def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown]) -> list[PageSentence]:
-    """Return tested texts; the first token of each mention says which word it is."""
+    """Return tested texts."""
     sentences = []
     for i, shown in enumerate(examples, 1):
         text = opened.tokenize(shown.text)
-        roles = []
-        for mentions in ([[shown.query]], shown.meant, shown.other):
-            roles.append([text.word_of_token[mention[0]] for mention in mentions])
-        sentences.append(_sentence_content(opened, text, f"{group}-{i}", roles, bool(shown.next)))
+        query = [text.word_of_token[shown.query]]
+        sentences.append(_sentence_content(opened, text, f"{group}-{i}", query, bool(shown.next)))
     return sentences
 
 

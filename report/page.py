@@ -62,16 +62,6 @@ class PageFinding:
     tables: list[Table]
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
-    sentences: list[str]  # their ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageGroup:
-    """Sentences that are shown side by side."""
-
-    title: str
-    note: str
-    question: str | None = None  # the only one that shows them; None: every question does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +69,9 @@ class PageSentence:
     """A sentence with the attention of every head; words are indices into `words`."""
 
     id: str  # group and number, for the address: report.html#yours-1
-    group: str
     text: str
     words: list[str]
     query: list[int]  # heads are read at these words; the first is selected on the page
-    antecedents: list[int]
-    distractors: list[int]
     notes: list[str]
     next: list[tuple[str, float]]  # the most probable next tokens
     weights: str  # of `pack_weights`
@@ -98,7 +85,6 @@ class PageContent:
     heading: str
     notes: list[str]
     findings: list[PageFinding]
-    groups: dict[str, PageGroup]
     sentences: list[PageSentence]
     training: dict[str, Any] | None  # `report.content.training_content`, for the script
     omissions: list[str]  # parts that are left out for their size

@@ -20,7 +20,6 @@ const state = {
   pair: null, // two words whose probabilities the user compares; null: those of comparedWords
   row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
   isOpen: false, // the list of these cells
-  group: null, // of the stored sentences
   lesson: 0, // 1 to 5; 0: the whole page
   playing: false,
   width: 800, // of the picture of the lines, in pixels
@@ -65,12 +64,6 @@ function attentionRow(sentence, row, layer = state.layer, head = state.head) {
 function queryOf(sentence) {
   const selected = sentence.id === state.sentence ? state.query : null;
   return selected ?? sentence.query[0] ?? sentence.words.length - 1;
-}
-
-// Positions of the n largest weights, without the start token.
-function largest(weights, n) {
-  const positions = [...weights.keys()].slice(1).filter((position) => weights[position] > 0);
-  return positions.sort((a, b) => weights[b] - weights[a]).slice(0, n);
 }
 
 function chartsOf(finding) {

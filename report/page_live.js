@@ -12,8 +12,7 @@ function setLive(text) {
   const { words } = reading(text);
   const pronoun = words.findLastIndex((word) => PRONOUNS.includes(word.toLowerCase()));
   const query = [pronoun > 0 ? pronoun : words.length - 1];
-  const unknown = { antecedents: [], distractors: [], notes: [] };
-  sentences.set("live-1", { id: "live-1", group: "live", text, words, query, ...unknown });
+  sentences.set("live-1", { id: "live-1", text, words, query, notes: [] });
 }
 
 // The text that the model reads, and what the user must know about it.
@@ -79,12 +78,8 @@ function drawLive() {
   if (live) setText(live.text);
   redrawOn(inputs, drawLines);
   redrawOn("sentence edits revision time", drawAnswers);
-  if (!live) {
-    const names = content.sentences.map((sentence) => [sentence.id, label(sentence.text, 80)]);
-    const select = (id) => selectSentence(sentences.get(id));
-    redrawOn("sentence", () => show("live-chips", menu("Sentence", names, state.sentence, select)));
-    return;
-  }
+  redrawOn("sentence revision", drawSentences);
+  if (!live) return;
   const field = document.getElementById("live-text");
   field.addEventListener("input", onTyped);
   show("live-pair", wordInput("Compare"), wordInput("and"));

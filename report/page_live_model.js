@@ -28,7 +28,7 @@ function reading(text) {
 }
 
 function isLive(sentence) {
-  return sentence.group === "live";
+  return sentence.id === "live-1";
 }
 
 // The pass that computes a sentence's attention; null if the stored weights are shown.

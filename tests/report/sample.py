@@ -168,7 +168,7 @@ def content() -> PageContent:
 
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
-    yours = [shown for shown in content().sentences if shown.group == "yours"]
+    yours = [shown for shown in content().sentences if shown.id.startswith("yours")]
     nothing: dict[str, Any] = {"findings": [], "training": None}
     return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
@@ -177,7 +177,7 @@ def hostile() -> PageContent:
     """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = cycle(HOSTILE)
     # What the script reads as names and numbers
-    names = {"id", "group", "verdict", "place", "training", "weights", "live", "groups", "kind"}
+    names = {"id", "verdict", "place", "training", "weights", "live", "kind"}
 
     def attack(value: Any, key: str) -> Any:
         if key in names:
@@ -193,6 +193,5 @@ def hostile() -> PageContent:
     page = content()
     findings = []
     for each in attack(page.findings, ""):
-        findings.append(replace(each, question=HOSTILE[0] + each.question, verdict=HOSTILE[1], sentences=["number-1"]))
-    groups = {name: replace(attack(group, ""), question=None) for name, group in page.groups.items()}
-    return replace(attack(page, ""), groups=groups, findings=findings)
+        findings.append(replace(each, question=HOSTILE[0] + each.question, verdict=HOSTILE[1]))
+    return replace(attack(page, ""), findings=findings)

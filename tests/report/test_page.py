@@ -68,20 +68,20 @@ def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> No
         view.open_evidence()
         cells = set(view.page.locator("td, th").all_inner_texts())
         assert {"0.999 [0.969, 0.999]", "0.477 [0.439, 0.519]", "– not measured", "✓ met", "rule: nearest"} <= cells
-        assert not view.page.locator("#attention").is_visible() and not view.page.locator("#live").is_visible()
+        assert not view.page.locator("#stored").is_visible() and not view.page.locator("#live").is_visible()
 
 
-def test_cards_show_the_numbers_of_the_content(show: Show) -> None:
+def test_a_stored_sentence_is_chosen_from_a_list(show: Show) -> None:
     with show() as view:
         view.open_evidence()
         view.pick("L1H2")
         words = CONTENT.sentences[2].words
         row = weights_of("number-2")[1, 2, words.index("They")]
-        expected = [f"{noun} {row[words.index(noun)]:.2f}" for noun in ("buses", "cat")]
-        assert view.page.locator(".card").nth(1).locator("b").all_inner_texts() == expected
-        view.page.locator(".card").nth(1).click()
+        view.page.locator("#stored select").select_option("number-2")
         assert view.page.locator("#live-text").input_value() == CONTENT.sentences[2].text
         assert view.word_weights() == shown_weights(row, words.index("They"))
+        view.type("The dog slept.")
+        assert view.page.locator("#stored select").input_value() == "–"
 
 
 def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
@@ -107,15 +107,12 @@ def test_the_slider_and_the_charts_show_the_records_of_training(show: Show) -> N
         assert charts.first.locator(".key").all_inner_texts() == ["other heads", "L0H1"]
 
 
-def test_choosing_a_question_shows_its_claim_its_head_and_its_sentences(show: Show) -> None:
+def test_choosing_a_question_shows_its_claim_and_its_head(show: Show) -> None:
     with show() as view:
         view.open_evidence()
         view.page.get_by_label("Question").select_option(index=1)
         assert view.page.locator("[data-question] .badge:visible").inner_text().endswith("suggestive")
-        assert view.page.locator(".card").count() == len(sample.EXAMPLES["later_cue"])
-        assert "Real passages" not in view.page.locator("#group-choice").inner_text()
         view.page.get_by_label("Question").select_option(index=2)
-        assert view.page.locator(".card").inner_text().startswith("Anna does not listen to Ben.")
         place = "L{}H{}".format(*CONTENT.findings[2].place)
         assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == place
 

@@ -11,7 +11,7 @@ from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
 from antecedent_lab.progress import stages
-from antecedent_lab.saved import PAGE, read_history, read_metrics
+from antecedent_lab.saved import PAGE, read_history
 from antecedent_lab.sources import Source, source_of
 from data.errors import UserError
 from data.typed_json import to_json
@@ -86,8 +86,7 @@ class ProbeResult:
 
     def page(self, texts: Sequence[str] = (), *, live: bool | None = None) -> str:
         """Return the report as HTML; arguments as `save`."""
-        records = (read_metrics(self.opened), read_history(self.opened))
-        return page(page_content(self.opened, self.results, *records, texts, live=live))
+        return page(page_content(self.opened, self.results, read_history(self.opened), texts, live=live))
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""

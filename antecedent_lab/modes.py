@@ -203,8 +203,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         # The page with the newest sentences first
         if folder is not None:
             texts = list(dict.fromkeys([text, *read_texts(opened.folder)]))[:MAX_TEXTS]
-            records = (read_metrics(opened), read_history(opened))
-            content = page_content(opened, results, *records, texts, missing, settings.live)
+            content = page_content(opened, results, read_history(opened), texts, missing, settings.live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     if folder is not None:
         print_address(folder / PAGE, "#yours-1")

@@ -110,7 +110,7 @@ def read_metrics(opened: OpenedModel) -> Metrics:
     path = opened.folder / "metrics.jsonl"
     if opened.is_external or not path.exists():
         return Metrics([], [], [])
-    with damaged_file_error(path, "delete it; the page will lack the curves of training"):
+    with damaged_file_error(path, "delete it"):
         return load_metrics(opened.folder)
 
 

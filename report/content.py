@@ -2,34 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
-from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
+from probe.results import Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, head_names
-from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
 MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-_ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
-    "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
-    "answer_accuracy": ("The model's answers", "share of right answers (0.5 by chance)", 0, 1),
-    "follows": ("The model's choice", "follows the entity (0.5 by chance)", 0, 1),
-    "margin": ("Margin", "half the difference between a passage and its twin, nats", None, None),
-}
 
 
 def page_content(
     opened: OpenedModel,
     results: ProbeResults | None,
-    metrics: Metrics,
     history: WeightHistory | None,
     texts: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -38,7 +29,7 @@ def page_content(
     """Return the content of the page, with a note for everything that was left out for its size.
 
     The model reads every sentence now. `results` are those of this checkpoint (None: no claim is
-    shown), `metrics` and `history` the records of training, `texts` the user's sentences. `live`:
+    shown), `history` the weights during training, `texts` the user's sentences. `live`:
     whether the page has the model itself (None: if it is small).
     """
     omissions: list[str] = []
@@ -62,7 +53,6 @@ def page_content(
         notes=[*notes, *(results.warnings if results else opened.resumed)],
         findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
         sentences=chosen,
-        training=training_content(metrics),
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
@@ -188,55 +178,3 @@ def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> l
         limit = f"{MAX_SENTENCE_CHARACTERS:,} characters of weights"
         omissions.append(f"{n_omitted} sentences: the page holds {limit}.")
     return selected
-
-
-# Training
-
-
-def training_content(metrics: Metrics) -> dict[str, Any] | None:
-    """Return the curves of training; None without a validation loss."""
-    # A loss that is not finite is None: training diverged there.
-    losses = [record for record in metrics.validation if record.loss is not None]
-    if not losses:
-        return None
-    floors = [record.floor for record in losses]
-    loss = {
-        "steps": [record.step for record in losses],
-        "validation": [record.loss for record in losses],
-        "floor": None if None in floors else floors,
-    }
-
-    # Questions that every evaluation has tested
-    charts = {}
-    for question in metrics.probe[0].questions if metrics.probe else ():
-        points = [point.questions[question] for point in metrics.probe if question in point.questions]
-        if len(points) == len(metrics.probe):
-            charts[question] = _charts(points)
-    return {"steps": [point.step for point in metrics.probe], "charts": charts, "loss": loss}
-
-
-def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
-    """Return a chart for each measure of all heads [S][L][H], then for what the model answers [S]."""
-    charts: list[dict[str, Any]] = []
-    for name in points[0].grids:
-        lines = []
-        if name == "accuracy":
-            lines.append(_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points))
-        low, high = (0, 1) if MEASURES[name].is_share else (None, None)
-        title = MEASURES[name].label.capitalize()
-        heads = [point.grids[name] for point in points]
-        charts.append({"title": title, "heads": heads, "lines": lines, "low": low, "high": high})
-
-    # The curves of the answers; the less clear measure of the same is left out
-    names = set.intersection(*(set(point.values) for point in points))
-    if "resolved_share" in names:
-        names.discard("answer_accuracy")
-    for name, (title, line, low, high) in _ANSWER_CHARTS.items():
-        if name in names:
-            lines = [_line(name, line, "head", points)]
-            charts.append({"title": title, "heads": None, "lines": lines, "low": low, "high": high})
-    return charts
-
-
-def _line(value: str, name: str, kind: str, points: Sequence[HeadPoint]) -> dict[str, Any]:
-    return {"name": name, "kind": kind, "values": [point.values[value] for point in points]}

@@ -30,12 +30,10 @@ function openAddress() {
 
 document.documentElement.classList.add("scripts");
 document.getElementById("live").hidden = sentences.size === 0 && !live;
-document.getElementById("training").hidden = !training;
 state.sentence = content.sentences[0]?.id ?? null;
 drawLive();
 if (question()) selectQuestion(0);
 redrawOn("question", showQuestion);
-redrawOn("question layer head time", drawCharts);
 for (const draw of [drawQuestions, drawSlider]) draw();
 state.width = document.getElementById("live-lines").clientWidth || state.width;
 for (const { draw } of views) draw();

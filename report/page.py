@@ -86,7 +86,6 @@ class PageContent:
     notes: list[str]
     findings: list[PageFinding]
     sentences: list[PageSentence]
-    training: dict[str, Any] | None  # `report.content.training_content`, for the script
     omissions: list[str]  # parts that are left out for their size
     live: Live
 

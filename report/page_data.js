@@ -3,7 +3,6 @@
 const content = JSON.parse(document.getElementById("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
-const training = content.training;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
 const END = steps.length; // the slider's last position: the trained model
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
@@ -64,10 +63,6 @@ function attentionRow(sentence, row, layer = state.layer, head = state.head) {
 function queryOf(sentence) {
   const selected = sentence.id === state.sentence ? state.query : null;
   return selected ?? sentence.query[0] ?? sentence.words.length - 1;
-}
-
-function chartsOf(finding) {
-  return training?.charts[finding?.question] ?? [];
 }
 
 function perHead(value) {

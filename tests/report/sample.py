@@ -25,7 +25,6 @@ from report.live import Live
 from report.page import PageContent
 from tests.probe.factories import blank
 from tests.tiny_models import random_model
-from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
 from training.settings import compose_settings, to_settings
 from training.weight_history import WeightHistory, pack_parameters
 
@@ -98,22 +97,6 @@ def results(*findings: Finding, **changes: Any) -> ProbeResults:
     return blank(ProbeResults, **facts | changes)
 
 
-def metrics() -> Metrics:
-    """Return the records of a training in which the link head appears around step 600."""
-    points = []
-    for i, step in enumerate(STEPS):
-        share = float(1 / (1 + np.exp(-(step - 600) / 80)))
-        grids = {"accuracy": grid(i, 0.5, 0.5 + 0.49 * share), "contrast": grid(i, 0, 1.7 * share)}
-        answers = {"bar": 0.65, "answer_accuracy": share}
-        number = HeadPoint(*LINK_HEAD, grids, answers | {"resolved_share": -6 * (1 - share) + share})
-        edges = HeadPoint(1, 0, {"swap": grid(i, 0, share)}, {"swap": share, "follows": share, "margin": share})
-        cue = HeadPoint(*LINK_HEAD, grids, answers)
-        points.append(ProbePoint(step, {"number": number, "later_cue": cue, "next_pronoun_gender": edges}))
-    losses = {0: 6.5, 600: 1.2, 1200: 1.09}
-    records = [blank(ValidationRecord, step=step, loss=loss, floor=1.06) for step, loss in losses.items()]
-    return Metrics([], records, points)
-
-
 def opened_run() -> tuple[OpenedRun, WeightHistory]:
     """Return a model with random weights that knows the examples' words, and two others as its earlier steps."""
     texts = [example.text for examples in EXAMPLES.values() for example in examples]
@@ -163,13 +146,13 @@ def content() -> PageContent:
     found = results(finding("number"), finding("later_cue", head=suggestive), finding("next_pronoun_gender"))
     run, history = opened_run()
     texts = ["The fox thanked the hen because it was kind."]
-    return replace(page_content(run, found, metrics(), history, texts, ["A note on top."]), omissions=["much"])
+    return replace(page_content(run, found, history, texts, ["A note on top."]), omissions=["much"])
 
 
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
     yours = [shown for shown in content().sentences if shown.id.startswith("yours")]
-    nothing: dict[str, Any] = {"findings": [], "training": None}
+    nothing: dict[str, Any] = {"findings": []}
     return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 
@@ -177,7 +160,7 @@ def hostile() -> PageContent:
     """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = cycle(HOSTILE)
     # What the script reads as names and numbers
-    names = {"id", "verdict", "place", "training", "weights", "live", "kind"}
+    names = {"id", "verdict", "place", "weights", "live", "kind"}
 
     def attack(value: Any, key: str) -> Any:
         if key in names:

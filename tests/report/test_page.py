@@ -91,22 +91,6 @@ def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> N
         assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
 
 
-def test_the_slider_and_the_charts_show_the_records_of_training(show: Show) -> None:
-    with show() as view:
-        view.page.locator("#step").fill("1")
-        layer, head = CONTENT.findings[0].place
-        accuracy = CONTENT.training["charts"]["number"][0]["heads"][sample.STEPS.index(100)][layer][head]
-        assert f"{accuracy:.2f} at step 100" in view.page.locator("#charts figcaption").first.inner_text()
-        charts = view.page.locator("#charts figure")
-        path = charts.filter(has_text="Resolved share").locator("path.head").first.get_attribute("d")
-        heights = [float(point.split()[1]) for point in path.removeprefix("M").split("L")]
-        assert heights[0] > heights[10] > heights[-1]
-        titles = ["Attention swap", "The model's choice", "Margin", "Validation loss, nats/token"]
-        view.page.get_by_label("Question").select_option(index=2)
-        assert charts.locator("figcaption b").all_inner_texts() == titles
-        assert charts.first.locator(".key").all_inner_texts() == ["other heads", "L0H1"]
-
-
 def test_choosing_a_question_shows_its_claim_and_its_head(show: Show) -> None:
     with show() as view:
         view.open_evidence()

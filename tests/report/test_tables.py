@@ -19,7 +19,7 @@ from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Change, Estimate, Head, Shown
 from report import live, tables
-from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
+from report.content import MAX_SENTENCE_CHARACTERS, page_content, within_size
 from report.live import LiveModel, check_live, live_content
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, heads_csv, number, sentence_lines
@@ -27,7 +27,6 @@ from tests.data.small_corpora import text_config
 from tests.probe.factories import blank
 from tests.report import sample
 from tests.report.sample import finding, results, tokenized
-from training.metrics import Metrics
 from training.settings import compose_settings, flatten
 from training.weight_history import WeightHistory
 
@@ -100,30 +99,16 @@ def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
     assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
 
 
-def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
-    metrics = sample.metrics()
-    content = training_content(metrics)
-    assert content["steps"] == sample.STEPS and content["loss"]["floor"] == [1.06] * 3
-    accuracy, contrast, resolved = content["charts"]["number"]
-    assert accuracy["heads"] == [point.questions["number"].grids["accuracy"] for point in metrics.probe]
-    assert (accuracy["low"], accuracy["high"], contrast["low"]) == (0, 1, None)
-    assert accuracy["lines"][0]["values"] == [0.65] * len(sample.STEPS)
-    assert resolved["heads"] is None and resolved["lines"][0]["values"][0] == pytest.approx(-6, abs=0.01)
-    incomplete = [metrics.probe[0], replace(metrics.probe[1], questions={})]
-    assert training_content(replace(metrics, probe=incomplete))["charts"] == {}
-    assert training_content(Metrics([], [], [])) is None
-
-
 def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     text = "One sunny day, the cat sat near the buses. It"
     shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
     results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
-    content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
+    content = page_content(RUN, results, None, [text], ["A note."])
     assert content.notes == ["A note.", "A warning."]
     median = next(sentence for sentence in content.sentences if sentence.id == "median-number-1")
     assert [median.words[place] for place in median.query] == ["It"]
     assert content.sentences[0].id == "yours-1"
-    untested = page_content(RUN, None, Metrics([], [], []), None)
+    untested = page_content(RUN, None, None)
     assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
 
 

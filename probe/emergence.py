@@ -15,7 +15,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
-from probe.edge_study import Half, swaps_of
+from probe.edge_study import Half
 from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
@@ -157,7 +157,7 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """
     passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = swaps_of(passages)(alone(heads))
+    moved, total = passages.swaps(alone(heads))
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 

@@ -47,7 +47,7 @@ def _design_interval(
 
     # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
     rng = np.random.default_rng(seed)
-    weights = reduce(np.multiply, [_resampling_counts(clusters, n_bootstrap, rng) for clusters in design])
+    weights = reduce(np.multiply, [resampling_counts(clusters, n_bootstrap, rng) for clusters in design])
     above = weights @ numerator.astype(float)
     below = np.broadcast_to((weights @ denominator)[:, None], above.shape)  # 0 if a crossed draw is empty
     drawn = np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
@@ -60,17 +60,12 @@ def _design_interval(
     return quantiles
 
 
-def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
+def resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
     """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are."""
     names, index = np.unique(clusters, return_inverse=True)
     n = len(names)
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
     return np.take(drawn, index, axis=1)
-
-
-def resampled(clusters: np.ndarray, config: ProbeConfig) -> np.ndarray:
-    """Return how often each of N values is drawn in each bootstrap sample of its clusters, [B, N]."""
-    return _resampling_counts(clusters, config.n_bootstrap, np.random.default_rng(config.seed))
 
 
 @dataclass(frozen=True, slots=True)

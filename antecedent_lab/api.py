@@ -28,7 +28,7 @@ from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
-from report.tables import claims_markdown, detail_lines, heads_csv, items_jsonl, summary_lines
+from report.tables import claims_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
 from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
@@ -76,7 +76,8 @@ class ProbeResult:
         """Return the lines that eval.py prints."""
         lines = summary_lines(self.results, verbose)
         if verbose:
-            lines = lines + detail_lines(self.results)
+            missing = [f"not tested: {reason}" for reason in self.results.missing]
+            lines = [*lines, "", *claims_markdown(self.results).splitlines(), *missing]
         return [*lines, *map("note: {}".format, self.results.warnings)]
 
     def __str__(self) -> str:

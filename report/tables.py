@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from textwrap import wrap
 
 import numpy as np
 
@@ -209,27 +208,6 @@ def _chances(chances: Iterable[tuple[str, float]]) -> str:
 # Evidence
 
 
-def detail_lines(results: ProbeResults) -> list[str]:
-    """Return what verbose=true adds: all tables of the evidence, and what could not be tested."""
-    lines = []
-    for finding in results.findings:
-        heads = head_names(finding.judged.heads)
-        lines += ["", "", f"{finding.question}, head {heads}: {finding.verdict} ({finding.level})"]
-        lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
-        lines += _table_lines(finding_tables(finding))
-    return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
-
-
-def _table_lines(tables: Sequence[Table]) -> list[str]:
-    """Return tables as aligned lines, each with its title above and its note below."""
-    lines = []
-    for table in tables:
-        lines += ["", f"  {table.title}"]
-        rows = aligned([table.header, *table.rows])
-        lines += [f"    {line}" for line in [*rows, *wrap(table.note, 116)]]
-    return lines
-
-
 def finding_tables(finding: Finding) -> list[Table]:
     """Return criteria, measures, parts and heads together; only what there is."""
     header = ["heads", "added", "swap on dev", "swap tested [95 %]"]
@@ -312,8 +290,9 @@ def claims_markdown(results: ProbeResults) -> str:
         for table in finding_tables(finding):
             lines += ["", f"{table.title}. {table.note}".rstrip(), ""]
             lines += markdown_table(table.header, table.rows)
+        reasons = [*finding.judged.reasons, *finding.notes]
         limits = limits_of(finding, results.model)
-        for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
+        for title, texts in (("Why no more is claimed", reasons), ("This does not show", limits)):
             if texts:
                 lines += ["", f"{title}:", "", *map("- {}".format, texts)]
         lines.append("")

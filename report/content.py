@@ -6,9 +6,8 @@ from dataclasses import replace
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
-from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, Shown, TestedModel
-from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
+from probe.sentences import TokenizedText, next_tokens, pack_weights, word_attention
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
@@ -36,14 +35,11 @@ def page_content(
     findings = results.findings if results else []
 
     # Sentences in the order of their importance, because there may not be room for all
-    sentences = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
-    for name, question in QUESTIONS.items():
-        if question.examples:
-            sentences.append(_example_sentences(opened, name, question.examples))
+    sentences = [_own_sentence(opened, i, text) for i, text in enumerate(texts, 1)]
     for finding in findings:
-        for kind in ("median", "typical"):
-            examples = finding.examples_of(kind)
-            sentences.append(_shown_sentences(opened, f"{kind}-{finding.question}", examples))
+        for kind in ("worked", "median", "typical"):
+            for i, shown in enumerate(finding.examples_of(kind), 1):
+                sentences.append(_shown_sentence(opened, f"{kind}-{finding.question}-{i}", shown))
     chosen = within_size(sentences, omissions)
     heading = f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to"
 
@@ -100,7 +96,7 @@ def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
 
 
 def _sentence_content(
-    opened: OpenedModel, text: TokenizedText, name: str, query: list[int], predicts: bool
+    opened: OpenedModel, text: TokenizedText, name: str, query: int | None, predicts: bool
 ) -> PageSentence:
     """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
@@ -113,68 +109,38 @@ def _sentence_content(
 
 
 def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
-    """Return the user's sentence, read at its pronouns and at later words that decide them."""
+    """Return the user's sentence, read at its first pronoun or the later word that decides it."""
     tokenized = opened.tokenize(text)
     notes = lint(text)
 
-    # The first word is selected: one that decides comes before its pronoun. Word 0 is the start token.
-    query: dict[int, None] = {}
-    comments = unknown_note(opened, tokenized)
-    for note in notes:
-        comments.append(note.note)
-        for span in reversed(note.read_at):
-            query[1 + tokenized.word_spans.index(span)] = None
-    content = _sentence_content(opened, tokenized, f"yours-{number}", list(query), True)
-    return replace(content, notes=comments)
+    # Word 0 is the start token.
+    query = 1 + tokenized.word_spans.index(notes[0].read_at[-1]) if notes else None
+    content = _sentence_content(opened, tokenized, f"yours-{number}", query, True)
+    return replace(content, notes=[note.note for note in notes])
 
 
-def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:
-    """Return the worked examples of a question; none if the model cannot read all of them."""
-    sentences = []
-    for i, example in enumerate(examples, 1):
-        text = opened.tokenize(example.text)
-        if _unknown_words(opened, text) or not opened.fits(text):
-            return []
-        query = [text.words.index(example.query)]
-        predicts = example.text.endswith(example.query)
-        sentences.append(_sentence_content(opened, text, f"{question}-{i}", query, predicts))
-    return sentences
-
-
-def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown]) -> list[PageSentence]:
-    """Return tested texts."""
-    sentences = []
-    for i, shown in enumerate(examples, 1):
-        text = opened.tokenize(shown.text)
-        query = [text.word_of_token[shown.query]]
-        sentences.append(_sentence_content(opened, text, f"{group}-{i}", query, bool(shown.next)))
-    return sentences
-
-
-def _unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Return what the tokenizer replaces by its token for unknown words, each once."""
-    tokens = zip(text.tokens[1:], text.spans, strict=True)
-    unknown = [text.text[start:end] for token, (start, end) in tokens if token == opened.unknown]
-    return list(dict.fromkeys(unknown))
+def _shown_sentence(opened: OpenedModel, name: str, shown: Shown) -> PageSentence:
+    text = opened.tokenize(shown.text)
+    return _sentence_content(opened, text, name, text.word_of_token[shown.query], bool(shown.next))
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
     """Return a note that names the words outside the vocabulary, if there are any."""
-    words = ", ".join(_unknown_words(opened, text))
+    tokens = zip(text.tokens[1:], text.spans, strict=True)
+    unknown = [text.text[start:end] for token, (start, end) in tokens if token == opened.unknown]
+    words = ", ".join(dict.fromkeys(unknown))
     return [f"Not in the model's vocabulary, so read as the unknown word: {words}."] if words else []
 
 
-def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> list[PageSentence]:
-    """Return the sentences for which there is room, in order; a group stays whole."""
-    # A later group may fit where an earlier, larger one did not.
-    selected: list[PageSentence] = []
+def within_size(sentences: Sequence[PageSentence], omissions: list[str]) -> list[PageSentence]:
+    """Return the sentences for which there is room, in order."""
+    selected = []
     room = MAX_SENTENCE_CHARACTERS
-    for group in groups:
-        size = sum(len(sentence.weights) for sentence in group)
-        if size <= room:
-            room -= size
-            selected += group
-    if n_omitted := sum(map(len, groups)) - len(selected):
+    for sentence in sentences:
+        if len(sentence.weights) <= room:
+            room -= len(sentence.weights)
+            selected.append(sentence)
+    if n_omitted := len(sentences) - len(selected):
         limit = f"{MAX_SENTENCE_CHARACTERS:,} characters of weights"
         omissions.append(f"{n_omitted} sentences: the page holds {limit}.")
     return selected

@@ -48,6 +48,7 @@ class LiveModel:
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     pair: list[str]  # two words whose probabilities are compared; empty: chosen for each text
+    nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ def live_content(
     # A sentence to begin with: a tested one of an own question or English text, or the worked block
     finding = results.findings[0] if results and results.findings else None
     shown = finding.examples[0] if finding and finding.examples else None
+    pair = []
+    nouns = []
     if shown and shown.kind != "worked":
         text = shown.text.rstrip()
         if not shown.next:
@@ -89,7 +92,7 @@ def live_content(
         pair = [word.lower() for word, _ in shown.next]
     elif opened.has_stories:
         text = EXAMPLE_BLOCK[0].text
-        pair = []
+        nouns = [EXAMPLE_BLOCK[0].antecedent, EXAMPLE_BLOCK[0].distractor]
     else:
         text = _ENGLISH_TEXT
         pair = _PRONOUN_PAIR
@@ -108,6 +111,7 @@ def live_content(
         tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
         text=text,
         pair=pair,
+        nouns=nouns,
     )
     return Live(shown_model, "")
 

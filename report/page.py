@@ -71,7 +71,7 @@ class PageSentence:
     id: str  # group and number, for the address: report.html#yours-1
     text: str
     words: list[str]
-    query: list[int]  # heads are read at these words; the first is selected on the page
+    query: int | None  # heads are read at this word; None: the last one
     notes: list[str]
     next: list[tuple[str, float]]  # the most probable next tokens
     weights: str  # of `pack_weights`

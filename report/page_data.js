@@ -4,6 +4,7 @@ const content = JSON.parse(document.getElementById("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
+const HEADS = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
 const END = steps.length; // the slider's last position: the trained model
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
@@ -48,8 +49,8 @@ function current() {
 
 const decoded = new Map(); // DataView of the weights of each stored sentence, by its id
 
-// The weights [words] of one word on every word. The live model computes those of live sentences and of earlier steps;
-// the others are as probe/sentences.py packs them: row r of a head is words 0 to r.
+// The weights [words] of one word on every word. Without a live model they are as probe/sentences.py packs them: row r of
+// a head is words 0 to r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
   const pass = livePass(sentence);
   if (pass) return wordRow(pass, row, layer, head);
@@ -62,9 +63,5 @@ function attentionRow(sentence, row, layer = state.layer, head = state.head) {
 
 function queryOf(sentence) {
   const selected = sentence.id === state.sentence ? state.query : null;
-  return selected ?? sentence.query[0] ?? sentence.words.length - 1;
-}
-
-function perHead(value) {
-  return Array.from({ length: nLayer }, (_, layer) => Array.from({ length: nHead }, (_, head) => value(layer, head)));
+  return selected ?? sentence.query ?? sentence.words.length - 1;
 }

@@ -11,7 +11,7 @@ let typingTimer = null;
 function setLive(text) {
   const { words } = reading(text);
   const pronoun = words.findLastIndex((word) => PRONOUNS.includes(word.toLowerCase()));
-  const query = [pronoun > 0 ? pronoun : words.length - 1];
+  const query = pronoun > 0 ? pronoun : words.length - 1;
   sentences.set("live-1", { id: "live-1", text, words, query, notes: [] });
 }
 
@@ -49,7 +49,7 @@ function typed(text) {
     ...notes,
     unknown.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
-    ...new Set(stored?.notes.filter((note) => !note.startsWith("Not in the model's")).slice(0, 3)),
+    ...new Set(stored?.notes.slice(0, 3)),
   ]);
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
   drawChips();

@@ -3,7 +3,7 @@
 // Show a stored sentence: in the field, or without a live model as it was stored.
 function selectSentence(sentence) {
   if (live) setText(sentence.text);
-  update({ sentence: live ? "live-1" : sentence.id, query: sentence.query[0] ?? null, row: null });
+  update({ sentence: live ? "live-1" : sentence.id, query: sentence.query, row: null });
 }
 
 function drawSentences() {

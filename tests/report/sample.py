@@ -142,9 +142,14 @@ def read(live: dict[str, Any], text: str) -> TokenizedText:
 @cache
 def content() -> PageContent:
     """Return the content of a page with findings of both outcomes, both worked examples and a user's sentence."""
-    suggestive = replace(finding("later_cue").head, verdict="suggestive", level="E1")
-    found = results(finding("number"), finding("later_cue", head=suggestive), finding("next_pronoun_gender"))
     run, history = opened_run()
+    worked = {}
+    for name, examples in EXAMPLES.items():
+        worked[name] = [run.measure_example(example, LINK_HEAD) for example in examples]
+    number = finding("number", examples=worked["number"])
+    suggestive = replace(number.head, verdict="suggestive", level="E1")
+    cue = finding("later_cue", head=suggestive, examples=worked["later_cue"])
+    found = results(number, cue, finding("next_pronoun_gender"))
     texts = ["The fox thanked the hen because it was kind."]
     return replace(page_content(run, found, history, texts, ["A note on top."]), omissions=["much"])
 

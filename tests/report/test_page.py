@@ -76,8 +76,8 @@ def test_a_stored_sentence_is_chosen_from_a_list(show: Show) -> None:
         view.open_evidence()
         view.pick("L1H2")
         words = CONTENT.sentences[2].words
-        row = weights_of("number-2")[1, 2, words.index("They")]
-        view.page.locator("#stored select").select_option("number-2")
+        row = weights_of("worked-number-2")[1, 2, words.index("They")]
+        view.page.locator("#stored select").select_option("worked-number-2")
         assert view.page.locator("#live-text").input_value() == CONTENT.sentences[2].text
         assert view.word_weights() == shown_weights(row, words.index("They"))
         view.type("The dog slept.")

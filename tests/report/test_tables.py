@@ -91,11 +91,11 @@ def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
     return live_content(run, *arguments).model
 
 
-def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
-    small = [replace(sample.content().sentences[0], weights="x")]
-    big = [replace(small[0], weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2
+def test_sentences_beyond_the_limit_are_left_out() -> None:
+    small = replace(sample.content().sentences[0], weights="x")
+    big = replace(small, weights="x" * MAX_SENTENCE_CHARACTERS)
     omissions: list[str] = []
-    assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
+    assert within_size([small, big, small], omissions) == [small, small] and omissions[0].startswith("1 sentences")
 
 
 def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
@@ -105,7 +105,7 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     content = page_content(RUN, results, None, [text], ["A note."])
     assert content.notes == ["A note.", "A warning."]
     median = next(sentence for sentence in content.sentences if sentence.id == "median-number-1")
-    assert [median.words[place] for place in median.query] == ["It"]
+    assert median.words[median.query] == "It"
     assert content.sentences[0].id == "yours-1"
     untested = page_content(RUN, None, None)
     assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)

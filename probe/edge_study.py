@@ -51,10 +51,6 @@ class Half:
         """Return what swaps of sets of heads move in the passages with two entities, as `Margins.swaps`."""
         return self.two.margins(sets, ["swap"]).swaps()
 
-    def direct_effects(self) -> np.ndarray:
-        """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
-        return np.asarray(np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0))
-
 
 def problem_of(question: Question, items: Items) -> str:
     """Return why a question cannot be tested on its passages, with the counts; "" if it can."""
@@ -122,9 +118,7 @@ def study_edges(
     progress("what the head decides", 0.8)
     head = candidates[best]
     two = tested.two
-    follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
-    answers = {"follows": sample_of(tested.one.items, follows).mean(config)}
-    answers |= _part_of(two.items, two.clean, config).values
+    answers = _answers_of(tested, config)
     of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
     curve = curve_of(steps, tested.swaps, two.items, config)
     heads = [head for head, *_ in curve]
@@ -155,22 +149,30 @@ def _notes(n_heads: int, n_edited: int) -> list[str]:
     return [few] if n_edited < n_heads else []
 
 
-def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
-    """Return the largest t of the edges of one of some sets of heads."""
-    return float(Half(model, items, config.tokens_per_batch).edge_effects(sets).test(config).t.max())
-
-
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     """Return the heads to edit: all, or of many those of the largest direct effect."""
     direct = np.zeros((model.n_layer, model.n_head))
     if direct.size > EDIT_ALL:
-        direct = np.abs(choosing.direct_effects())
+        of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
+        direct = np.abs(np.concatenate(of_passages).mean(axis=0))
     if not np.isfinite(direct).all():
         raise UserError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 
+def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
+    """Return the largest t of the edges of one of some sets of heads."""
+    return float(Half(model, items, config.tokens_per_batch).edge_effects(sets).test(config).t.max())
+
+
 # What the model answers
+
+
+def _answers_of(tested: Half, config: ProbeConfig) -> Values:
+    """Return whether the margin follows the entities, and whom the model picks of two."""
+    follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
+    values = {"follows": sample_of(tested.one.items, follows).mean(config)}
+    return values | _part_of(tested.two.items, tested.two.clean, config).values
 
 
 def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:

@@ -262,7 +262,7 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(corpus: 
     records = {step: probe(model, step) for step in (8, 10, 15)}
     assert [bool(record.images) for record in records.values() if record] == [False, True, True]
     record = records[8]
-    assert record is not None and {"number", "gender", "head_types"} <= set(record.values)
+    assert record is not None and {"number", "gender"} <= set(record.values)
     assert len(record.summary) == 2
     assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar \d\.\d\d\)", record.summary[0])
     with torch.no_grad():

@@ -181,7 +181,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     check_live(opened, settings.live)
     text = str(settings.text)
     tokenized = opened.tokenize(text)
-    if not opened.fits(tokenized):
+    if len(tokenized.tokens) > opened.model.context_length:
         limit = opened.model.context_length - 1
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     notes = lint(text)
@@ -192,7 +192,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         # Printed lines
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
-        [weights] = word_attention(opened.model, [tokenized])
+        weights = word_attention(opened.model, tokenized)
         effects = None
         if not settings.verbose and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
             effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}

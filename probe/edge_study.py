@@ -48,7 +48,7 @@ class Half:
         return sample_of(self.items, np.concatenate([of_one, of_two]))
 
     def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        """Return what swaps of sets of heads move in the passages with two entities, as `Margins.swaps`."""
+        """Return `Margins.swaps` of sets of heads in the passages with two entities."""
         return self.two.margins(sets, ["swap"]).swaps()
 
 
@@ -102,7 +102,8 @@ def study_edges(
     singles = alone(candidates)
     best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
     steps = grown(choosing.swaps, candidates)
-    items_of_dev, margins_of_dev = choosing.two.items, choosing.two.clean
+    items_of_dev = choosing.two.items
+    margins_of_dev = choosing.two.clean
     del choosing  # a gigabyte in a model of 135 million weights
 
     # The tested half: every candidate's edges cut, first in untrained models.
@@ -116,10 +117,9 @@ def study_edges(
 
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
-    head = candidates[best]
     two = tested.two
     answers = _answers_of(tested, config)
-    of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
+    of_head = _tested(tested, [candidates[best]], question, answers, untrained_t, config, float(test.p[best]))
     curve = curve_of(steps, tested.swaps, two.items, config)
     heads = [head for head, *_ in curve]
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
@@ -139,7 +139,7 @@ def study_edges(
         rules=_rules(question, two.items, documents),
         grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
         parts={"both halves": _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), config)},
-        examples=_typical(tested, head, heads if unit == "set" else [head]),
+        examples=_typical(tested, of_head.heads[0], heads if unit == "set" else of_head.heads),
         notes=_notes(model.n_layer * model.n_head, len(candidates)),
     )
 
@@ -176,7 +176,7 @@ def _answers_of(tested: Half, config: ProbeConfig) -> Values:
 
 
 def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:
-    """Return how often the model, by its margins [N, 2], picks whom the author means, and where not the nearest is."""
+    """Return how often margins [N, 2] pick whom the author means, and so where the last one is not meant."""
     is_right = np.heaviside(margins.mean(axis=1), 0.5)
     nearest = preferred("nearest", items)
     wrong = np.flatnonzero(nearest < 0)

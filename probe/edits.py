@@ -34,7 +34,6 @@ Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
-
 MAX_HEADS = 6  # of a set
 
 

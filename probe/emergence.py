@@ -73,9 +73,8 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     if not isinstance(corpus.validation, StorySplit):
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
     else:
-        items = choose_items(
-            link_pairs(load_stories(corpus, "dev"), tokenizer, end_id(tokenizer), names_of), n_sequences
-        )
+        pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, end_id(tokenizer), names_of)
+        items = choose_items(pairs, n_sequences)
     if not items:
         return None
     return _TrainingProbe(run=settings.run, draw=draw, items=items)

@@ -13,7 +13,7 @@ from data.pairs import Span
 from data.tokenizer import encode_text
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit
-from probe.batches import pad_rows, progress_bar
+from probe.batches import progress_bar
 
 START = "(start)"  # shown for the token before every text
 
@@ -79,21 +79,15 @@ def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText
     return TokenizedText(text, [bos_id, *encoding.ids], encoding.offsets, [span for _, span in word_spans(text)])
 
 
-def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
-    """Return the attention of every head between the words of each text, [L, H, W, W] with W = len(text.words).
+def word_attention(model: ObservableModel, text: TokenizedText) -> np.ndarray:
+    """Return the attention of every head between the words of a text, [L, H, W, W] with W = len(text.words).
 
     The row of a word is that of its last token, the first that has read the whole word. The weight on a word is the
-    sum over its tokens. All texts are one batch.
+    sum over its tokens.
     """
-    if not texts:
-        return []
-    tokens = pad_rows([text.tokens for text in texts]).to(model.device)  # [B, T]
-    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
-    by_text = []
-    for i, text in enumerate(texts):
-        n_tokens = len(text.tokens)
-        by_text.append(between_words(weights[:, i, :, :n_tokens, :n_tokens], text))
-    return by_text
+    tokens = torch.tensor([text.tokens], device=model.device)
+    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, 1, H, T, T]
+    return between_words(weights[:, 0], text)
 
 
 def between_words(weights: np.ndarray, text: TokenizedText) -> np.ndarray:

@@ -104,7 +104,7 @@ def _sentence_content(
         id=name, text=text.text, words=text.words,
         query=query, notes=[],
         next=[(opened.decode(token), probability) for token, probability in following],
-        weights=pack_weights(word_attention(opened.model, [text])[0]),
+        weights=pack_weights(word_attention(opened.model, text)),
     )  # fmt: skip
 
 

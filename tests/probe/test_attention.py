@@ -299,7 +299,7 @@ def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last
     in_the_middle, at_the_end = TIRED_OR_SOFT[:2]
     measured = opened.measure_example(in_the_middle, Head(1, 2))
     text = opened.tokenize(in_the_middle.text)
-    row = word_attention(opened.model, [text])[0][1, 2, text.words.index("it")]
+    row = word_attention(opened.model, text)[1, 2, text.words.index("it")]
     assert list(measured.weights) == ["cat", "mat"] and measured.next == []
     assert (measured.kind, measured.word, text.words[text.word_of_token[measured.query]]) == ("worked", "it", "it")
     meant, other = ([text.words[text.word_of_token[i]] for i in words] for [words] in (measured.meant, measured.other))

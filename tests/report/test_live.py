@@ -51,7 +51,7 @@ def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
     assert view.next_words() == expected_words(text, model=model)
     for layer, head in ((0, 1), (1, 2)):
         view.pick(f"L{layer}H{head}")
-        row = word_attention(model, [read(text)])[0][layer, head, -1]
+        row = word_attention(model, read(text))[layer, head, -1]
         assert view.word_weights() == shown_weights(row, len(row) - 1)
     view.check()
 

@@ -107,7 +107,7 @@ def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run:
     view_of_it = opened.show(text)
     assert len(repr(view_of_it)) < 200 and len(view_of_it) < 200_000
     with show(f"<!doctype html><meta charset=utf-8>{view_of_it._repr_html_()}") as view:
-        [weights] = word_attention(opened.model, [opened.tokenize(text)])  # [L, H, W, W]
+        weights = word_attention(opened.model, opened.tokenize(text))  # [L, H, W, W]
         titles = view.page.frame_locator("iframe").locator("#live-lines .link title").all_text_contents()
         found = [float(re.search(r": (\d\.\d\d)", title)[1]) for title in titles]
         assert found == shown_weights(weights[0, 0, -1], weights.shape[-1] - 1)

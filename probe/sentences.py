@@ -1,6 +1,5 @@
 """Worked examples of the questions, and every head's attention between the words of a text."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,12 +132,3 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
             effects[layer, head] = float((edited - unedited).abs().sum() / 2)
             bar.update()
     return effects
-
-
-def pack_weights(weights: np.ndarray) -> str:
-    """Pack causal attention weights [L, H, W, W] as base64 for files.
-
-    Row r of each head is stored as its weights on words 0 to r: little-endian uint16, 65535 for a weight of 1.
-    """
-    causal = weights[..., np.tri(weights.shape[-1], dtype=bool)]
-    return b64encode(np.rint(causal * 65535).astype("<u2").tobytes()).decode()

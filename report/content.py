@@ -1,20 +1,21 @@
 """Everything the report page shows of a model, small enough for one file."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+import numpy as np
 
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
 from probe.results import Finding, ProbeResults, Shown, TestedModel
-from probe.sentences import TokenizedText, next_tokens, pack_weights, word_attention
+from probe.sentences import TokenizedText, next_tokens, word_attention
 from report.live import live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, head_names
 from training.weight_history import WeightHistory
 
-MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
+MAX_SENTENCE_WEIGHTS = 1_000_000  # of all sentences, up to 5 MB
 
 
 def page_content(
@@ -100,11 +101,12 @@ def _sentence_content(
 ) -> PageSentence:
     """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
+    weights = word_attention(opened.model, text)
+    causal = weights[..., np.tri(len(text.words), dtype=bool)]
     return PageSentence(
-        id=name, text=text.text, words=text.words,
-        query=query, notes=[],
+        id=name, text=text.text, words=text.words, query=query,
         next=[(opened.decode(token), probability) for token, probability in following],
-        weights=pack_weights(word_attention(opened.model, text)),
+        weights=np.rint(10_000 * causal).astype(int).tolist(),
     )  # fmt: skip
 
 
@@ -115,8 +117,7 @@ def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
 
     # Word 0 is the start token.
     query = 1 + tokenized.word_spans.index(notes[0].read_at[-1]) if notes else None
-    content = _sentence_content(opened, tokenized, f"yours-{number}", query, True)
-    return replace(content, notes=[note.note for note in notes])
+    return _sentence_content(opened, tokenized, f"yours-{number}", query, True)
 
 
 def _shown_sentence(opened: OpenedModel, name: str, shown: Shown) -> PageSentence:
@@ -135,12 +136,12 @@ def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
 def within_size(sentences: Sequence[PageSentence], omissions: list[str]) -> list[PageSentence]:
     """Return the sentences for which there is room, in order."""
     selected = []
-    room = MAX_SENTENCE_CHARACTERS
+    room = MAX_SENTENCE_WEIGHTS
     for sentence in sentences:
-        if len(sentence.weights) <= room:
-            room -= len(sentence.weights)
+        size = np.size(sentence.weights)
+        if size <= room:
+            room -= size
             selected.append(sentence)
     if n_omitted := len(sentences) - len(selected):
-        limit = f"{MAX_SENTENCE_CHARACTERS:,} characters of weights"
-        omissions.append(f"{n_omitted} sentences: the page holds {limit}.")
+        omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_WEIGHTS:,} weights.")
     return selected

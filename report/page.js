@@ -25,7 +25,10 @@ function openAddress() {
   if (wasLesson) update({ edits: [], time: END, playing: false });
   if (openLink()) return;
   if (live && !location.hash) setText(live.text);
-  openNamed();
+  const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
+  if (!named) return;
+  selectSentence(named);
+  scrollTo(0, 0);
 }
 
 document.documentElement.classList.add("scripts");

@@ -18,7 +18,6 @@ from markupsafe import Markup
 from data.errors import printable
 from data.typed_json import to_json
 from probe.results import Head
-from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.live import Live
 from report.tables import Table
 
@@ -30,7 +29,6 @@ SCRIPTS = [  # in this order
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
-BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
 
 
 # What the page shows: the fields are the keys of its JSON
@@ -72,9 +70,8 @@ class PageSentence:
     text: str
     words: list[str]
     query: int | None  # heads are read at this word; None: the last one
-    notes: list[str]
     next: list[tuple[str, float]]  # the most probable next tokens
-    weights: str  # of `pack_weights`
+    weights: list[list[list[int]]]  # ten-thousandths, [L][H][n]: all rows, row r up to word r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +105,6 @@ def page(content: PageContent) -> str:
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return templates.get_template("page.html").render(
         content=content,
-        badges=BADGES,
         longest_unbroken=LONGEST_UNBROKEN,
         policy=Markup(_policy(script, style)),
         style=Markup(style),

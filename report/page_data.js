@@ -47,18 +47,12 @@ function current() {
 
 // Attention weights
 
-const decoded = new Map(); // DataView of the weights of each stored sentence, by its id
-
-// The weights [words] of one word on every word. Without a live model they are as probe/sentences.py packs them: row r of
-// a head is words 0 to r.
+// The weights [words] of one word on every word. The stored ones of a head are one row after the other, row r up to word r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
   const pass = livePass(sentence);
   if (pass) return wordRow(pass, row, layer, head);
-  if (!decoded.has(sentence.id)) decoded.set(sentence.id, new DataView(bytesOf(sentence.weights).buffer));
-  const view = decoded.get(sentence.id);
-  const n = sentence.words.length;
-  const offset = ((layer * nHead + head) * n * (n + 1) + row * (row + 1)) / 2;
-  return Float64Array.from({ length: n }, (_, word) => (word > row ? 0 : view.getUint16(2 * (offset + word), true) / 65535));
+  const ofRow = sentence.weights[layer][head].slice((row * (row + 1)) / 2);
+  return Float64Array.from(sentence.words, (_, word) => (word > row ? 0 : ofRow[word] / 10000));
 }
 
 function queryOf(sentence) {

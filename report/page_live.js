@@ -12,7 +12,7 @@ function setLive(text) {
   const { words } = reading(text);
   const pronoun = words.findLastIndex((word) => PRONOUNS.includes(word.toLowerCase()));
   const query = pronoun > 0 ? pronoun : words.length - 1;
-  sentences.set("live-1", { id: "live-1", text, words, query, notes: [] });
+  sentences.set("live-1", { id: "live-1", text, words, query });
 }
 
 // The text that the model reads, and what the user must know about it.
@@ -44,12 +44,10 @@ function typed(text) {
   const dropped = state.edits.length - edits.length;
   if (dropped) past = [];
   const names = unknown.slice(0, 8).map((word) => `“${label(word)}”`).join(", ");
-  const stored = content.sentences.find((sentence) => sentence.text === shown && sentence.notes.length);
   showNotes([
     ...notes,
     unknown.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
-    ...new Set(stored?.notes.slice(0, 3)),
   ]);
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
   drawChips();

@@ -16,15 +16,13 @@ ROW = 26  # pixels: height of a row
 WIDTH = 46  # pixels: width of a column
 GAP = 2  # pixels between two coloured boxes
 SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # values of white and full colour
-Colour = tuple[int, int, int]
 
 
-def score_colour(value: float, centre: float, end: float) -> Colour:
+def score_colour(value: float, centre: float, end: float) -> tuple[int, int, int]:
     """Return white at `centre`, blue at `end` and above, orange at the same distance below."""
-    share = max(-1.0, min(1.0, (value - centre) / (end - centre)))
-    colour = BLUE if share >= 0 else ORANGE
-    channels = zip(WHITE, colour, strict=True)
-    red, green, blue = (round(white + abs(share) * (full - white)) for white, full in channels)
+    share = np.clip((value - centre) / (end - centre), -1, 1)
+    full = BLUE if share >= 0 else ORANGE
+    red, green, blue = np.rint(WHITE + abs(share) * np.subtract(full, WHITE)).astype(int).tolist()
     return red, green, blue
 
 
@@ -41,7 +39,8 @@ def head_map(scores: np.ndarray, centre: float, end: float) -> np.ndarray:
     for head in range(n_heads):
         draw.text((WIDTH * (head + 1.5), ROW / 2), f"H{head}", BLACK, font, "mm")
     for (layer, head), score in np.ndenumerate(scores):
-        x, y = WIDTH * (head + 1), ROW * (layer + 1)
+        x = WIDTH * (head + 1)
+        y = ROW * (layer + 1)
         red, green, blue = score_colour(float(score), centre, end)
         draw.rectangle((x, y, x + WIDTH - GAP, y + ROW - GAP), (red, green, blue))
         is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 128

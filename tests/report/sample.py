@@ -51,11 +51,10 @@ def tokenized(text: str) -> TokenizedText:
     return TokenizedText(text, list(range(len(spans) + 1)), spans, spans)
 
 
-def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return the weights [L, H, W, W] that `pack_weights` packed; shape: (L, H, W)."""
-    weights = np.zeros((*shape, shape[-1]))
-    rows, columns = np.tril_indices(shape[-1])
-    weights[..., rows, columns] = np.frombuffer(b64decode(data), "<u2").reshape(*shape[:2], -1) / 65535
+def unpacked(stored: list[list[list[int]]], n_words: int) -> np.ndarray:
+    """Return the weights [L, H, W, W] that a page stores of a sentence."""
+    weights = np.zeros((*np.shape(stored)[:2], n_words, n_words))
+    weights[..., *np.tril_indices(n_words)] = np.array(stored) / 10_000
     return weights
 
 

@@ -71,11 +71,11 @@ def test_the_model_in_a_report_computes_what_it_shows(name: str, show: Show) -> 
         view.check()
 
     # The stored weights
-    tolerance = 2e-5 if live["type"] == "float32" else 1e-2  # stored in two bytes; or rounded to float16
+    tolerance = 6e-5 if live["type"] == "float32" else 1e-2  # four digits; or rounded to float16
     assert len(content["sentences"]) >= 3
     for sentence in content["sentences"]:
         weights = word_attention(model, read(live, sentence["text"]))
-        np.testing.assert_allclose(weights, unpacked(sentence["weights"], weights.shape[:3]), atol=tolerance)
+        np.testing.assert_allclose(weights, unpacked(sentence["weights"], len(sentence["words"])), atol=tolerance)
 
 
 def test_the_english_report_compares_she_and_he_and_cutting_a_link_changes_them(show: Show) -> None:

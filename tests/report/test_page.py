@@ -25,7 +25,7 @@ TEXT = page(CONTENT)
 def weights_of(name: str) -> Any:
     """Return the weights [L, H, W, W] that the content stores for a sentence."""
     sentence = next(sentence for sentence in CONTENT.sentences if sentence.id == name)
-    return sample.unpacked(sentence.weights, (sample.N_LAYER, sample.N_HEAD, len(sentence.words)))
+    return sample.unpacked(sentence.weights, len(sentence.words))
 
 
 def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:

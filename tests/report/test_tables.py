@@ -19,7 +19,7 @@ from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Change, Estimate, Head, Shown
 from report import live, tables
-from report.content import MAX_SENTENCE_CHARACTERS, page_content, within_size
+from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from report.live import LiveModel, check_live, live_content
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, heads_csv, number, sentence_lines
@@ -92,8 +92,8 @@ def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
 
 
 def test_sentences_beyond_the_limit_are_left_out() -> None:
-    small = replace(sample.content().sentences[0], weights="x")
-    big = replace(small, weights="x" * MAX_SENTENCE_CHARACTERS)
+    small = replace(sample.content().sentences[0], weights=[[[1]]])
+    big = replace(small, weights=[[[1] * MAX_SENTENCE_WEIGHTS]])
     omissions: list[str] = []
     assert within_size([small, big, small], omissions) == [small, small] and omissions[0].startswith("1 sentences")
 

@@ -11,7 +11,7 @@ from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
 from antecedent_lab.progress import stages
-from antecedent_lab.saved import PAGE, read_history, read_metrics
+from antecedent_lab.saved import PAGE, read_history
 from antecedent_lab.sources import Source, source_of
 from data.errors import UserError
 from data.typed_json import to_json
@@ -28,7 +28,7 @@ from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
-from report.tables import claims_markdown, detail_lines, heads_csv, items_jsonl, summary_lines
+from report.tables import claims_markdown, heads_csv, items_jsonl, summary_lines
 from training.device import choose_device
 from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
@@ -76,7 +76,8 @@ class ProbeResult:
         """Return the lines that eval.py prints."""
         lines = summary_lines(self.results, verbose)
         if verbose:
-            lines = lines + detail_lines(self.results)
+            missing = [f"not tested: {reason}" for reason in self.results.missing]
+            lines = [*lines, "", *claims_markdown(self.results).splitlines(), *missing]
         return [*lines, *map("note: {}".format, self.results.warnings)]
 
     def __str__(self) -> str:
@@ -86,8 +87,7 @@ class ProbeResult:
 
     def page(self, texts: Sequence[str] = (), *, live: bool | None = None) -> str:
         """Return the report as HTML; arguments as `save`."""
-        records = (read_metrics(self.opened), read_history(self.opened))
-        return page(page_content(self.opened, self.results, *records, texts, live=live))
+        return page(page_content(self.opened, self.results, read_history(self.opened), texts, live=live))
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""

@@ -25,7 +25,6 @@ from probe.results import Head
 from report.content import page_content
 from report.live import Live
 from report.page import page
-from training.metrics import Metrics
 
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
@@ -134,7 +133,7 @@ class LabModel(OpenedModel):
     def show(self, text: str) -> Html:
         """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""
         self._encode_all([text])
-        content = page_content(self, None, Metrics([], [], []), None, [text], live=False)
+        content = page_content(self, None, None, [text], live=False)
         yours = [sentence for sentence in content.sentences if sentence.text == text][:1]
         return Html(page(replace(content, sentences=yours, live=Live(None, ""))))
 

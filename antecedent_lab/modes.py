@@ -181,7 +181,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     check_live(opened, settings.live)
     text = str(settings.text)
     tokenized = opened.tokenize(text)
-    if not opened.fits(tokenized):
+    if len(tokenized.tokens) > opened.model.context_length:
         limit = opened.model.context_length - 1
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     notes = lint(text)
@@ -192,7 +192,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         # Printed lines
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
-        [weights] = word_attention(opened.model, [tokenized])
+        weights = word_attention(opened.model, tokenized)
         effects = None
         if not settings.verbose and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
             effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}
@@ -203,8 +203,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         # The page with the newest sentences first
         if folder is not None:
             texts = list(dict.fromkeys([text, *read_texts(opened.folder)]))[:MAX_TEXTS]
-            records = (read_metrics(opened), read_history(opened))
-            content = page_content(opened, results, *records, texts, missing, settings.live)
+            content = page_content(opened, results, read_history(opened), texts, missing, settings.live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     if folder is not None:
         print_address(folder / PAGE, "#yours-1")

@@ -83,7 +83,7 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
             results = ProbeResults.from_json(content)
             # The same step of the same run or file?
             model = results.model
-            tested = (model.step, results.data.get("fingerprint"), model.fact("sha256"))
+            tested = (model.step, results.data.get("fingerprint"), model.shape.get("sha256"))
             if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):
                 return results, []
     problem = "The last probe tested another checkpoint or is of another version"
@@ -110,7 +110,7 @@ def read_metrics(opened: OpenedModel) -> Metrics:
     path = opened.folder / "metrics.jsonl"
     if opened.is_external or not path.exists():
         return Metrics([], [], [])
-    with damaged_file_error(path, "delete it; the page will lack the curves of training"):
+    with damaged_file_error(path, "delete it"):
         return load_metrics(opened.folder)
 
 

@@ -278,7 +278,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, fl
 
     def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
         margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
-        return margins.swaps(signed_by_model=False)
+        return margins.lost("swap"), margins.total
 
     # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
     candidates = heads

@@ -6,7 +6,6 @@ mask. So the recorded pass is compared with the model's usual pass on every chec
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +60,7 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     edits = []
     for layer, record in enumerate(model.record(tokens)):
         for head, output in enumerate(record.head_output.unbind(1)):
-            edits.append(HeadEdit(layer, head, output=partial(_recorded, recorded=output)))
+            edits.append(HeadEdit(layer, head, output=output.type_as))
     violations["logits"] = _relative_error(model.logits(tokens, edits=edits), logits)
 
     # Other tokens after the query; the logits up to the query must stay.
@@ -73,10 +72,6 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
         if not violations[name] <= limit:  # nan exceeds every limit
             raise UserError(f"no report for this model: {problem} (error {violations[name]:.1e})")
     return violations
-
-
-def _recorded(values: Tensor, recorded: Tensor) -> Tensor:
-    return recorded.to(values.dtype)
 
 
 def _map_violations(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:

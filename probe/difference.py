@@ -36,8 +36,17 @@ def difference(
     """Return what differs between two models for one question."""
     measure = _by_attention if question.outcome == "attention" else _by_edges
     changes = []
-    for measured in measure((before, after), items, question, config):
-        changes += _changes(question, measured, config)
+    for name, heads, cases, numbers in measure((before, after), items, question, config):
+        changed = numbers[1] - numbers[0]  # [N, C]
+        changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
+        sample = sample_of(cases, changed)
+        test = sample.test(config, two_sided=True)
+        facts: dict[str, Any] = {"question": question.name, "measure": name, "n": len(changed)}
+        means = [of_model.mean(axis=0).tolist() for of_model in numbers]
+        columns = zip(heads, sample.means(config), *means, test.t.tolist(), test.p.tolist(), strict=True)
+        for head, estimate, old, new, t, p in columns:
+            values: dict[str, Any] = {"before": old, "after": new, "t": t, "p": p, "smallest_p": test.smallest_p}
+            changes.append(Change(**facts, **values, head=head, difference=estimate))
     return changes
 
 
@@ -108,19 +117,3 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
         order = np.argsort(-effects, kind="stable")[:MAX_CANDIDATES]
         chosen |= dict.fromkeys(heads[i] for i in order)
     return sorted(chosen)
-
-
-def _changes(question: Question, measured: _Measured, config: ProbeConfig) -> list[Change]:
-    """Return the means of every head in both models with the test of their difference."""
-    measure, heads, items, (before, after) = measured
-    changed = after - before  # [N, C]
-    changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
-    sample = sample_of(items, changed)
-    test = sample.test(config, two_sided=True)
-    facts: dict[str, Any] = {"question": question.name, "measure": measure, "n": len(changed)}
-    columns = {"before": before.mean(axis=0), "after": after.mean(axis=0), "t": test.t, "p": test.p}
-    changes = []
-    for i, (head, estimate) in enumerate(zip(heads, sample.means(config), strict=True)):
-        numbers: dict[str, Any] = {name: float(values[i]) for name, values in columns.items()}
-        changes.append(Change(**facts, **numbers, head=head, difference=estimate, smallest_p=test.smallest_p))
-    return changes

@@ -16,7 +16,7 @@ from data.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
-from probe.edits import Sets, Sites, Swapped, alone, curve_of, grown, screened
+from probe.edits import Sets, Sites, alone, curve_of, grown, screened
 from probe.questions import DEV, MIN_SHARE, TESTED, Question
 from probe.results import NOT_KNOWN, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import preferred
@@ -28,7 +28,6 @@ MIN_CLUSTERS = 9  # documents and entities of each class in a half: with 8 no p 
 EDIT_ALL = 32  # with more heads than this,
 MAX_EDITED = 8  # only so many are edited
 N_EXAMPLES = 3
-_Answers = tuple[Items, np.ndarray]  # passages with two entities, and the margins of both texts [N, 2]
 
 
 class Half:
@@ -48,9 +47,9 @@ class Half:
         of_two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
         return sample_of(self.items, np.concatenate([of_one, of_two]))
 
-    def direct_effects(self) -> np.ndarray:
-        """Return the direct effect of each head, the mean over the passages, [L, H] in nats."""
-        return np.asarray(np.concatenate([self.one.direct_effects(), self.two.direct_effects()]).mean(axis=0))
+    def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
+        """Return `Margins.swaps` of sets of heads in the passages with two entities."""
+        return self.two.margins(sets, ["swap"]).swaps()
 
 
 def problem_of(question: Question, items: Items) -> str:
@@ -102,8 +101,9 @@ def study_edges(
     candidates = candidates_of(model, choosing)
     singles = alone(candidates)
     best = int(choosing.edge_effects(singles).values.mean(axis=0).argmax())
-    steps = grown(swaps_of(choosing), candidates)
-    answers_of_dev = _answers_at(choosing.two)
+    steps = grown(choosing.swaps, candidates)
+    items_of_dev = choosing.two.items
+    margins_of_dev = choosing.two.clean
     del choosing  # a gigabyte in a model of 135 million weights
 
     # The tested half: every candidate's edges cut, first in untrained models.
@@ -117,10 +117,10 @@ def study_edges(
 
     # Everything else for the chosen head, and for heads that share the work.
     progress("what the head decides", 0.8)
-    head = candidates[best]
+    two = tested.two
     answers = _answers_of(tested, config)
-    of_head = _tested(tested, [head], question, answers, untrained_t, config, float(test.p[best]))
-    curve = curve_of(steps, swaps_of(tested), tested.two.items, config)
+    of_head = _tested(tested, [candidates[best]], question, answers, untrained_t, config, float(test.p[best]))
+    curve = curve_of(steps, tested.swaps, two.items, config)
     heads = [head for head, *_ in curve]
     of_set = _tested(tested, heads, question, answers, untrained_t, config) if len(heads) > 1 else None
 
@@ -132,14 +132,14 @@ def study_edges(
         set=of_set,
         curve=curve,
         n=len(tested.items),
-        clusters={"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
+        clusters={"one": len(tested.one.items), "two": len(two.items)} | tested.items.n_clusters(),
         left_out=items.reasons(question.name),
         smallest_p=test.smallest_p,
         untrained={"t": mean_and_range(untrained_t)},
-        rules=_rules(question, tested.two.items, documents),
+        rules=_rules(question, two.items, documents),
         grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
-        parts={"both halves": _part_of([answers_of_dev, _answers_at(tested.two)], config)},
-        examples=_typical(tested, head, heads if unit == "set" else [head]),
+        parts={"both halves": _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), config)},
+        examples=_typical(tested, of_head.heads[0], heads if unit == "set" else of_head.heads),
         notes=_notes(model.n_layer * model.n_head, len(candidates)),
     )
 
@@ -149,19 +149,20 @@ def _notes(n_heads: int, n_edited: int) -> list[str]:
     return [few] if n_edited < n_heads else []
 
 
-def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
-    """Return the largest t of the edges of one of some sets of heads."""
-    return float(Half(model, items, config.tokens_per_batch).edge_effects(sets).test(config).t.max())
-
-
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     """Return the heads to edit: all, or of many those of the largest direct effect."""
     direct = np.zeros((model.n_layer, model.n_head))
     if direct.size > EDIT_ALL:
-        direct = np.abs(choosing.direct_effects())
+        of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
+        direct = np.abs(np.concatenate(of_passages).mean(axis=0))
     if not np.isfinite(direct).all():
         raise UserError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
+
+
+def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
+    """Return the largest t of the edges of one of some sets of heads."""
+    return float(Half(model, items, config.tokens_per_batch).edge_effects(sets).test(config).t.max())
 
 
 # What the model answers
@@ -170,20 +171,13 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
 def _answers_of(tested: Half, config: ProbeConfig) -> Values:
     """Return whether the margin follows the entities, and whom the model picks of two."""
     follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
-    return {"follows": sample_of(tested.one.items, follows).mean(config)} | _part_of(
-        [_answers_at(tested.two)], config
-    ).values
+    values = {"follows": sample_of(tested.one.items, follows).mean(config)}
+    return values | _part_of(tested.two.items, tested.two.clean, config).values
 
 
-def _answers_at(sites: Sites) -> _Answers:
-    """Return passages and the model's margins there, which take less memory than its passes."""
-    return sites.items, sites.clean
-
-
-def _part_of(groups: Sequence[_Answers], config: ProbeConfig) -> Part:
-    """Return how often the model picks whom the author means, and where the last one named is not meant."""
-    items = sum((of_group for of_group, _ in groups), Items([]))
-    is_right = np.heaviside(np.concatenate([margins for _, margins in groups]).mean(axis=1), 0.5)
+def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:
+    """Return how often margins [N, 2] pick whom the author means, and so where the last one is not meant."""
+    is_right = np.heaviside(margins.mean(axis=1), 0.5)
     nearest = preferred("nearest", items)
     wrong = np.flatnonzero(nearest < 0)
     values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
@@ -235,7 +229,7 @@ def _tested(
     # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
     size = np.abs(margins.decision)
     shares = estimate_ratios(lost, size, items, config)
-    moved, total = margins.swaps(signed_by_model=True)
+    moved, total = margins.swaps()
     values = {
         **answers,
         **shares,
@@ -247,11 +241,6 @@ def _tested(
         "t_lead": Estimate(t - max(untrained_t)),
     }
     return judged(Tested(list(heads), values), question)
-
-
-def swaps_of(half: Half) -> Swapped:
-    """Return the function that swaps sets of heads in the passages with two entities."""
-    return lambda sets: half.two.margins(sets, ["swap"]).swaps(signed_by_model=True)
 
 
 # For the report
@@ -271,7 +260,7 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`."""
     # The 20 % of the passages whose share exchanged is nearest to the median.
     sites = tested.two
-    moved, total = swaps_of(tested)([heads])
+    moved, total = tested.swaps([heads])
     shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
     distance = np.abs(shares - np.median(shares))
     nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]

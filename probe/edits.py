@@ -34,7 +34,6 @@ Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
-
 MAX_HEADS = 6  # of a set
 
 
@@ -68,13 +67,12 @@ class Margins:
             return np.asarray((self.edited[edit] - self.counter[:, :, None]).mean(axis=1))
         return np.asarray((self.clean[:, :, None] - self.edited[edit]).mean(axis=1))
 
-    def swaps(self, *, signed_by_model: bool) -> tuple[np.ndarray, np.ndarray]:
+    def swaps(self) -> tuple[np.ndarray, np.ndarray]:
         """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
 
-        `signed_by_model`: both count in the direction of the model's own preference, so that pairs in which it prefers
-        either side add up; otherwise in that of the answers.
+        Both count in the direction of the model's own preference, so that pairs in which it prefers either side add up.
         """
-        sign = np.sign(self.total) if signed_by_model else np.ones(len(self.total))
+        sign = np.sign(self.total)
         return sign[:, None] * self.lost("swap"), sign * self.total
 
     def flips(self) -> np.ndarray:

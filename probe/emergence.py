@@ -2,25 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
-from data.pairs import Items, check_blocks, link_pairs
+from data.pairs import Items, link_pairs
 from data.passages import Reader, passage_items, passages_in, sections
 from data.tokenizer import end_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
-from probe.edge_study import Half, swaps_of
+from probe.edge_study import Half
 from probe.edits import all_heads, alone
 from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
 from probe.results import Head
 from probe.statistics import sample_of
-from probe.weights import head_types
 from training.evaluate import ProbeRecord
 from training.loop import is_due
 from training.metrics import HeadPoint
@@ -38,7 +36,6 @@ class _TrainingProbe:
     """Measures a model at steps of its training, each time on the same items."""
 
     run: RunSettings
-    bos_id: int
     draw: Draw | None  # called at the steps with an evaluation
     items: dict[str, Items]  # by question
 
@@ -46,18 +43,16 @@ class _TrainingProbe:
         """Return the record of this step; None if training has diverged."""
         if not all(weight.isfinite().all() for weight in model.parameters()):
             return None
-        # Head types and questions
+        # Every question
         view = TransformerView(model)
         points = {}
         try:
-            types = head_types(view, self.bos_id, seed=0)
             for name, items in self.items.items():
                 measure = measure_attention if QUESTIONS[name].outcome == "attention" else measure_edges
                 points[name] = measure(view, items, self.run.tokens_per_batch)
         except FloatingPointError:
             return None
-        values: dict[str, Any] = {"head_types": {name: float(scores.max()) for name, scores in types.items()}}
-        values |= {name: point.recorded() for name, point in points.items()}
+        values = {name: point.recorded() for name, point in points.items()}
 
         # For TensorBoard
         images = {}
@@ -75,14 +70,14 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     if not settings.model.is_causal or not n_sequences:
         return None
     tokenizer = corpus.tokenizer
-    bos_id = end_id(tokenizer)
     if not isinstance(corpus.validation, StorySplit):
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
     else:
-        items = choose_items(link_pairs(load_stories(corpus, "dev"), tokenizer, bos_id, names_of), n_sequences)
+        pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, end_id(tokenizer), names_of)
+        items = choose_items(pairs, n_sequences)
     if not items:
         return None
-    return _TrainingProbe(run=settings.run, bos_id=bos_id, draw=draw, items=items)
+    return _TrainingProbe(run=settings.run, draw=draw, items=items)
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
@@ -116,7 +111,6 @@ def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
     for name in names:
         # Every n-th block, n chosen so that they spread over all.
         matching = items.of(name, SAME_WORDS)
-        check_blocks(matching)
         distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
         starts = np.arange(0, len(matching), 2 * distance)[:n_blocks]
         watched[name] = matching.take((starts[:, None] + [0, 1]).ravel())
@@ -157,7 +151,7 @@ def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """
     passages = Half(model, items, tokens_per_batch)
     heads = all_heads(model)
-    moved, total = swaps_of(passages)(alone(heads))
+    moved, total = passages.swaps(alone(heads))
     if not np.isfinite(total).all() or not np.isfinite(moved).all():
         raise FloatingPointError("a margin is not finite")
 

@@ -68,15 +68,11 @@ class OpenedModel:
         """Return the tokens and words of `text`, the start token first."""
         return tokenize_text(self.tokenizer, text, self.bos_id)
 
-    def fits(self, text: TokenizedText) -> bool:
-        """Return whether the model's context is long enough for `text`."""
-        return len(text.tokens) <= self.model.context_length
-
     def measure_example(self, example: Example, head: Head) -> Shown:
         """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
         # Attention from the query.
         text = self.tokenize(example.text)
-        [attention] = word_attention(self.model, [text])  # [L, H, W, W]
+        attention = word_attention(self.model, text)  # [L, H, W, W]
         words = (example.query, example.antecedent, example.distractor)
         query, meant, other = map(text.words.index, words)
         row = attention[*head, query]

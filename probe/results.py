@@ -232,10 +232,6 @@ class TestedModel:
         """Whether another program trained the model, so that its training data are unknown."""
         return "source" in self.shape
 
-    def fact(self, name: str) -> Any:
-        """Return a setting or fact of the model, None if it has none of this name."""
-        return self.shape.get(name)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResults:

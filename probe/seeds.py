@@ -120,7 +120,8 @@ def _question(findings: Sequence[Finding]) -> QuestionOverSeeds:
     values = {}
     for measure in SHOWN[outcome]:
         of_runs = [value_of(finding, measure) for finding in findings]
-        values[measure] = mean_over_runs(of_runs, is_share=_is_share(measure))
+        is_share = measure not in MEASURES or MEASURES[measure].is_share  # the accuracy of a rule is one
+        values[measure] = mean_over_runs(of_runs, is_share=is_share)
     return QuestionOverSeeds(
         question=name,
         outcome=outcome,
@@ -132,7 +133,3 @@ def _question(findings: Sequence[Finding]) -> QuestionOverSeeds:
         levels=levels,
         values=values,
     )
-
-
-def _is_share(name: str) -> bool:
-    return name == "nearest" or (name in MEASURES and MEASURES[name].is_share)

@@ -1,6 +1,5 @@
 """Worked examples of the questions, and every head's attention between the words of a text."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from data.pairs import Span
 from data.tokenizer import encode_text
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit
-from probe.batches import pad_rows, progress_bar
+from probe.batches import progress_bar
 
 START = "(start)"  # shown for the token before every text
 
@@ -79,21 +78,15 @@ def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText
     return TokenizedText(text, [bos_id, *encoding.ids], encoding.offsets, [span for _, span in word_spans(text)])
 
 
-def word_attention(model: ObservableModel, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
-    """Return the attention of every head between the words of each text, [L, H, W, W] with W = len(text.words).
+def word_attention(model: ObservableModel, text: TokenizedText) -> np.ndarray:
+    """Return the attention of every head between the words of a text, [L, H, W, W] with W = len(text.words).
 
     The row of a word is that of its last token, the first that has read the whole word. The weight on a word is the
-    sum over its tokens. All texts are one batch.
+    sum over its tokens.
     """
-    if not texts:
-        return []
-    tokens = pad_rows([text.tokens for text in texts]).to(model.device)  # [B, T]
-    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, B, H, T, T]
-    by_text = []
-    for i, text in enumerate(texts):
-        n_tokens = len(text.tokens)
-        by_text.append(between_words(weights[:, i, :, :n_tokens, :n_tokens], text))
-    return by_text
+    tokens = torch.tensor([text.tokens], device=model.device)
+    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, 1, H, T, T]
+    return between_words(weights[:, 0], text)
 
 
 def between_words(weights: np.ndarray, text: TokenizedText) -> np.ndarray:
@@ -139,12 +132,3 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
             effects[layer, head] = float((edited - unedited).abs().sum() / 2)
             bar.update()
     return effects
-
-
-def pack_weights(weights: np.ndarray) -> str:
-    """Pack causal attention weights [L, H, W, W] as base64 for files.
-
-    Row r of each head is stored as its weights on words 0 to r: little-endian uint16, 65535 for a weight of 1.
-    """
-    causal = weights[..., np.tri(weights.shape[-1], dtype=bool)]
-    return b64encode(np.rint(causal * 65535).astype("<u2").tobytes()).decode()

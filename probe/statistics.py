@@ -32,45 +32,35 @@ def ratio_interval(
     those of the expanded percentile interval (Hesterberg 2015, section 4.3), because with few clusters the plain
     percentile interval is too narrow. nan if a clustering has a single cluster.
     """
-    intervals = np.stack([_design_interval(numerator, denominator, each, n_bootstrap, seed) for each in designs])
-    widest = np.argmax(intervals[:, 1] - intervals[:, 0], axis=0)  # nan counts as widest
-    chosen: np.ndarray = np.take_along_axis(intervals, widest[None, None], axis=0)[0]
+    intervals = []
+    for design in designs:
+        n_clusters = min(map(len, map(np.unique, design)))
+        if n_clusters < 2:
+            return np.full((2, numerator.shape[1]), np.nan)
+
+        # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
+        rng = np.random.default_rng(seed)
+        weights = reduce(np.multiply, [resampling_counts(clusters, n_bootstrap, rng) for clusters in design])
+        above = weights @ numerator.astype(float)
+        below = np.broadcast_to((weights @ denominator)[:, None], above.shape)  # 0 if a crossed draw is empty
+        drawn = np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
+
+        # Expanded percentiles: Student's t instead of the normal quantile, and n / (n - 1) for the variance.
+        t = special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
+        tail = special.ndtr(-np.sqrt(n_clusters / (n_clusters - 1)) * t)
+        intervals.append(np.nanquantile(drawn, (tail, 1 - tail), axis=0))
+    stacked = np.stack(intervals)  # [designs, 2, C]
+    widest = np.argmax(stacked[:, 1] - stacked[:, 0], axis=0)  # nan counts as widest
+    chosen: np.ndarray = np.take_along_axis(stacked, widest[None, None], axis=0)[0]
     return chosen
 
 
-def _design_interval(
-    numerator: np.ndarray, denominator: np.ndarray, design: Design, n_bootstrap: int, seed: int
-) -> np.ndarray:
-    n_clusters = min(map(len, map(np.unique, design)))
-    if n_clusters < 2:
-        return np.full((2, numerator.shape[1]), np.nan)
-
-    # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
-    rng = np.random.default_rng(seed)
-    weights = reduce(np.multiply, [_resampling_counts(clusters, n_bootstrap, rng) for clusters in design])
-    above = weights @ numerator.astype(float)
-    below = np.broadcast_to((weights @ denominator)[:, None], above.shape)  # 0 if a crossed draw is empty
-    drawn = np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
-
-    # Expanded percentiles: Student's t instead of the normal quantile, and n / (n - 1) for the variance.
-    t = special.stdtrit(n_clusters - 1, (1 + CONFIDENCE) / 2)
-    expanded = np.sqrt(n_clusters / (n_clusters - 1)) * t
-    tail = special.ndtr(-expanded)
-    quantiles: np.ndarray = np.nanquantile(drawn, (tail, 1 - tail), axis=0)
-    return quantiles
-
-
-def _resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
+def resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
     """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are."""
     names, index = np.unique(clusters, return_inverse=True)
     n = len(names)
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
     return np.take(drawn, index, axis=1)
-
-
-def resampled(clusters: np.ndarray, config: ProbeConfig) -> np.ndarray:
-    """Return how often each of N values is drawn in each bootstrap sample of its clusters, [B, N]."""
-    return _resampling_counts(clusters, config.n_bootstrap, np.random.default_rng(config.seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,65 +72,6 @@ class MaxT:
     t: np.ndarray  # [...] the studentised mean of each head
 
 
-def max_t_test(
-    values: np.ndarray,
-    clusterings: Sequence[np.ndarray],
-    centre: float,
-    n_flips: int,
-    seed: int,
-    *,
-    two_sided: bool = False,
-) -> MaxT:
-    """Test for each head whether its mean score is above `centre`, corrected for the search over all heads.
-
-    1. T of a head is the sum of its values minus `centre`, divided by its standard error. Blocks share frames and
-       words, so the variances under all clusterings are added. The sum counts the overlap of two clusterings twice and
-       is conservative (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative).
-    2. For each clustering, the signs of whole clusters are flipped at random, B times. T* is the flipped sum, divided
-       by its standard error under this clustering, and its maximum over heads is kept (max-T, Westfall & Young 1993).
-    3. p_h = (1 + #{max T* >= T_h}) / (B + 1). If there are at most B sign patterns, all of them are used and
-       p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings is returned.
-
-    Dividing by standard errors keeps a head with large, erratic scores from setting the threshold for the others. With
-    one clustering and cluster sums that are symmetric about 0, the test is exact.
-
-    `values` [N_b, ...] are one score per block and head, each of `clusterings` [N_b] is the cluster of each block, and
-    B is `n_flips`. With `two_sided` the test is whether the mean differs from `centre`: |T| and |T*| take the place of
-    T and T*.
-    """
-    centred = values.reshape(len(values), -1).astype(float) - centre  # [N_b, heads]
-    tables = [_cluster_sums(centred, clusters) for clusters in clusterings]
-    fewest = min(len(sizes) for _, sizes in tables)
-    if fewest < 2:
-        return MaxT(np.ones(values.shape[1:]), 1.0, np.zeros(values.shape[1:]))
-
-    # 1. The variance of a head's sum is that under all clusterings together, [heads].
-    unflipped = [_flipped_totals(sums, sizes, np.ones((1, len(sizes)))) for sums, sizes in tables]
-    variance = sum(variances[0] for _, variances in unflipped)
-
-    p = np.zeros(centred.shape[1])
-    smallest_p = 0.0
-    for sums, sizes in tables:
-        t = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums)))
-
-        # 2. T* of every head under every sign pattern, and its maximum over heads.
-        signs = _sign_patterns(len(sizes), n_flips, seed)  # [B, C]
-        totals, variances = _flipped_totals(sums, sizes, signs)
-        flipped_t = totals / np.sqrt(variances)  # [B, heads]
-        observed = np.abs(t) if two_sided else t
-        largest_t = (np.abs(flipped_t) if two_sided else flipped_t).max(axis=1)  # [B]
-
-        # 3. Patterns whose maximum reaches T, [heads]; equal values may differ by rounding.
-        hits = (largest_t[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
-        is_exact = len(signs) == 2 ** len(sizes)
-        p_here = hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs))
-        p = np.maximum(p, p_here)
-
-        # The unflipped pattern always counts, in a two-sided test its mirror image too.
-        smallest_p = max(smallest_p, (1 + two_sided) * 2.0 ** -len(sizes), 1 / (n_flips + 1))
-    return MaxT(p.reshape(values.shape[1:]), smallest_p, t.reshape(values.shape[1:]))
-
-
 @dataclass(frozen=True)
 class Sample:
     """A number of every head for each of N items or blocks, and which of them depend on each other."""
@@ -150,15 +81,58 @@ class Sample:
     designs: Sequence[Design]  # for the intervals
 
     def test(self, config: ProbeConfig, *, centre: float = 0.0, two_sided: bool = False) -> MaxT:
-        """Return the max-T test that the means are above `centre`, or with `two_sided` differ from it."""
-        return max_t_test(self.values, self.clusterings, centre, config.n_bootstrap, config.seed, two_sided=two_sided)
+        """Test for each head whether its mean is above `centre`, corrected for the search over all heads.
+
+        1. T of a head is the sum of its values minus `centre`, divided by its standard error. Blocks share frames and
+           words, so the variances under all clusterings are added. The sum counts the overlap of two clusterings twice
+           and is conservative (Cameron, Gelbach & Miller 2011, without the subtraction, which can be negative).
+        2. For each clustering, the signs of whole clusters are flipped at random, B times. T* is the flipped sum,
+           divided by its standard error under this clustering; its maximum over heads is kept (Westfall & Young 1993).
+        3. p_h = (1 + #{max T* >= T_h}) / (B + 1). If there are at most B sign patterns, all of them are used and
+           p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings is returned.
+
+        Dividing by standard errors keeps a head with large, erratic scores from setting the threshold for the others.
+        With one clustering and cluster sums that are symmetric about 0, the test is exact. With `two_sided` the test is
+        whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
+        """
+        shape = self.values.shape[1:]
+        centred = self.values.reshape(len(self.values), -1).astype(float) - centre  # [N_b, heads]
+        tables = [_cluster_sums(centred, clusters) for clusters in self.clusterings]
+        if min(len(sizes) for _, sizes in tables) < 2:
+            return MaxT(np.ones(shape), 1.0, np.zeros(shape))
+
+        # 1. The variance of a head's sum is that under all clusterings together, [heads].
+        unflipped = [_flipped_totals(sums, sizes, np.ones((1, len(sizes)))) for sums, sizes in tables]
+        variance = sum(variances[0] for _, variances in unflipped)
+
+        p = np.zeros(centred.shape[1])
+        smallest_p = 0.0
+        for sums, sizes in tables:
+            t = centred.sum(axis=0) / np.sqrt(np.maximum(variance, _variance_floor(sums)))
+
+            # 2. T* of every head under every sign pattern, and its maximum over heads.
+            signs = _sign_patterns(len(sizes), config.n_bootstrap, config.seed)  # [B, C]
+            totals, variances = _flipped_totals(sums, sizes, signs)
+            flipped_t = totals / np.sqrt(variances)  # [B, heads]
+            observed = np.abs(t) if two_sided else t
+            largest_t = (np.abs(flipped_t) if two_sided else flipped_t).max(axis=1)  # [B]
+
+            # 3. Patterns whose maximum reaches T, [heads]; equal values may differ by rounding.
+            hits = (largest_t[:, None] >= observed - 1e-9 * np.abs(observed)).sum(axis=0)
+            is_exact = len(signs) == 2 ** len(sizes)
+            p_here = hits / len(signs) if is_exact else (1 + hits) / (1 + len(signs))
+            p = np.maximum(p, p_here)
+
+            # The unflipped pattern always counts, in a two-sided test its mirror image too.
+            smallest_p = max(smallest_p, (1 + two_sided) * 2.0 ** -len(sizes), 1 / (config.n_bootstrap + 1))
+        return MaxT(p.reshape(shape), smallest_p, t.reshape(shape))
 
     def chance_level(self, n_flips: int, seed: int) -> float:
         """Return the 95th percentile of the best head's mean under the hypothesis that no head is above 1/2.
 
         Then a cluster's mean lies above or below 1/2 with equal probability. So the signs of whole clusters are
         flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
-        clusterings are added, so that their variances add as in `max_t_test`; this is conservative.
+        clusterings are added, so that their variances add as in `test`; this is conservative.
         """
         centred = self.values.reshape(len(self.values), -1) - 0.5  # [N_b, heads]
         rng = np.random.default_rng(seed)

@@ -92,12 +92,8 @@ def measured(run: SweepRun, question: str) -> dict[str, float]:
         for name, part in (("resolved_share", SAME_WORDS), ("resolved_share_headline", HEADLINE)):
             if part in finding.parts:
                 values[name] = finding.parts[part].values.get("resolved_share", NOT_KNOWN).value
-    known = {}
-    for name in COLUMNS:
-        value = values.get(name)
-        if value is not None and np.isfinite(value):
-            known[name] = value
-    return known
+    known = {name: value for name, value in values.items() if value is not None and np.isfinite(value)}
+    return {name: known[name] for name in COLUMNS if name in known}
 
 
 def variant_name(changes: Mapping[str, Any]) -> str:

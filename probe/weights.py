@@ -101,8 +101,6 @@ def type_scores(maps: Tensor) -> dict[str, np.ndarray]:
     repeated = torch.arange(n_distinct + 1, length)  # queries in the second half
     weights = {
         "previous": maps[..., later, later - 1],
-        "first": maps[..., 1:, 0],
-        "duplicate": maps[..., repeated, repeated - n_distinct],  # the same token in the first half
         "induction": maps[..., repeated, repeated + 1 - n_distinct],  # the token that followed it there
     }
     return {name: of_queries.mean(dim=(1, 3)).numpy() for name, of_queries in weights.items()}

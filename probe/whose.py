@@ -23,7 +23,7 @@ from probe.edits import Sites
 from probe.questions import WHOSE, WHOSE_QUESTIONS
 from probe.results import Estimate, Finding, Head, Tested, Values
 from probe.rules import preferred
-from probe.statistics import resampled, sample_of
+from probe.statistics import resampling_counts, sample_of
 from probe.verdict import judged
 
 N_STRATA = 20  # of the log odds of the place rule; half of them with less than FEW passages
@@ -152,7 +152,8 @@ def _share_of_choice(
 ) -> Estimate:
     """Return the share of the choice gap that is lost, by a bootstrap of documents; `decisions` [2, N]: D, D edited."""
     documents = items.clusterings()[0]
-    counts = np.vstack([np.ones(len(documents)), resampled(documents, config)])  # [B + 1, N]
+    drawn = resampling_counts(documents, config.n_bootstrap, np.random.default_rng(config.seed))
+    counts = np.vstack([np.ones(len(documents)), drawn])  # [B + 1, N]
     gaps = [choice_gap(decision, is_nearest, strata, counts) for decision in decisions]
     shares = 1 - gaps[1] / gaps[0]
     low, high = np.nanquantile(shares[1:], (0.025, 0.975))

@@ -1,61 +1,26 @@
 """Everything the report page shows of a model, small enough for one file."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+
+import numpy as np
 
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
-from probe.questions import QUESTIONS
-from probe.results import MEASURES, Finding, ProbeResults, Shown, TestedModel
-from probe.sentences import Example, TokenizedText, next_tokens, pack_weights, word_attention
+from probe.results import Finding, ProbeResults, Shown, TestedModel
+from probe.sentences import TokenizedText, next_tokens, word_attention
 from report.live import live_content
-from report.page import PageContent, PageFinding, PageGroup, PageModel, PageSentence
+from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, head_names
-from training.metrics import HeadPoint, Metrics
 from training.weight_history import WeightHistory
 
-MAX_SENTENCE_CHARACTERS = 3_000_000  # base64 of the attention weights of all sentences
-_YOURS = PageGroup(
-    title="Your sentences",
-    note="The page does not know the antecedents here: it shows the words with the most attention.",
-)
-_SHOWN_GROUPS = {  # by kind of `Shown`
-    "median": (
-        "The median block",
-        "Four sentences of the hold-out. Their pronoun contrast is the median of all blocks: "
-        "selected by this rule, not by hand.",
-    ),
-    "typical": (
-        "Real passages",
-        "Passages of the tested documents, up to the word before the pronoun. The effect of exchanging "
-        "the head's weights is near the median in them: selected by this rule, not by hand.",
-    ),
-}
-_BLOCK = PageGroup(
-    title="One block",
-    note="Four sentences: two orders of the nouns × two pronouns. A head that follows position, "
-    "or prefers one of the nouns, is right in two of them.",
-)
-_CUE = PageGroup(
-    title="Tired or soft",
-    note="At “it” the texts are still identical, and so is the attention of a causal model; "
-    "only the adjective decides what “it” is.",
-)
-_ANSWER_CHARTS = {  # title and line of a value of `HeadPoint`, and its lowest and highest value
-    "resolved_share": ("Resolved share", "model (1 is optimal, 0 ignores the pronoun)", None, 1),
-    "answer_accuracy": ("The model's answers", "share of right answers (0.5 by chance)", 0, 1),
-    "follows": ("The model's choice", "follows the entity (0.5 by chance)", 0, 1),
-    "margin": ("Margin", "half the difference between a passage and its twin, nats", None, None),
-}
+MAX_SENTENCE_WEIGHTS = 1_000_000  # of all sentences, up to 5 MB
 
 
 def page_content(
     opened: OpenedModel,
     results: ProbeResults | None,
-    metrics: Metrics,
     history: WeightHistory | None,
     texts: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -64,25 +29,18 @@ def page_content(
     """Return the content of the page, with a note for everything that was left out for its size.
 
     The model reads every sentence now. `results` are those of this checkpoint (None: no claim is
-    shown), `metrics` and `history` the records of training, `texts` the user's sentences. `live`:
+    shown), `history` the weights during training, `texts` the user's sentences. `live`:
     whether the page has the model itself (None: if it is small).
     """
     omissions: list[str] = []
     findings = results.findings if results else []
 
     # Sentences in the order of their importance, because there may not be room for all
-    groups = {"yours": _YOURS}
-    sentences = [[_own_sentence(opened, i, text)] for i, text in enumerate(texts, 1)]
-    for name, question in QUESTIONS.items():
-        if question.examples:
-            decides_last = all(example.text.endswith(example.query) for example in question.examples)
-            groups[name] = _BLOCK if decides_last else _CUE
-            sentences.append(_example_sentences(opened, name, question.examples))
+    sentences = [_own_sentence(opened, i, text) for i, text in enumerate(texts, 1)]
     for finding in findings:
-        for kind, (title, note) in _SHOWN_GROUPS.items():
-            name = f"{kind}-{finding.question}"
-            groups[name] = PageGroup(title=title, note=note, question=finding.question)
-            sentences.append(_shown_sentences(opened, name, finding.examples_of(kind)))
+        for kind in ("worked", "median", "typical"):
+            for i, shown in enumerate(finding.examples_of(kind), 1):
+                sentences.append(_shown_sentence(opened, f"{kind}-{finding.question}-{i}", shown))
     chosen = within_size(sentences, omissions)
     heading = f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to"
 
@@ -90,10 +48,8 @@ def page_content(
         run=_about(opened, results),
         heading=heading,
         notes=[*notes, *(results.warnings if results else opened.resumed)],
-        findings=[_finding_content(finding, results.model, chosen) for finding in findings] if results else [],
-        groups=groups,
+        findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
         sentences=chosen,
-        training=training_content(metrics),
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
@@ -127,15 +83,13 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     )
 
 
-def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[PageSentence]) -> PageFinding:
-    """Return a finding with its claim, its tables, and the ids of its sentences."""
-    groups = [finding.question, *(f"{kind}-{finding.question}" for kind in _SHOWN_GROUPS)]
+def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
+    """Return a finding with its claim and its tables."""
     return PageFinding(
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
         tables=finding_tables(finding), does_not_show=limits_of(finding, model),
         reasons=finding.judged.reasons,
-        sentences=[sentence.id for sentence in sentences if sentence.group in groups],
     )  # fmt: skip
 
 
@@ -143,141 +97,51 @@ def _finding_content(finding: Finding, model: TestedModel, sentences: Sequence[P
 
 
 def _sentence_content(
-    opened: OpenedModel, text: TokenizedText, name: str, roles: Sequence[list[int]], predicts: bool
+    opened: OpenedModel, text: TokenizedText, name: str, query: int | None, predicts: bool
 ) -> PageSentence:
-    """Return a sentence with its id `name`, and with the next tokens if it `predicts` them.
-
-    `roles`: query, antecedents and distractors.
-    """
+    """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
-    query, antecedents, distractors = roles
+    weights = word_attention(opened.model, text)
+    causal = weights[..., np.tri(len(text.words), dtype=bool)]
     return PageSentence(
-        id=name, group=name.rsplit("-", 1)[0], text=text.text, words=text.words,
-        query=query, antecedents=antecedents, distractors=distractors, notes=[],
+        id=name, text=text.text, words=text.words, query=query,
         next=[(opened.decode(token), probability) for token, probability in following],
-        weights=pack_weights(word_attention(opened.model, [text])[0]),
+        weights=np.rint(10_000 * causal).astype(int).tolist(),
     )  # fmt: skip
 
 
 def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
-    """Return the user's sentence, read at its pronouns and at later words that decide them."""
+    """Return the user's sentence, read at its first pronoun or the later word that decides it."""
     tokenized = opened.tokenize(text)
     notes = lint(text)
 
-    # The first word is selected: one that decides comes before its pronoun. Word 0 is the start token.
-    query: dict[int, None] = {}
-    comments = unknown_note(opened, tokenized)
-    for note in notes:
-        comments.append(note.note)
-        for span in reversed(note.read_at):
-            query[1 + tokenized.word_spans.index(span)] = None
-    roles = [list(query), [], []]
-    content = _sentence_content(opened, tokenized, f"yours-{number}", roles, True)
-    return replace(content, notes=comments)
+    # Word 0 is the start token.
+    query = 1 + tokenized.word_spans.index(notes[0].read_at[-1]) if notes else None
+    return _sentence_content(opened, tokenized, f"yours-{number}", query, True)
 
 
-def _example_sentences(opened: OpenedModel, question: str, examples: Sequence[Example]) -> list[PageSentence]:
-    """Return the worked examples of a question; none if the model cannot read all of them."""
-    sentences = []
-    for i, example in enumerate(examples, 1):
-        text = opened.tokenize(example.text)
-        if _unknown_words(opened, text) or not opened.fits(text):
-            return []
-        words = (example.query, example.antecedent, example.distractor)
-        roles = [[text.words.index(word)] for word in words]
-        predicts = example.text.endswith(example.query)
-        sentences.append(_sentence_content(opened, text, f"{question}-{i}", roles, predicts))
-    return sentences
-
-
-def _shown_sentences(opened: OpenedModel, group: str, examples: Sequence[Shown]) -> list[PageSentence]:
-    """Return tested texts; the first token of each mention says which word it is."""
-    sentences = []
-    for i, shown in enumerate(examples, 1):
-        text = opened.tokenize(shown.text)
-        roles = []
-        for mentions in ([[shown.query]], shown.meant, shown.other):
-            roles.append([text.word_of_token[mention[0]] for mention in mentions])
-        sentences.append(_sentence_content(opened, text, f"{group}-{i}", roles, bool(shown.next)))
-    return sentences
-
-
-def _unknown_words(opened: OpenedModel, text: TokenizedText) -> list[str]:
-    """Return what the tokenizer replaces by its token for unknown words, each once."""
-    tokens = zip(text.tokens[1:], text.spans, strict=True)
-    unknown = [text.text[start:end] for token, (start, end) in tokens if token == opened.unknown]
-    return list(dict.fromkeys(unknown))
+def _shown_sentence(opened: OpenedModel, name: str, shown: Shown) -> PageSentence:
+    text = opened.tokenize(shown.text)
+    return _sentence_content(opened, text, name, text.word_of_token[shown.query], bool(shown.next))
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:
     """Return a note that names the words outside the vocabulary, if there are any."""
-    words = ", ".join(_unknown_words(opened, text))
+    tokens = zip(text.tokens[1:], text.spans, strict=True)
+    unknown = [text.text[start:end] for token, (start, end) in tokens if token == opened.unknown]
+    words = ", ".join(dict.fromkeys(unknown))
     return [f"Not in the model's vocabulary, so read as the unknown word: {words}."] if words else []
 
 
-def within_size(groups: Sequence[list[PageSentence]], omissions: list[str]) -> list[PageSentence]:
-    """Return the sentences for which there is room, in order; a group stays whole."""
-    # A later group may fit where an earlier, larger one did not.
-    selected: list[PageSentence] = []
-    room = MAX_SENTENCE_CHARACTERS
-    for group in groups:
-        size = sum(len(sentence.weights) for sentence in group)
+def within_size(sentences: Sequence[PageSentence], omissions: list[str]) -> list[PageSentence]:
+    """Return the sentences for which there is room, in order."""
+    selected = []
+    room = MAX_SENTENCE_WEIGHTS
+    for sentence in sentences:
+        size = np.size(sentence.weights)
         if size <= room:
             room -= size
-            selected += group
-    if n_omitted := sum(map(len, groups)) - len(selected):
-        limit = f"{MAX_SENTENCE_CHARACTERS:,} characters of weights"
-        omissions.append(f"{n_omitted} sentences: the page holds {limit}.")
+            selected.append(sentence)
+    if n_omitted := len(sentences) - len(selected):
+        omissions.append(f"{n_omitted} sentences: the page holds {MAX_SENTENCE_WEIGHTS:,} weights.")
     return selected
-
-
-# Training
-
-
-def training_content(metrics: Metrics) -> dict[str, Any] | None:
-    """Return the curves of training; None without a validation loss."""
-    # A loss that is not finite is None: training diverged there.
-    losses = [record for record in metrics.validation if record.loss is not None]
-    if not losses:
-        return None
-    floors = [record.floor for record in losses]
-    loss = {
-        "steps": [record.step for record in losses],
-        "validation": [record.loss for record in losses],
-        "floor": None if None in floors else floors,
-    }
-
-    # Questions that every evaluation has tested
-    charts = {}
-    for question in metrics.probe[0].questions if metrics.probe else ():
-        points = [point.questions[question] for point in metrics.probe if question in point.questions]
-        if len(points) == len(metrics.probe):
-            charts[question] = _charts(points)
-    return {"steps": [point.step for point in metrics.probe], "charts": charts, "loss": loss}
-
-
-def _charts(points: Sequence[HeadPoint]) -> list[dict[str, Any]]:
-    """Return a chart for each measure of all heads [S][L][H], then for what the model answers [S]."""
-    charts: list[dict[str, Any]] = []
-    for name in points[0].grids:
-        lines = []
-        if name == "accuracy":
-            lines.append(_line("bar", "bar that luck passes in 1 of 20 models", "dashed", points))
-        low, high = (0, 1) if MEASURES[name].is_share else (None, None)
-        title = MEASURES[name].label.capitalize()
-        heads = [point.grids[name] for point in points]
-        charts.append({"title": title, "heads": heads, "lines": lines, "low": low, "high": high})
-
-    # The curves of the answers; the less clear measure of the same is left out
-    names = set.intersection(*(set(point.values) for point in points))
-    if "resolved_share" in names:
-        names.discard("answer_accuracy")
-    for name, (title, line, low, high) in _ANSWER_CHARTS.items():
-        if name in names:
-            lines = [_line(name, line, "head", points)]
-            charts.append({"title": title, "heads": None, "lines": lines, "low": low, "high": high})
-    return charts
-
-
-def _line(value: str, name: str, kind: str, points: Sequence[HeadPoint]) -> dict[str, Any]:
-    return {"name": name, "kind": kind, "values": [point.values[value] for point in points]}

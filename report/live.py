@@ -48,6 +48,7 @@ class LiveModel:
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     pair: list[str]  # two words whose probabilities are compared; empty: chosen for each text
+    nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,8 @@ def live_content(
     """
     if wanted is False:
         return Live(None, "")
-    tokenizer = live_tokenizer(opened.tokenizer, opened.bos_id)
-    reason = _obstacle(opened, tokenizer)
-    if reason or not isinstance(opened, OpenedRun) or tokenizer is None:
+    reason = _obstacle(opened)
+    if reason or not isinstance(opened, OpenedRun):
         return Live(None, f"No live model: {reason}.")
     if wanted is None and opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
         megabytes = opened.n_parameters * 8 / 3 / 1e6
@@ -83,6 +83,8 @@ def live_content(
     # A sentence to begin with: a tested one of an own question or English text, or the worked block
     finding = results.findings[0] if results and results.findings else None
     shown = finding.examples[0] if finding and finding.examples else None
+    pair = []
+    nouns = []
     if shown and shown.kind != "worked":
         text = shown.text.rstrip()
         if not shown.next:
@@ -90,7 +92,7 @@ def live_content(
         pair = [word.lower() for word, _ in shown.next]
     elif opened.has_stories:
         text = EXAMPLE_BLOCK[0].text
-        pair = []
+        nouns = [EXAMPLE_BLOCK[0].antecedent, EXAMPLE_BLOCK[0].distractor]
     else:
         text = _ENGLISH_TEXT
         pair = _PRONOUN_PAIR
@@ -106,21 +108,22 @@ def live_content(
         type="float32" if is_small else "float16",
         weights=pack_parameters(model, torch.float32 if is_small else torch.float16),
         earlier=_thinned(history, opened.step, omissions),
-        tokenizer=tokenizer,
+        tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
         text=text,
         pair=pair,
+        nouns=nouns,
     )
     return Live(shown_model, "")
 
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:
     """Raise UserError if the page must have a live model (`wanted`) but cannot."""
-    reason = _obstacle(opened, live_tokenizer(opened.tokenizer, opened.bos_id)) if wanted else ""
+    reason = _obstacle(opened) if wanted else ""
     if reason:
         raise UserError(f"live=true: {reason}")
 
 
-def _obstacle(opened: OpenedModel, tokenizer: LiveTokenizer | None) -> str:
+def _obstacle(opened: OpenedModel) -> str:
     """Return why the page cannot run a model, "" if it can."""
     if not isinstance(opened, OpenedRun):
         return "the page runs models of train.py only, and this one was trained elsewhere"
@@ -129,31 +132,19 @@ def _obstacle(opened: OpenedModel, tokenizer: LiveTokenizer | None) -> str:
     if opened.n_parameters > MAX_LIVE_WEIGHTS:
         limit = f"up to {MAX_LIVE_WEIGHTS:,} weights"
         return f"the page runs models of {limit}, and this one has {opened.n_parameters:,}"
-    if getattr(opened.settings.data, "tokenizer", None) is TokenizerKind.file or tokenizer is None:
+    if getattr(opened.settings.data, "tokenizer", None) is TokenizerKind.file:
         return "its tokenizer is none of those that train.py makes"
     return ""
 
 
-def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer | None:
-    """Return what the page needs to run a tokenizer; None if train.py makes no such tokenizer."""
+def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer:
+    """Return what the page needs to run a tokenizer of data/tokenizer.py."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
-    splitter = content["pre_tokenizer"] or {}
-    # Which of data/tokenizer.py?
-    kinds = {"WordLevel Whitespace": "words", "WordLevel Split": "characters", "BPE ByteLevel": "bpe"}
-    kind = kinds.get(f"{model['type']} {splitter.get('type')}")
-    variants = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-    is_variant = any(map(model.get, variants)) or splitter.get("add_prefix_space")
-    is_known = {
-        "words": True,
-        "characters": (splitter.get("pattern"), splitter.get("behavior")) == ({"Regex": r"[\s\S]"}, "Isolated"),
-        "bpe": splitter.get("use_regex", True) and not is_variant,
-    }
+    kinds = {"Whitespace": "words", "Split": "characters", "ByteLevel": "bpe"}
+    kind = kinds[content["pre_tokenizer"]["type"]]
     ids = tokenizer.get_vocab()
     vocabulary = sorted(ids, key=lambda token: ids[token])
-    has_gaps = sorted(ids.values()) != list(range(len(ids)))
-    if kind is None or not is_known[kind] or has_gaps or content["normalizer"] is not None:
-        return None
     merges = list(map(" ".join, model.get("merges", ())))
     return LiveTokenizer(kind, vocabulary, merges, start, ids.get(model.get("unk_token")))
 

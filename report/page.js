@@ -6,11 +6,9 @@ function drawQuestions() {
   show("questions", menu("Question", items, state.question, selectQuestion));
 }
 
-// The head, the first score and the first sentences of a question.
 function selectQuestion(i) {
   const [layer, head] = content.findings[i].place;
-  const ids = content.findings[i].sentences;
-  update({ question: i, layer, head, group: sentences.get(ids[0])?.group ?? null, row: null });
+  update({ question: i, layer, head, row: null });
 }
 
 function showQuestion() {
@@ -27,19 +25,18 @@ function openAddress() {
   if (wasLesson) update({ edits: [], time: END, playing: false });
   if (openLink()) return;
   if (live && !location.hash) setText(live.text);
-  openNamed();
+  const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
+  if (!named) return;
+  selectSentence(named);
+  scrollTo(0, 0);
 }
 
 document.documentElement.classList.add("scripts");
 document.getElementById("live").hidden = sentences.size === 0 && !live;
-document.getElementById("attention").hidden = content.sentences.length === 0;
-document.getElementById("training").hidden = !training;
 state.sentence = content.sentences[0]?.id ?? null;
 drawLive();
 if (question()) selectQuestion(0);
 redrawOn("question", showQuestion);
-redrawOn("question group layer head time revision", drawGroups);
-redrawOn("question layer head time", drawCharts);
 for (const draw of [drawQuestions, drawSlider]) draw();
 state.width = document.getElementById("live-lines").clientWidth || state.width;
 for (const { draw } of views) draw();

@@ -18,7 +18,6 @@ from markupsafe import Markup
 from data.errors import printable
 from data.typed_json import to_json
 from probe.results import Head
-from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
 from report.live import Live
 from report.tables import Table
 
@@ -30,7 +29,6 @@ SCRIPTS = [  # in this order
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
-BADGES = {SUPPORTED: "●", SUGGESTIVE: "◐", NOT_ESTABLISHED: "○"}
 
 
 # What the page shows: the fields are the keys of its JSON
@@ -62,16 +60,6 @@ class PageFinding:
     tables: list[Table]
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
-    sentences: list[str]  # their ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageGroup:
-    """Sentences that are shown side by side."""
-
-    title: str
-    note: str
-    question: str | None = None  # the only one that shows them; None: every question does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +67,11 @@ class PageSentence:
     """A sentence with the attention of every head; words are indices into `words`."""
 
     id: str  # group and number, for the address: report.html#yours-1
-    group: str
     text: str
     words: list[str]
-    query: list[int]  # heads are read at these words; the first is selected on the page
-    antecedents: list[int]
-    distractors: list[int]
-    notes: list[str]
+    query: int | None  # heads are read at this word; None: the last one
     next: list[tuple[str, float]]  # the most probable next tokens
-    weights: str  # of `pack_weights`
+    weights: list[list[list[int]]]  # ten-thousandths, [L][H][n]: all rows, row r up to word r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +82,7 @@ class PageContent:
     heading: str
     notes: list[str]
     findings: list[PageFinding]
-    groups: dict[str, PageGroup]
     sentences: list[PageSentence]
-    training: dict[str, Any] | None  # `report.content.training_content`, for the script
     omissions: list[str]  # parts that are left out for their size
     live: Live
 
@@ -123,7 +105,6 @@ def page(content: PageContent) -> str:
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return templates.get_template("page.html").render(
         content=content,
-        badges=BADGES,
         longest_unbroken=LONGEST_UNBROKEN,
         policy=Markup(_policy(script, style)),
         style=Markup(style),

@@ -3,8 +3,8 @@
 const content = JSON.parse(document.getElementById("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
-const training = content.training;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
+const HEADS = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
 const END = steps.length; // the slider's last position: the trained model
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
@@ -20,7 +20,6 @@ const state = {
   pair: null, // two words whose probabilities the user compares; null: those of comparedWords
   row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
   isOpen: false, // the list of these cells
-  group: null, // of the stored sentences
   lesson: 0, // 1 to 5; 0: the whole page
   playing: false,
   width: 800, // of the picture of the lines, in pixels
@@ -48,35 +47,15 @@ function current() {
 
 // Attention weights
 
-const decoded = new Map(); // DataView of the weights of each stored sentence, by its id
-
-// The weights [words] of one word on every word. The live model computes those of live sentences and of earlier steps;
-// the others are as probe/sentences.py packs them: row r of a head is words 0 to r.
+// The weights [words] of one word on every word. The stored ones of a head are one row after the other, row r up to word r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
   const pass = livePass(sentence);
   if (pass) return wordRow(pass, row, layer, head);
-  if (!decoded.has(sentence.id)) decoded.set(sentence.id, new DataView(bytesOf(sentence.weights).buffer));
-  const view = decoded.get(sentence.id);
-  const n = sentence.words.length;
-  const offset = ((layer * nHead + head) * n * (n + 1) + row * (row + 1)) / 2;
-  return Float64Array.from({ length: n }, (_, word) => (word > row ? 0 : view.getUint16(2 * (offset + word), true) / 65535));
+  const ofRow = sentence.weights[layer][head].slice((row * (row + 1)) / 2);
+  return Float64Array.from(sentence.words, (_, word) => (word > row ? 0 : ofRow[word] / 10000));
 }
 
 function queryOf(sentence) {
   const selected = sentence.id === state.sentence ? state.query : null;
-  return selected ?? sentence.query[0] ?? sentence.words.length - 1;
-}
-
-// Positions of the n largest weights, without the start token.
-function largest(weights, n) {
-  const positions = [...weights.keys()].slice(1).filter((position) => weights[position] > 0);
-  return positions.sort((a, b) => weights[b] - weights[a]).slice(0, n);
-}
-
-function chartsOf(finding) {
-  return training?.charts[finding?.question] ?? [];
-}
-
-function perHead(value) {
-  return Array.from({ length: nLayer }, (_, layer) => Array.from({ length: nHead }, (_, head) => value(layer, head)));
+  return selected ?? sentence.query ?? sentence.words.length - 1;
 }

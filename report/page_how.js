@@ -34,9 +34,9 @@ function drawHow() {
   show(
     "live-how",
     element("h2", {}, title),
-    element("p", { class: "wide" }, `${asks} ${RECIPES[live.shape.weighting]} ${moves}`),
+    element("p", { class: "rule" }, `${asks} ${RECIPES[live.shape.weighting]} ${moves}`),
     scrolled("The steps for each word", howTable(names, query, rows, at, shown, adds[0], words[0])),
-    element("p", { class: "wide" }, `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`),
+    element("p", { class: "rule" }, `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`),
     list,
   );
 }

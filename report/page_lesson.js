@@ -1,10 +1,5 @@
 // The lesson, #lesson=1 to 5: large type, the field, the lines, the next word, one question, one button.
 
-// Words before a noun, and words that are none: enough to guess which two words of a sentence are its nouns.
-const DETERMINERS = "the a an some his her my your our their this that".split(" ");
-const SMALL_WORDS = "one once you we i and or but so because when then there not on in at to of with near by for from";
-const NO_NOUNS = [...PRONOUNS, ...DETERMINERS, ...SMALL_WORDS.split(" "), "was", "were", "is", "are", "did", "had"];
-
 // The changes and the step with which each lesson opens, and its question, from the facts of `lessonFacts`.
 const LESSONS = [
   {
@@ -36,29 +31,19 @@ const LESSONS = [
 function lessonFacts() {
   const sentence = current();
   const query = queryOf(sentence);
-  const [target, other] = likelyNouns(sentence, query);
+  const [target, other] = live.nouns.map((noun) => sentence.words.indexOf(noun));
   const [layer] = question()?.place ?? [0];
   const looks = (head) => attentionRow(sentence, query, layer, head)[target] >= 0.5;
-  const found = perHead((_, head) => ({ layer, head }))[0].filter(({ head }) => looks(head));
+  const found = HEADS.filter((place) => place.layer === layer && looks(place.head));
   const heads = found.length ? found : [{ layer: state.layer, head: state.head }];
   const [from, left, right] = [query, target, other].map((position) => label(sentence.words[position], 16));
   return { from, left, right, heads, places: { query, target, other } };
 }
 
-// Two words before `query`: those after a determiner or with a capital letter.
-function likelyNouns({ words }, query) {
-  const isNoun = (position) => {
-    const word = words[position];
-    const isLikely = /^\p{Lu}/u.test(word) || DETERMINERS.includes(words[position - 1]?.toLowerCase());
-    return position && /\p{L}/u.test(word) && isLikely && !NO_NOUNS.includes(word.toLowerCase());
-  };
-  return [...words.keys()].slice(0, query).filter(isNoun).concat(0, 1).slice(0, 2);
-}
-
-// Open the lesson of the address, #lesson=2. False if there is none: in English no pronoun ends the page's sentence.
+// Open the lesson of the address, #lesson=2. False if there is none: only the sentence of the stories has two known nouns.
 function openLesson() {
   // The state
-  const lesson = live?.pair.length === 0 ? Number(/^#lesson=([1-5])$/.exec(location.hash)?.[1] ?? 0) : 0;
+  const lesson = live?.nouns.length ? Number(/^#lesson=([1-5])$/.exec(location.hash)?.[1] ?? 0) : 0;
   document.documentElement.classList.toggle("lesson", lesson > 0);
   update({ lesson });
   if (!lesson) return false;

@@ -21,7 +21,7 @@ function drawLines() {
   const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`), removed);
   const picture = linesPicture(sentence);
   const region = scrolled("Lines of the chosen head", picture);
-  const cards = perHead((layer, head) => headCard(sentence, layer, head)).flat();
+  const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
   const kind = cards.length > 8 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
   const left = drawnText === sentence.text ? document.querySelector("#live-lines .scroll").scrollLeft : null;
@@ -78,8 +78,8 @@ function linesPicture(sentence) {
   const picture = shape("svg", { class: "lines", width, height: base + below, ...about });
 
   // Faint behind the chosen head: the others
-  const others = nLayer * nHead > 8 ? [] : perHead((layer, head) => ({ layer, head })).flat();
-  for (const { layer, head } of others.filter((other) => !isOfHead(other))) {
+  const others = HEADS.length > 8 ? [] : HEADS.filter((other) => !isOfHead(other));
+  for (const { layer, head } of others) {
     const weights = attentionRow(sentence, query, layer, head);
     for (const target of strongest(weights).filter((position) => weights[position] >= 0.1)) {
       const faint = { class: `arc faint ${hueOf(layer, head)}`, "stroke-width": (1 + 5 * weights[target]).toFixed(2) };
@@ -146,7 +146,7 @@ function arcShapes(path, weight, change, target) {
 function wordLabel(sentence, position, x, y, size, isSteep) {
   const isQuery = position === queryOf(sentence);
   const text = label(sentence.words[position], 14);
-  const unknown = isLive(sentence) && position ? reading(sentence.text).unknown : [];
+  const unknown = live && position ? reading(sentence.text).unknown : [];
   const isRead = !unknown.includes(sentence.words[position]);
   const slant = { "text-anchor": "end", transform: `rotate(${SLANT} ${x} ${y - size / 2})`, x: x + 2, y: y - size / 4 };
   const place = isSteep ? slant : { "text-anchor": "middle", x, y };

@@ -24,14 +24,6 @@ function addressNow() {
   return `${location.href.split("#")[0]}#${fields}`;
 }
 
-// A link to a stored sentence, report.html#yours-1: the sentence selected, in the field, and in view.
-function openNamed() {
-  const named = sentences.get(location.hash.slice(1));
-  if (!named || named === current()) return;
-  selectSentence(named);
-  document.getElementById("live").scrollIntoView();
-}
-
 // The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no text.
 function openLink() {
   const fields = new URLSearchParams(location.hash.slice(1));

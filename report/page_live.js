@@ -11,9 +11,8 @@ let typingTimer = null;
 function setLive(text) {
   const { words } = reading(text);
   const pronoun = words.findLastIndex((word) => PRONOUNS.includes(word.toLowerCase()));
-  const query = [pronoun > 0 ? pronoun : words.length - 1];
-  const unknown = { antecedents: [], distractors: [], notes: [] };
-  sentences.set("live-1", { id: "live-1", group: "live", text, words, query, ...unknown });
+  const query = pronoun > 0 ? pronoun : words.length - 1;
+  sentences.set("live-1", { id: "live-1", text, words, query });
 }
 
 // The text that the model reads, and what the user must know about it.
@@ -45,12 +44,10 @@ function typed(text) {
   const dropped = state.edits.length - edits.length;
   if (dropped) past = [];
   const names = unknown.slice(0, 8).map((word) => `“${label(word)}”`).join(", ");
-  const stored = content.sentences.find((sentence) => sentence.text === shown && sentence.notes.length);
   showNotes([
     ...notes,
     unknown.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
-    ...new Set(stored?.notes.filter((note) => !note.startsWith("Not in the model's")).slice(0, 3)),
   ]);
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
   drawChips();
@@ -79,12 +76,8 @@ function drawLive() {
   if (live) setText(live.text);
   redrawOn(inputs, drawLines);
   redrawOn("sentence edits revision time", drawAnswers);
-  if (!live) {
-    const names = content.sentences.map((sentence) => [sentence.id, label(sentence.text, 80)]);
-    const select = (id) => selectSentence(sentences.get(id));
-    redrawOn("sentence", () => show("live-chips", menu("Sentence", names, state.sentence, select)));
-    return;
-  }
+  redrawOn("sentence revision", drawSentences);
+  if (!live) return;
   const field = document.getElementById("live-text");
   field.addEventListener("input", onTyped);
   show("live-pair", wordInput("Compare"), wordInput("and"));

@@ -27,14 +27,9 @@ function reading(text) {
   return readings.get(text);
 }
 
-function isLive(sentence) {
-  return sentence.group === "live";
-}
-
 // The pass that computes a sentence's attention; null if the stored weights are shown.
 function livePass(sentence) {
-  if (!live || (!isLive(sentence) && state.time === END)) return null;
-  return passOf(sentence.text, isLive(sentence) ? state.edits : []);
+  return live ? passOf(sentence.text, state.edits) : null;
 }
 
 function passOf(text, edits, step = liveStep()) {

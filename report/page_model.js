@@ -13,9 +13,8 @@ const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
 });
 
 function floatsOf(base64, type) {
-  const view = new DataView(bytesOf(base64).buffer);
-  if (type === "float16") return Float32Array.from({ length: view.byteLength / 2 }, (_, i) => HALVES[view.getUint16(2 * i, true)]);
-  return Float32Array.from({ length: view.byteLength / 4 }, (_, i) => view.getFloat32(4 * i, true));
+  const { buffer } = bytesOf(base64);
+  return type === "float16" ? Float32Array.from(new Uint16Array(buffer), (bits) => HALVES[bits]) : new Float32Array(buffer);
 }
 
 // `shape`: the settings of the model; `parameters`: [name, number of weights] in the order of `data`.

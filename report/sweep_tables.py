@@ -25,7 +25,8 @@ def seeds_markdown(results: SeedsResult) -> str:
 
     # What the heads do at the end of training; questions of one outcome have the same measures.
     for outcome, measures in SHOWN.items():
-        header = ["question", "supported in", "verdicts", *map(_measure_label, measures), "heads"]
+        labels = [MEASURES[name].label if name in MEASURES else f"rule: {name}" for name in measures]
+        header = ["question", "supported in", "verdicts", *labels, "heads"]
         rows = []
         for of_question in results.questions:
             if of_question.outcome == outcome:
@@ -37,10 +38,6 @@ def seeds_markdown(results: SeedsResult) -> str:
         if rows:
             lines += ["", *markdown_table(header, rows)]
     return "\n".join([*lines, *_notes(results), ""])
-
-
-def _measure_label(name: str) -> str:
-    return MEASURES[name].label if name in MEASURES else f"rule: {name}"
 
 
 def _heads(row: QuestionOverSeeds) -> str:

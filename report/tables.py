@@ -4,16 +4,13 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from textwrap import wrap
 
 import numpy as np
 
 from data.errors import printable
-from data.own_split import ENOUGH
 from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
@@ -34,7 +31,7 @@ _SUMMARY = {
     "whose": {
         "beyond place": ("beyond_place", ".3f"), "p": ("p_beyond_place", ".4f"),
         "choice [95 %]": ("choice_share", ".2f"), "author's person": ("author", ".2f"), "AUC": ("author_auc", ".2f"),
-        "n": ("n", ""),
+        "n": ("passages", ",.0f"),
     },
 }  # fmt: skip
 _ATTENTION_LEGEND = """\
@@ -114,7 +111,7 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     if by_attention:
         lines += _summary_table(by_attention)
         for finding in by_attention:
-            lines += _lacking(finding)
+            lines += [f"  {reason}" for reason in finding.judged.reasons if finding.file]
         lines += ["", _ATTENTION_LEGEND]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):
@@ -147,8 +144,6 @@ def _summary_table(findings: Sequence[Finding]) -> list[str]:
 
 def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
     """Return a measure of the judged heads, with its interval if the title says so."""
-    if name == "n":
-        return f"{finding.n:,}"
     if title.endswith("[95 %]"):
         return number(finding.judged.values.get(name), form)
     text = number(finding.judged.value(name), form)
@@ -157,24 +152,6 @@ def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
         rule = "nearest" if finding.outcome == "edge" else best
         text += f" ({rule} {number(finding.rules[rule], form)})"
     return text
-
-
-def _lacking(finding: Finding) -> list[str]:
-    """Return why the user's own question can have no small p, and why it has no swap."""
-    if finding.file is None:
-        return []
-    lines = []
-    if finding.smallest_p >= MAX_P:
-        clusters = {name: n for name, n in finding.clusters.items() if name != "pairs"}
-        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in clusters.items())
-        too_few = f"test has {counts}; {ENOUGH} of each are needed"
-        lines.append(f"  no p can be below {finding.smallest_p:.2g}: {too_few}")
-    if math.isnan(finding.judged.value("swap")):
-        reason = "the texts have no answers that can be compared"
-        if "answer" in finding.judged.values:
-            reason = "the answer does not follow the antecedent"
-        lines.append(f"  no swap: {reason}")
-    return lines
 
 
 def _example_row(shown: Shown) -> tuple[str, str, str]:
@@ -190,9 +167,7 @@ def _passage_lines(finding: Finding) -> list[str]:
     for shown in finding.examples_of("typical")[:1]:
         text = " ".join(shown.text.split())
         text = text if len(text) <= _LONGEST_PASSAGE else f"… {text[-_LONGEST_PASSAGE:]}"
-        written = {word.lower(): word for word in re.findall(r"\w+", text)}
-        weights = [(written.get(name, name), weight) for name, weight in shown.weights.items()]
-        attends = _chances(sorted(weights, key=lambda weight: -weight[1]))
+        attends = _chances(sorted(shown.weights.items(), key=lambda weight: -weight[1]))
         facts = f"{finding.place} → {attends}    next: {_chances(shown.next)}"
         lines += [f"  {text} ___", f"    {facts}    weights exchanged: {_chances(shown.exchanged)}"]
     unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
@@ -207,27 +182,6 @@ def _chances(chances: Iterable[tuple[str, float]]) -> str:
 
 
 # Evidence
-
-
-def detail_lines(results: ProbeResults) -> list[str]:
-    """Return what verbose=true adds: all tables of the evidence, and what could not be tested."""
-    lines = []
-    for finding in results.findings:
-        heads = head_names(finding.judged.heads)
-        lines += ["", "", f"{finding.question}, head {heads}: {finding.verdict} ({finding.level})"]
-        lines += [f"  {reason}" for reason in [*finding.judged.reasons, *finding.notes]]
-        lines += _table_lines(finding_tables(finding))
-    return [*lines, *(f"not tested: {reason}" for reason in results.missing)]
-
-
-def _table_lines(tables: Sequence[Table]) -> list[str]:
-    """Return tables as aligned lines, each with its title above and its note below."""
-    lines = []
-    for table in tables:
-        lines += ["", f"  {table.title}"]
-        rows = aligned([table.header, *table.rows])
-        lines += [f"    {line}" for line in [*rows, *wrap(table.note, 116)]]
-    return lines
 
 
 def finding_tables(finding: Finding) -> list[Table]:
@@ -312,8 +266,9 @@ def claims_markdown(results: ProbeResults) -> str:
         for table in finding_tables(finding):
             lines += ["", f"{table.title}. {table.note}".rstrip(), ""]
             lines += markdown_table(table.header, table.rows)
+        reasons = [*finding.judged.reasons, *finding.notes]
         limits = limits_of(finding, results.model)
-        for title, texts in (("Why no more is claimed", finding.judged.reasons), ("This does not show", limits)):
+        for title, texts in (("Why no more is claimed", reasons), ("This does not show", limits)):
             if texts:
                 lines += ["", f"{title}:", "", *map("- {}".format, texts)]
         lines.append("")

@@ -92,8 +92,8 @@ def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, 
     assert out.count("  L0H") == page_content(run)["run"]["n_head"]
     row = next(line.split() for line in out.splitlines() if line.startswith("  L0H0"))
     assert row[1] == "cat" and row[3] == "buses" and row[5] == "|"
-    sentence, *older = [entry for entry in page_content(run)["sentences"] if entry["group"] == "yours"]
-    assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"][0]] == "It"
+    sentence, *older = [entry for entry in page_content(run)["sentences"] if entry["id"].startswith("yours")]
+    assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"]] == "It"
     assert page_content(run)["findings"] == earlier
 
     # Newest first, each once

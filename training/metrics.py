@@ -1,6 +1,6 @@
 """The records of metrics.jsonl as dataclasses: training, validation, and the probe during training."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ class ProbePoint:
 
     step: int
     questions: dict[str, HeadPoint]
-    head_types: dict[str, float] = field(default_factory=dict)  # the largest score of a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,8 @@ def load_metrics(run: str | Path) -> Metrics:
         elif split == "validation":
             metrics.validation.append(from_json(ValidationRecord, record, where))
         elif split == "probe":
-            # Objects without grids are losses that earlier versions recorded.
-            types = from_json(dict[str, float], record.pop("head_types", {}), where)
+            # Objects without grids are losses and types of heads that earlier versions recorded.
             values = {name: value for name, value in record.items() if isinstance(value, dict) and "grids" in value}
             questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in values.items()}
-            metrics.probe.append(ProbePoint(record["step"], questions, types))
+            metrics.probe.append(ProbePoint(record["step"], questions))
     return metrics

@@ -189,9 +189,8 @@ def test_a_head_that_ranks_the_words_as_the_control_task_does_has_no_selectivity
     assert result == -0.5  # accuracy 1/2, on the control task 1
 
 
-TYPES = ("previous", "first", "duplicate", "induction")
 N = 7  # tokens before the text repeats
-KEY = {"previous": -1, "duplicate": -N, "induction": 1 - N}
+KEY = {"previous": -1, "induction": 1 - N}
 
 
 def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> None:
@@ -238,16 +237,16 @@ def maps_of(kind: str) -> torch.Tensor:
     """Return [L=1, B=2, H=1, T, T] of a head that attends to the key of its type, else to the first token."""
     maps = torch.zeros(1, 2, 1, 1 + 2 * N, 1 + 2 * N)
     for query in range(1 + 2 * N):
-        key = query + KEY.get(kind, -query)
+        key = query + KEY[kind]
         maps[..., query, key if key > 0 and (kind == "previous" or query > N) else 0] = 1
     return maps
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", KEY)
 def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None:
     scores = type_scores(maps_of(kind))
     assert scores[kind].tolist() == [[1]]
-    assert all(scores[name] == 0 for name in TYPES if name not in (kind, "first"))
+    assert all(scores[name] == 0 for name in KEY if name != kind)
 
 
 def test_margins_losses_and_answers_are_those_of_the_whole_texts() -> None:
@@ -300,7 +299,7 @@ def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last
     in_the_middle, at_the_end = TIRED_OR_SOFT[:2]
     measured = opened.measure_example(in_the_middle, Head(1, 2))
     text = opened.tokenize(in_the_middle.text)
-    row = word_attention(opened.model, [text])[0][1, 2, text.words.index("it")]
+    row = word_attention(opened.model, text)[1, 2, text.words.index("it")]
     assert list(measured.weights) == ["cat", "mat"] and measured.next == []
     assert (measured.kind, measured.word, text.words[text.word_of_token[measured.query]]) == ("worked", "it", "it")
     meant, other = ([text.words[text.word_of_token[i]] for i in words] for [words] in (measured.meant, measured.other))

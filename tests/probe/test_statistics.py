@@ -20,7 +20,6 @@ from probe.statistics import (
     Design,
     Sample,
     estimate_ratios,
-    max_t_test,
     mean_and_range,
     ratio_interval,
     sample_of,
@@ -161,10 +160,11 @@ def test_word_effects_pass_max_t_at_its_level_and_flips_of_frames_alone_fail() -
     for trial in range(n_trials):
         blocks = draw_blocks(11, 211, rng)
         values = null_scores(blocks, 7, rng)
-        smallest = max_t_test(values, blocks, 0, 299, seed=trial).p.min()
+        config = ProbeConfig(n_bootstrap=299, seed=trial)
+        smallest = Sample(values, blocks, []).test(config).p.min()
         for level in passed:
             passed[level] += smallest <= level
-        frames_only += max_t_test(values, blocks[:1], 0, 299, seed=trial).p.min() <= 0.05
+        frames_only += Sample(values, blocks[:1], []).test(config).p.min() <= 0.05
     for level, count in passed.items():
         assert stats.binomtest(count, n_trials, level, alternative="greater").pvalue > 0.05, (level, count)
     assert share_interval(frames_only, n_trials)[0] > 0.4
@@ -180,7 +180,7 @@ def test_few_clusters_enumerate_every_sign_pattern() -> None:
         return cluster_means.mean(axis=0) / cluster_means.std(axis=0, ddof=1)
 
     null = np.array([t(np.array(signs)[:, None] * means).max() for signs in itertools.product((1, -1), repeat=7)])
-    test = max_t_test(values, [np.repeat(np.arange(7), 3)], 0, 2000, seed=0)
+    test = Sample(values, [np.repeat(np.arange(7), 3)], []).test(ProbeConfig())
     assert test.p.ravel() == pytest.approx([np.mean(null >= value * (1 - 1e-9)) for value in t(means)])
     assert test.smallest_p == 1 / 128
 

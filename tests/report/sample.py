@@ -25,7 +25,6 @@ from report.live import Live
 from report.page import PageContent
 from tests.probe.factories import blank
 from tests.tiny_models import random_model
-from training.metrics import HeadPoint, Metrics, ProbePoint, ValidationRecord
 from training.settings import compose_settings, to_settings
 from training.weight_history import WeightHistory, pack_parameters
 
@@ -52,11 +51,10 @@ def tokenized(text: str) -> TokenizedText:
     return TokenizedText(text, list(range(len(spans) + 1)), spans, spans)
 
 
-def unpacked(data: str, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return the weights [L, H, W, W] that `pack_weights` packed; shape: (L, H, W)."""
-    weights = np.zeros((*shape, shape[-1]))
-    rows, columns = np.tril_indices(shape[-1])
-    weights[..., rows, columns] = np.frombuffer(b64decode(data), "<u2").reshape(*shape[:2], -1) / 65535
+def unpacked(stored: list[list[list[int]]], n_words: int) -> np.ndarray:
+    """Return the weights [L, H, W, W] that a page stores of a sentence."""
+    weights = np.zeros((*np.shape(stored)[:2], n_words, n_words))
+    weights[..., *np.tril_indices(n_words)] = np.array(stored) / 10_000
     return weights
 
 
@@ -96,22 +94,6 @@ def finding(name: str, **changes: Any) -> Finding:
 def results(*findings: Finding, **changes: Any) -> ProbeResults:
     facts = {"model": MODEL, "settings": ProbeConfig(), "findings": list(findings)}
     return blank(ProbeResults, **facts | changes)
-
-
-def metrics() -> Metrics:
-    """Return the records of a training in which the link head appears around step 600."""
-    points = []
-    for i, step in enumerate(STEPS):
-        share = float(1 / (1 + np.exp(-(step - 600) / 80)))
-        grids = {"accuracy": grid(i, 0.5, 0.5 + 0.49 * share), "contrast": grid(i, 0, 1.7 * share)}
-        answers = {"bar": 0.65, "answer_accuracy": share}
-        number = HeadPoint(*LINK_HEAD, grids, answers | {"resolved_share": -6 * (1 - share) + share})
-        edges = HeadPoint(1, 0, {"swap": grid(i, 0, share)}, {"swap": share, "follows": share, "margin": share})
-        cue = HeadPoint(*LINK_HEAD, grids, answers)
-        points.append(ProbePoint(step, {"number": number, "later_cue": cue, "next_pronoun_gender": edges}))
-    losses = {0: 6.5, 600: 1.2, 1200: 1.09}
-    records = [blank(ValidationRecord, step=step, loss=loss, floor=1.06) for step, loss in losses.items()]
-    return Metrics([], records, points)
 
 
 def opened_run() -> tuple[OpenedRun, WeightHistory]:
@@ -159,17 +141,22 @@ def read(live: dict[str, Any], text: str) -> TokenizedText:
 @cache
 def content() -> PageContent:
     """Return the content of a page with findings of both outcomes, both worked examples and a user's sentence."""
-    suggestive = replace(finding("later_cue").head, verdict="suggestive", level="E1")
-    found = results(finding("number"), finding("later_cue", head=suggestive), finding("next_pronoun_gender"))
     run, history = opened_run()
+    worked = {}
+    for name, examples in EXAMPLES.items():
+        worked[name] = [run.measure_example(example, LINK_HEAD) for example in examples]
+    number = finding("number", examples=worked["number"])
+    suggestive = replace(number.head, verdict="suggestive", level="E1")
+    cue = finding("later_cue", head=suggestive, examples=worked["later_cue"])
+    found = results(number, cue, finding("next_pronoun_gender"))
     texts = ["The fox thanked the hen because it was kind."]
-    return replace(page_content(run, found, metrics(), history, texts, ["A note on top."]), omissions=["much"])
+    return replace(page_content(run, found, history, texts, ["A note on top."]), omissions=["much"])
 
 
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
-    yours = [shown for shown in content().sentences if shown.group == "yours"]
-    nothing: dict[str, Any] = {"findings": [], "training": None}
+    yours = [shown for shown in content().sentences if shown.id.startswith("yours")]
+    nothing: dict[str, Any] = {"findings": []}
     return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
 
 
@@ -177,7 +164,7 @@ def hostile() -> PageContent:
     """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = cycle(HOSTILE)
     # What the script reads as names and numbers
-    names = {"id", "group", "verdict", "place", "training", "weights", "live", "groups", "kind"}
+    names = {"id", "verdict", "place", "weights", "live", "kind"}
 
     def attack(value: Any, key: str) -> Any:
         if key in names:
@@ -193,6 +180,5 @@ def hostile() -> PageContent:
     page = content()
     findings = []
     for each in attack(page.findings, ""):
-        findings.append(replace(each, question=HOSTILE[0] + each.question, verdict=HOSTILE[1], sentences=["number-1"]))
-    groups = {name: replace(attack(group, ""), question=None) for name, group in page.groups.items()}
-    return replace(attack(page, ""), groups=groups, findings=findings)
+        findings.append(replace(each, question=HOSTILE[0] + each.question, verdict=HOSTILE[1]))
+    return replace(attack(page, ""), findings=findings)

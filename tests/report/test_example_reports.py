@@ -66,16 +66,16 @@ def test_the_model_in_a_report_computes_what_it_shows(name: str, show: Show) -> 
         view.type(typed.text)
         picked = view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name")
         layer, head = map(int, re.findall(r"\d+", picked))
-        [weights] = word_attention(model, [typed])
+        weights = word_attention(model, typed)
         assert view.word_weights() == shown_weights(weights[layer, head, -1], len(typed.words) - 1)
         view.check()
 
     # The stored weights
-    tolerance = 2e-5 if live["type"] == "float32" else 1e-2  # stored in two bytes; or rounded to float16
-    assert len(content["sentences"]) >= 5
+    tolerance = 6e-5 if live["type"] == "float32" else 1e-2  # four digits; or rounded to float16
+    assert len(content["sentences"]) >= 3
     for sentence in content["sentences"]:
-        [weights] = word_attention(model, [read(live, sentence["text"])])
-        np.testing.assert_allclose(weights, unpacked(sentence["weights"], weights.shape[:3]), atol=tolerance)
+        weights = word_attention(model, read(live, sentence["text"]))
+        np.testing.assert_allclose(weights, unpacked(sentence["weights"], len(sentence["words"])), atol=tolerance)
 
 
 def test_the_english_report_compares_she_and_he_and_cutting_a_link_changes_them(show: Show) -> None:
@@ -101,7 +101,7 @@ def block_numbers() -> list[tuple[str, list[str], np.ndarray, list[tuple[str, fl
     block = []
     for sentence in content["sentences"][:4]:
         text = read(live, sentence["text"])
-        [weights] = word_attention(model_of(live), [text])
+        weights = word_attention(model_of(live), text)
         block.append((text.text, text.words, weights[:, :, -1], sentence["next"]))
     return block
 
@@ -139,7 +139,7 @@ def test_the_pictures_show_the_numbers_of_the_report() -> None:
     # The English model at "flies", which the text says is split
     live = content_of("english")["live"]["model"]
     texts = [read(live, text) for text in ("time flies", "fruit flies")]
-    weights = np.array([each[:, :, 2] for each in word_attention(model_of(live), texts)])  # [2, L, H, W]
+    weights = np.array([word_attention(model_of(live), text)[:, :, 2] for text in texts])  # [2, L, H, W]
     change = np.abs(weights[0] - weights[1]).sum(-1)
     place = tuple(np.argwhere(change == change.max())[0])
     for text, of_text in zip(texts, weights, strict=True):

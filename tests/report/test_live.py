@@ -51,7 +51,7 @@ def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
     assert view.next_words() == expected_words(text, model=model)
     for layer, head in ((0, 1), (1, 2)):
         view.pick(f"L{layer}H{head}")
-        row = word_attention(model, [read(text)])[0][layer, head, -1]
+        row = word_attention(model, read(text))[layer, head, -1]
         assert view.word_weights() == shown_weights(row, len(row) - 1)
     view.check()
 
@@ -173,7 +173,7 @@ def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: 
         open_at(view, "yours-1")
         text = view.page.locator("#live-text")
         assert text.input_value() == "The fox thanked the hen because it was kind."
-        assert view.page.locator(".card[aria-pressed=true]").count() == 0  # its group is not the one that is shown
+        assert view.page.locator("#stored select").input_value() == "yours-1"
         assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight")
         for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
                       "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99&toString=1", "text=%ff%00"):  # fmt: skip

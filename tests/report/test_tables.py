@@ -19,7 +19,7 @@ from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Change, Estimate, Head, Shown
 from report import live, tables
-from report.content import MAX_SENTENCE_CHARACTERS, page_content, training_content, within_size
+from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from report.live import LiveModel, check_live, live_content
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, heads_csv, number, sentence_lines
@@ -27,7 +27,6 @@ from tests.data.small_corpora import text_config
 from tests.probe.factories import blank
 from tests.report import sample
 from tests.report.sample import finding, results, tokenized
-from training.metrics import Metrics
 from training.settings import compose_settings, flatten
 from training.weight_history import WeightHistory
 
@@ -47,9 +46,8 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     measures = finding_tables(with_set)[1]
     assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
     assert next(row for row in measures.rows if row[0] == "accuracy")[1:3] == ["0.999 [0.969, 0.999]"] * 2
-    lines = tables.detail_lines(results(with_set, missing=["gender: too few"]))
-    assert "not tested: gender: too few" in lines and any("rule: nearest" in line for line in lines)
-    assert "**Attention head L0H1 links" in tables.claims_markdown(results(NUMBER))
+    claims = tables.claims_markdown(results(replace(with_set, notes=["Of 200 heads"])))
+    assert "**Attention head L0H1 links" in claims and "rule: nearest" in claims and "- Of 200 heads" in claims
     assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
@@ -93,39 +91,23 @@ def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
     return live_content(run, *arguments).model
 
 
-def test_groups_of_sentences_beyond_the_limit_are_left_out_as_a_whole() -> None:
-    small = [replace(sample.content().sentences[0], weights="x")]
-    big = [replace(small[0], weights="x" * (MAX_SENTENCE_CHARACTERS // 2))] * 2
+def test_sentences_beyond_the_limit_are_left_out() -> None:
+    small = replace(sample.content().sentences[0], weights=[[[1]]])
+    big = replace(small, weights=[[[1] * MAX_SENTENCE_WEIGHTS]])
     omissions: list[str] = []
-    assert within_size([small, big, small], omissions) == small + small and omissions[0].startswith("2 sentences")
-
-
-def test_records_become_curves_of_every_head_and_of_the_answers() -> None:
-    metrics = sample.metrics()
-    content = training_content(metrics)
-    assert content["steps"] == sample.STEPS and content["loss"]["floor"] == [1.06] * 3
-    accuracy, contrast, resolved = content["charts"]["number"]
-    assert accuracy["heads"] == [point.questions["number"].grids["accuracy"] for point in metrics.probe]
-    assert (accuracy["low"], accuracy["high"], contrast["low"]) == (0, 1, None)
-    assert accuracy["lines"][0]["values"] == [0.65] * len(sample.STEPS)
-    assert resolved["heads"] is None and resolved["lines"][0]["values"][0] == pytest.approx(-6, abs=0.01)
-    incomplete = [metrics.probe[0], replace(metrics.probe[1], questions={})]
-    assert training_content(replace(metrics, probe=incomplete))["charts"] == {}
-    assert training_content(Metrics([], [], [])) is None
+    assert within_size([small, big, small], omissions) == [small, small] and omissions[0].startswith("1 sentences")
 
 
 def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
     text = "One sunny day, the cat sat near the buses. It"
     shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
     results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
-    content = page_content(RUN, results, sample.metrics(), None, [text], ["A note."])
+    content = page_content(RUN, results, None, [text], ["A note."])
     assert content.notes == ["A note.", "A warning."]
-    median = next(sentence for sentence in content.sentences if sentence.group == "median-number")
-    words = [median.words[place] for place in (*median.query, *median.antecedents, *median.distractors)]
-    assert words == ["It", "cat", "buses"] and content.groups["median-number"].question == "number"
-    assert content.findings[0].sentences == [*(f"number-{i}" for i in range(1, 5)), "median-number-1"]
+    median = next(sentence for sentence in content.sentences if sentence.id == "median-number-1")
+    assert median.words[median.query] == "It"
     assert content.sentences[0].id == "yours-1"
-    untested = page_content(RUN, None, Metrics([], [], []), None)
+    untested = page_content(RUN, None, None)
     assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
 
 

@@ -24,6 +24,7 @@ from research.measure import (
     short_paths,
     value_cell,
 )
+from research.peers import PeerResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.whose import WhoseResults
@@ -35,6 +36,7 @@ PAGES: dict[str, Any] = {
     "link_head_float32": SeedsResults,
     "link_head_new": SeedsResults,
     "it_cat": ItCatResults,
+    "peers": PeerResults,
     "speed": SpeedResults,
     "whose": WhoseResults,
 }

@@ -58,7 +58,7 @@ class _SeedsOptions:
     """python -m research.seeds name=PAGE [seeds=1,2,3,4,5] [experiment=english] [runs=DIR] [threads=2].
 
     - precision=auto: precision of training
-    - runs: where runs are kept, DIR/SEED; finished ones are not trained again
+    - runs: where runs are kept, DIR/SEED; finished ones are not trained again, and tested ones are not tested again
     """
 
     name: str = "seeds"
@@ -81,8 +81,8 @@ class _SeedTraining:
     gap_by_class: dict[str, float] | None  # by token class
     train_seconds: float | None
     train_cpu_seconds: float | None
-    eval_seconds: float
-    eval_cpu_seconds: float
+    eval_seconds: float | None  # of eval.py, if the run had no results
+    eval_cpu_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def seed_head(seed: int, finding: Finding) -> _SeedHead:
 
 
 def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTraining:
-    """Run train.py, unless the run is finished, and eval.py as a user does."""
+    """Run train.py, unless the run is finished, and eval.py, unless it has results, as a user does."""
     run = folder / str(seed)
     # All seeds read the same data: the first one writes them to the cache
     machine = [f"cache_dir={folder / 'cache'}", f"threads={options.threads}"]
@@ -246,7 +246,7 @@ def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTrain
         settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
         settings += [f"experiment={options.experiment}"] if options.experiment else []
         trained = run_script("train", *settings)
-    probed = run_script("eval", f"run={run}", *machine)
+    probed = None if (run / "probe" / "probe.json").exists() else run_script("eval", f"run={run}", *machine)
 
     # The last validation is that of the whole split
     last = load_metrics(run).validation[-1]
@@ -260,8 +260,8 @@ def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTrain
         gap_by_class=None,  # earlier versions measured it
         train_seconds=trained.seconds if trained else None,
         train_cpu_seconds=trained.cpu_seconds if trained else None,
-        eval_seconds=probed.seconds,
-        eval_cpu_seconds=probed.cpu_seconds,
+        eval_seconds=probed.seconds if probed else None,
+        eval_cpu_seconds=probed.cpu_seconds if probed else None,
     )
 
 

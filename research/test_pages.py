@@ -35,6 +35,7 @@ PAGES: dict[str, Any] = {
     "link_head": SeedsResults,
     "link_head_float32": SeedsResults,
     "link_head_new": SeedsResults,
+    "antecedent": SeedsResults,
     "it_cat": ItCatResults,
     "peers": PeerResults,
     "speed": SpeedResults,

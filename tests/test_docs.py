@@ -55,6 +55,9 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
         tested = variant["n_tested"]
         cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
         assert f"\n| {' | '.join(cells)} |\n" in ATTENTION
+    copies, whose = json.loads((RESULTS / "antecedent.json").read_text())["means"]
+    assert copies["supported"] == whose["n_seeds"] == 2 * whose["supported"] == 14  # "half" in README.md
+    assert "Of 14 registered runs all copy, and 7 tell whose" in (ROOT / "docs/english.md").read_text()
     for training in json.loads((RESULTS / "link_head_new.json").read_text())["training"]:
         assert training["gap"] > -3 * training["gap_error"]
 

@@ -241,14 +241,13 @@ def _without_link(where: str, linked: LinkedText, control: str) -> LinkedText:
 
     (link,) = linked.links
     named = [link.query, *link.antecedents, *link.distractors, *([link.payoff] if link.payoff else [])]
-    if control == linked.text or any(linked.text[slice(*span)] != control[slice(*moved(span))] for span in named):
-        raise UserError(f"{where}: control must be the text with another word in place of one that is not in the row")
+    is_moved = all(linked.text[slice(*span)] == control[slice(*moved(span))] for span in named)
+    if not is_moved or n_same >= link.query[0] or control.split() == linked.text.split():
+        raise UserError(f"{where}: control must be the text with another word in place of one before the query")
     antecedents, distractors = (tuple(map(moved, spans)) for spans in (link.antecedents, link.distractors))
     query, payoff = moved(link.query), link.payoff and moved(link.payoff)
-    of_control = replace(
-        link, pronoun=query, query=query, antecedents=antecedents, distractors=distractors, payoff=payoff
-    )
-    return replace(linked, text=control, links=(of_control,), holdout=CONTROL)
+    new = replace(link, pronoun=query, query=query, antecedents=antecedents, distractors=distractors, payoff=payoff)
+    return replace(linked, text=control, links=(new,), holdout=CONTROL)
 
 
 def _span(where: str, name: str, text: str, value: Any) -> Span:

@@ -81,8 +81,8 @@ def test_the_controls_of_the_test_part_have_the_link_at_their_own_places(tmp_pat
             assert all(text.text[slice(*span)] == control.text[slice(*of_control)] for span, of_control in spans)
         assert control.text[slice(*moved.query)] == text.text[slice(*link.query)]
 
-    # It must be the same text but for one word that is not in the row.
-    for wrong in (rows[0]["text"], rows[0]["text"].replace("Ann", "Zoe"), "Something else"):
+    text = rows[0]["text"]
+    for wrong in (text, text.replace("Ann", "Zoe"), "Something else", f"{text} More.", text.replace(" met", "  met")):
         with pytest.raises(UserError, match="line 1: control must be the text with another word"):
             load_question(write(tmp_path / "b.jsonl", rows[0] | {"control": wrong}, *rows[1:]))
     del rows[1]["control"]

@@ -121,9 +121,8 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     texts = [*own.dev, *own.test]
     for text in texts:
         _check_text(opened, text, own.places[text.text])
-    names = [own.name]
     parts = (own.dev, [*own.test, *own.control])
-    dev, test = (link_pairs(part, opened.tokenizer, opened.bos_id, lambda *_: names) for part in parts)
+    dev, test = (link_pairs(part, opened.tokenizer, opened.bos_id, lambda *_: [own.name]) for part in parts)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 

@@ -232,7 +232,7 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
 
 
 def _without_link(where: str, linked: LinkedText, control: str) -> LinkedText:
-    """Return the text without the link, with the same words; UserError unless it differs in one place between them."""
+    """Return the control of a text, with the words of its row; UserError unless it differs before the query alone."""
     n_same = len(commonprefix([linked.text, control]))
 
     def moved(span: Span) -> Span:

@@ -82,7 +82,7 @@ def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right
 def _check_links(token: int, targets: Sequence[int]) -> None:
     """Raise UserError unless `targets` are one or more tokens that a head can attend to from `token`."""
     if not isinstance(targets, Sequence) or not targets or not all(0 <= target <= token for target in targets):
-        raise UserError(f"no link from token {token} to {targets}: it can have links to tokens 0 to {token} only")
+        raise UserError(f"no link from token {token} to {targets}: give a list of tokens from 0 to {token}")
 
 
 def _edit_token(layer: int, head: int, token: int, change: Callable[[Tensor], Tensor]) -> HeadEdit:

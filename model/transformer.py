@@ -63,7 +63,7 @@ def alibi_slopes(n_head: int) -> Tensor:
 
 
 def document_bias(document_ids: Tensor, *, causal: bool = True) -> Tensor:
-    """Return the term [B, 1, T, T] that hides other documents, and later keys if `causal`: 0 or -inf, float32."""
+    """Return the term [B, 1, T, T], 0 or -inf, that hides other documents of `document_ids` [B, T], and later keys."""
     is_visible = document_ids[:, None, :, None] == document_ids[:, None, None, :]  # [B, 1, T, T]
     if causal:
         is_visible = is_visible.tril()

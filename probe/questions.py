@@ -144,7 +144,7 @@ LEVELS = {  # meaning of each level of evidence, by outcome
     },
 }
 _PRONOUN = "a pronoun to its antecedent"
-_CUE = "the word that decides a pronoun to the pronoun's antecedent"
+_CUE = "the word that decides a pronoun to the noun that this word fits"
 
 
 def _link(name: str, description: str, link: str, *source: str, examples: tuple[Example, ...] = ()) -> Question:

@@ -1,4 +1,4 @@
-"""it -> cat: which head links "tired" to the cat, and does the answer hang on it? docs/questions/it_cat.jsonl.
+"""it -> cat: which head links "tired" to the cat, and does the answer depend on it? docs/questions/it_cat.jsonl.
 
 Every head is read at three sites: at "it", at the cue ("tired" or "soft") and at the last word before the answer. At
 each the head of largest contrast on dev is tested on other nouns, verbs and cues, with "it" and with "Anna" in its
@@ -170,7 +170,7 @@ def main(options: _Options) -> None:
         answers += _answers(opened, name, own, config)
         for site in SITES:
             rows += _site_rows(opened, name, own, site, config)
-    write_page("it_cat", "it → cat: the head, and what hangs on it", ItCatResults(answers, rows), options.threads)
+    write_page("it_cat", "it → cat: the head, and what depends on it", ItCatResults(answers, rows), options.threads)
 
 
 if __name__ == "__main__":

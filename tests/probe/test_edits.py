@@ -189,8 +189,8 @@ def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
     assert grown_of(pair_view(), Items(same)) == []
 
 
-@pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0])])
-def test_a_link_that_no_text_has_is_refused(token: int, targets: list[int]) -> None:
+@pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1)])
+def test_a_link_that_no_text_has_is_refused(token: int, targets: Any) -> None:
     with pytest.raises(UserError, match=f"^no link from token {token} to "):
         cut_link(0, 0, token, targets)
     with pytest.raises(UserError, match=f"^no link from token {token} to "):

@@ -282,7 +282,9 @@ def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:
 
 
 def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
-    for opened in (before, after):
+    for name, opened in (("before", before), ("after", after)):
+        if not isinstance(opened, OpenedModel):
+            raise UserError(f"{name}={opened!r:.80}: must be a model that open_model has opened")
         if not opened.is_causal:
             problem = "with model.mask=none a word sees the next one; it cannot be compared"
             raise UserError(f"{opened.source}: {problem}")

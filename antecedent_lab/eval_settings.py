@@ -85,4 +85,6 @@ class EvalSettings:
                 problem = "" if is_possible else "only for a model of another program; a run has its own"
             if problem:
                 raise UserError(f"{name}={value}: {problem}")
+        if self.own_file and not Path(self.own_file).exists():
+            raise UserError(f"items={self.items}: no such file")
         check_limits(self)

@@ -19,7 +19,6 @@ class TokenizerKind(Enum):
     characters = "characters"
     bpe = "bpe"  # byte-level: decodes to exactly the text
     words = "words"  # the most frequent words; spaces and rare words are lost
-    file = "file"  # an existing tokenizer.json
 
 
 class RowsKind(Enum):
@@ -30,7 +29,7 @@ class RowsKind(Enum):
 
 
 # Settings of earlier versions at values without effect: runs have them in config.json, and fingerprints count them.
-REMOVED_SETTINGS: dict[str, float] = {"n_bystanders": 0, "skew": 0.5}
+REMOVED_SETTINGS: dict[str, float | None] = {"n_bystanders": 0, "skew": 0.5, "tokenizer_path": None}
 for _family in (
     "state attribute_before attribute_after ownership_before ownership_after ownership_object several_pronouns "
     "ambiguous pronoun_first plural told_gender"
@@ -80,9 +79,8 @@ class _TokenizedConfig:
     )
     column: str = _setting("field of the text in .jsonl, .csv and .parquet")
     max_bytes: int | None = _setting("use only the first bytes, as in 20_000_000; null: all", low=1)
-    tokenizer: TokenizerKind = _setting("how text becomes tokens; file: an existing tokenizer.json")
+    tokenizer: TokenizerKind = _setting("how text becomes tokens")
     vocab_size: int = _setting("number of tokens, for bpe (257 or more) and words (3 or more)")
-    tokenizer_path: str | None = _path("a tokenizer.json, with tokenizer=file only")
 
     def __post_init__(self) -> None:
         check_limits(self, "data.")
@@ -90,10 +88,6 @@ class _TokenizedConfig:
         if kind in _MIN_VOCAB_SIZE and not _MIN_VOCAB_SIZE[kind] <= self.vocab_size <= _MAX_VOCAB_SIZE:
             limits = f"between {_MIN_VOCAB_SIZE[kind]} and {_MAX_VOCAB_SIZE:,}"
             raise UserError(f"data.vocab_size={self.vocab_size}: must be {limits} with tokenizer={kind.value}")
-        if (kind is TokenizerKind.file) != bool(self.tokenizer_path):
-            raise UserError(
-                f"data.tokenizer_path={self.tokenizer_path}: set it with data.tokenizer=file, and only then"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
 _SHARD = 2**24  # characters after which the progress of tokenizing is stored
-_PROGRESS = "progress.json"
+_PROGRESS = "tokenized.json"
 _KEPT_HASHES = 2**24  # bytes: the hash of a larger file is kept, a smaller one is hashed at every start
 
 
@@ -78,18 +78,15 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
 def corpus_fingerprint(config: DataConfig, cache_dir: Path) -> str:
     """Return a hash of all that determines the tokens: settings, and the generator's version, commit or files."""
     settings = asdict(config)
+    if isinstance(config, StoriesConfig):
+        settings |= REMOVED_SETTINGS
     for name in _SETTINGS_WITHOUT_CONTENT:
         settings.pop(name, None)
     content: list[Any] = [_FORMAT, settings]
 
     # What the settings name: files, or the version of the generator.
     if isinstance(config, StoriesConfig):
-        settings |= REMOVED_SETTINGS
         content.append(GENERATOR_VERSION)
-    elif config.tokenizer_path:
-        if not Path(config.tokenizer_path).is_file():
-            raise UserError(f"data.tokenizer_path={config.tokenizer_path}: no such file")
-        content.append(_file_hash(Path(config.tokenizer_path), cache_dir))
     if isinstance(config, TextConfig):
         for files in config_files(config):
             content.append(files and [("".join(file.suffixes), _file_hash(file, cache_dir)) for file in files])
@@ -238,7 +235,6 @@ class _Progress:
 
     n_characters: int  # of the whole text
     validation_start: int  # in characters
-    notes: list[str]
     pieces: int = 0
     is_exact: bool = True
     characters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
@@ -258,9 +254,9 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
         # Measure the text first: the validation part may start inside the training text.
         n_characters, start = _measure(texts, config.validation_fraction)
         all_texts = (piece.text for _, piece in _split_pieces(texts, start))
-        tokenizer, notes = make_tokenizer(config, all_texts, _sample(texts.train(), start))
+        tokenizer = make_tokenizer(config, all_texts, _sample(texts.train(), start))
         tokenizer.save(str(folder / "tokenizer.json"))
-        progress = _Progress(n_characters, start, notes)
+        progress = _Progress(n_characters, start)
 
     if progress.n_characters >= _SHARD:
         done = sum(progress.characters.values()) / progress.n_characters
@@ -274,7 +270,7 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
     # A split needs an input and a target; the user must know of text that was lost.
     n_tokens = progress.tokens
     n_unknown = progress.unknown
-    notes = progress.notes
+    notes = []
     for split in SPLITS:
         if n_tokens[split] < 2:
             setting = f"data.validation_fraction={config.validation_fraction}"
@@ -282,7 +278,7 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -
     if any(n_unknown.values()) or not progress.is_exact:
         shares = [f"{n_unknown[split] / n_tokens[split]:.2%} of {split}" for split in SPLITS]
         lost = f"the tokenizer loses text (unknown tokens: {', '.join(shares)})"
-        notes = [*notes, f"{lost}, so bits/byte is too low"]
+        notes.append(f"{lost}, so bits/byte is too low")
     _write_meta(folder, tokenizer, progress.bytes, notes)
 
 

@@ -95,6 +95,8 @@ class OwnQuestion:
         for part, texts in (("dev", self.dev), ("test", self.test)):
             clusters = "{} frames, {} and {} words".format(*_n_clusters(texts))
             lines.append(f"{part:5}{len(texts) // len(_CELLS):5,} blocks: {clusters}")
+        if self.control:
+            lines.append(f"control: {len(self.control) // len(_CELLS):,} blocks without the link")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if min(_n_clusters(self.test)) < ENOUGH:

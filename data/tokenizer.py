@@ -1,4 +1,4 @@
-"""Tokenizers: byte-level BPE, characters, words, or an existing tokenizer.json.
+"""Tokenizers: byte-level BPE, characters or words, and those of models of transformers.
 
 Every one has the token `END` before each document or story: BOS, the model's first input, and the last target. The
 same characters inside a text are plain text.
@@ -21,16 +21,12 @@ UNKNOWN = "<|unknown|>"
 _PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # that transformers reads
 
 
-def make_tokenizer(
-    config: TextConfig | HubConfig, texts: Iterable[str], sample: Iterable[str]
-) -> tuple[Tokenizer, list[str]]:
-    """Return the tokenizer of `config`, of the characters of `texts` or trained on `sample`, and notes for the user."""
-    if config.tokenizer is TokenizerKind.file:
-        return file_tokenizer(Path(str(config.tokenizer_path)))
+def make_tokenizer(config: TextConfig | HubConfig, texts: Iterable[str], sample: Iterable[str]) -> Tokenizer:
+    """Return the tokenizer of `config`, of the characters of `texts` or trained on `sample`."""
     if config.tokenizer is TokenizerKind.characters:
-        return character_tokenizer(texts), []
+        return character_tokenizer(texts)
     make = word_tokenizer if config.tokenizer is TokenizerKind.words else bpe_tokenizer
-    return make(sample, config.vocab_size), []
+    return make(sample, config.vocab_size)
 
 
 def word_tokenizer(texts: Iterable[str], vocab_size: int = 30_000) -> Tokenizer:
@@ -72,23 +68,12 @@ def bpe_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer of a run or a corpus; raise UserError if it is damaged or lacks `END`."""
-    tokenizer = _plain(_read(path))
+    try:
+        tokenizer = _plain(Tokenizer.from_file(str(path)))
+    except Exception as error:  # tokenizers raises Exception itself
+        raise UserError(f"{path} is not a readable tokenizer: {error}") from None
     end_id(tokenizer)
     return tokenizer
-
-
-def file_tokenizer(path: Path) -> tuple[Tokenizer, list[str]]:
-    """Return a tokenizer.json, with `END` added if it is missing, and notes; UserError if it cannot be used."""
-    setting = f"data.tokenizer_path={path}: "
-    tokenizer = _read(path, setting)
-    # A tokenizer of another project: END is added, and its ids must be 0 to vocab_size - 1.
-    notes = []
-    if tokenizer.token_to_id(END) is None:
-        notes.append(f"{path.name} has no {END}: it was added as token {tokenizer.get_vocab_size()}")
-    tokenizer.add_special_tokens([END])
-    if max(tokenizer.get_vocab().values()) >= tokenizer.get_vocab_size():
-        raise UserError(f"{setting}its token ids have gaps")
-    return _plain(tokenizer), notes
 
 
 def imported_tokenizer(folder: Path, setting: str) -> tuple[Tokenizer, int]:
@@ -122,13 +107,6 @@ def fast_tokenizer(pretrained: Any, setting: str) -> tuple[Tokenizer, int]:
     return _plain(Tokenizer.from_str(backend.to_str())), int(starts[0])
 
 
-def _read(path: Path, setting: str = "") -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises Exception itself
-        raise UserError(f"{setting}{path} is not a readable tokenizer: {error}") from None
-
-
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
     """Make the tokenizer encode exactly the text: nothing around it, all of it, `END` as plain text."""
     tokenizer.post_processor = None
@@ -149,16 +127,8 @@ def encode_text(tokenizer: Tokenizer, text: str) -> Encoding:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Return the ids of each text; raise UserError if one cannot be encoded or has the id of `END`."""
-    try:
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    except Exception as error:  # a tokenizer without a token for unknown text
-        raise UserError(f"the tokenizer cannot encode the text: {error}") from None
-    # END must mark the start of a document and nothing else.
-    ids = [encoding.ids for encoding in encodings]
-    if end_id(tokenizer) in chain.from_iterable(ids):
-        raise UserError(f"the tokenizer encodes the plain text {END} as its end token; use another tokenizer")
-    return ids
+    """Return the ids of each text, of which none is that of `END`."""
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 @lru_cache(maxsize=4)  # a vocabulary of 50,000 takes 0.2 s, and each passage asks

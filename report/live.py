@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from data.config import TokenizerKind
 from data.errors import UserError
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import ProbeResults
@@ -132,8 +131,6 @@ def _obstacle(opened: OpenedModel) -> str:
     if opened.n_parameters > MAX_LIVE_WEIGHTS:
         limit = f"up to {MAX_LIVE_WEIGHTS:,} weights"
         return f"the page runs models of {limit}, and this one has {opened.n_parameters:,}"
-    if getattr(opened.settings.data, "tokenizer", None) is TokenizerKind.file:
-        return "its tokenizer is none of those that train.py makes"
     return ""
 
 

@@ -96,6 +96,8 @@ def test_the_same_model_twice_has_no_change(folder: Path) -> None:
     object.__setattr__(other, "bos_id", 3)
     with pytest.raises(ValueError, match="other tokens"):
         compare_models(other, opened)
+    with pytest.raises(UserError, match="^after=5: must be a model that open_model has opened"):
+        compare_models(opened, 5)  # type: ignore[arg-type]
 
 
 def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_path: Path) -> None:
@@ -267,6 +269,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "space before": (lambda m: m.log_probs(["The dog "], "she"), "answers: 'she' changes the tokens of 'The dog '"),
     "no answer": (lambda m: m.log_probs(TEXTS), "answers: give at least one word"),
     "empty answer": (lambda m: m.log_probs(TEXTS, ""), "answers: '' is no text"),
+    "the same foil": (lambda m: m.effects(TEXTS, " she", [" he", " it", " she"]), "foils: a foil is the same as"),
     "two answers": (lambda m: m.effects(TEXTS, [" a", " b"], " he"), "answers: must be one text, or a list of 3"),
 }  # fmt: skip
 

@@ -80,7 +80,6 @@ def test_a_corpus_is_tokenized_once(load: Load, monkeypatch: pytest.MonkeyPatch,
         ("", {}, "empty"),
         ("a", {}, "no text is left"),
         ("some text " * 50, {"column": "body", "path": "input.jsonl"}, "input.jsonl"),
-        ("some text " * 50, {"tokenizer": TokenizerKind.file, "tokenizer_path": "missing.json"}, "tokenizer_path"),
     ],
 )
 def test_an_unusable_text_leaves_no_files(load: Load, tmp_path: Path, text: str, changes: dict, problem: str) -> None:
@@ -156,14 +155,14 @@ def test_an_interrupted_tokenization_continues(load: Load, tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         load(path=tmp_path / "cut.txt")
     [unfinished] = [path for path in set((tmp_path / "cache").iterdir()) - folders if path.is_dir()]
-    assert (unfinished / "progress.json").exists() and (unfinished / "train.bin").stat().st_size > 0
+    assert (unfinished / "tokenized.json").exists() and (unfinished / "train.bin").stat().st_size > 0
 
     resumed = load(path=tmp_path / "cut.txt")
     assert sum(n_encoded) < 2000 + 9 * 128 and not unfinished.exists()
     assert resumed.train.tokens.tolist() == expected.train.tokens.tolist()
     same_text = resumed.validation.tokens[:-1]  # the cut file ends with a space
     assert same_text.tolist() == expected.validation.tokens[: len(same_text)].tolist()
-    assert not (resumed.folder / "progress.json").exists()
+    assert not (resumed.folder / "tokenized.json").exists()
 
 
 ROOT = Path(__file__).parents[2]

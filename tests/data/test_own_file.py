@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,8 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
     assert lines[4:] == [
         f"note: {own.n_left_out} of 192 blocks are left out: frame and words are not all in dev, or all in test."
     ]
+    with_control = replace(own, control=own.test).check_lines(2000)
+    assert with_control[3] == f"control: {len(own.test) // 4} blocks without the link"
     few = load_question(write(tmp_path / "b.jsonl", *rows_of(split=True))).check_lines(2000)
     assert "smallest p that is possible: 0.2500;" in few[3]
     assert few[4].startswith("note: give test 8 frames and 8 words")

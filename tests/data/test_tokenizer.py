@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data.pairs import Cell, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
 from data.tokenizer import (
@@ -17,7 +17,6 @@ from data.tokenizer import (
     character_tokenizer,
     encode,
     end_id,
-    file_tokenizer,
     load_tokenizer,
     unknown_id,
     word_tokenizer,
@@ -67,37 +66,12 @@ def test_the_end_token_inside_a_text_is_plain_text(make: Make, tmp_path: Path) -
     assert loaded.encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_a_tokenizer_file_gets_an_end_token_and_encodes_only_the_text(tmp_path: Path) -> None:
-    external = Tokenizer(models.WordLevel({"[CLS]": 0, "[UNK]": 1, "the": 2, "cat": 3, "[PAD]": 4}, unk_token="[UNK]"))
-    external.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    external.normalizer = normalizers.Lowercase()
-    external.add_special_tokens(["[CLS]", "[PAD]"])
-    external.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 0)])
-    external.enable_truncation(3)
-    external.enable_padding(pad_id=4, pad_token="[PAD]", length=9)
-    tokenizer, notes = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    assert len(notes) == 1 and end_id(tokenizer) == 5 and unknown_id(tokenizer) == 1
-    for loaded in (tokenizer, load_tokenizer(save(tokenizer, tmp_path / "again.json"))):
-        assert encode(loaded, ["the Cat the cat mat", f"{END} cat [CLS]"]) == [[2, 3, 2, 3, 1], [1, 3, 1]]
-
-
-def test_a_tokenizer_that_reads_the_end_text_as_end_token_is_refused(tmp_path: Path) -> None:
-    external = Tokenizer(models.WordLevel({END: 0, "[UNK]": 1, "cat": 2}, unk_token="[UNK]"))
-    external.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer, _ = file_tokenizer(save(external, tmp_path / "tokenizer.json"))
-    assert encode(tokenizer, ["cat dog"]) == [[2, 1]]
-    with pytest.raises(ValueError, match="end token"):
-        encode(tokenizer, ["cat", f"cat {END}"])
-
-
 @pytest.mark.parametrize("content", [b"", b'{"text": "a row"}', b"\xff\xfe"])
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(ValueError, match="data.tokenizer_path=") as error:
-        file_tokenizer(tmp_path / "tokenizer.json")
-    assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="tokenizer.json"):  # the file of a run or a corpus
+    with pytest.raises(ValueError, match="tokenizer.json is not a readable tokenizer") as error:
         load_tokenizer(tmp_path / "tokenizer.json")
+    assert "\n" not in str(error.value)
 
 
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"

@@ -84,7 +84,7 @@ def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None)
 
 
 RUN, HISTORY = sample.opened_run()
-TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.file, vocab_size=10, tokenizer_path="tokenizer.json")
+TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.words, vocab_size=10, validation_path="b.txt")
 
 
 def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
@@ -139,7 +139,6 @@ ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fie
     [
         (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
         (replace(RUN, shape={**RUN.shape, "mask": Mask.none}), "model.mask=none"),
-        (replace(RUN, settings=replace(RUN.settings, data=TEXT_DATA)), "tokenizer"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

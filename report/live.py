@@ -18,7 +18,6 @@ MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
 MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
-_PRONOUN_PAIR = ["she", "he"]  # whose probabilities the page compares after a text in English
 _ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
 
 
@@ -46,7 +45,6 @@ class LiveModel:
     earlier: WeightHistory  # float16
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
-    pair: list[str]  # two words whose probabilities are compared; empty: chosen for each text
     nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
 
 
@@ -82,19 +80,16 @@ def live_content(
     # A sentence to begin with: a tested one of an own question or English text, or the worked block
     finding = results.findings[0] if results and results.findings else None
     shown = finding.examples[0] if finding and finding.examples else None
-    pair = []
     nouns = []
     if shown and shown.kind != "worked":
         text = shown.text.rstrip()
         if not shown.next:
             text = text[: opened.tokenize(shown.text).spans[shown.query - 1][1]]
-        pair = [word.lower() for word, _ in shown.next]
     elif opened.has_stories:
         text = EXAMPLE_BLOCK[0].text
         nouns = [EXAMPLE_BLOCK[0].antecedent, EXAMPLE_BLOCK[0].distractor]
     else:
         text = _ENGLISH_TEXT
-        pair = _PRONOUN_PAIR
 
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer
@@ -109,7 +104,6 @@ def live_content(
         earlier=_thinned(history, opened.step, omissions),
         tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
         text=text,
-        pair=pair,
         nouns=nouns,
     )
     return Live(shown_model, "")

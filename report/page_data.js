@@ -17,7 +17,6 @@ const state = {
   sentence: null,
   query: null,
   edits: [], // of the live model, as in page_live_model.js
-  pair: null, // two words whose probabilities the user compares; null: those of comparedWords
   row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
   isOpen: false, // the list of these cells
   lesson: 0, // 1 to 5; 0: the whole page

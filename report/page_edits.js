@@ -52,8 +52,9 @@ function drawChanges() {
   const edits = state.edits.map((edit) => element("li", {}, editName(edit, current())));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
   const clicks = "Click a line: it is cut. Click a second one: the two change places. Click a word: look from there.";
-  const help = element("p", { class: "rule" }, `${clicks} A second click: back. Click a next word: it is written.`);
-  show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [help]));
+  const more = "A second click: back. Click a next word: it is written. L0H1: layer 0, head 1.";
+  const help = element("p", { class: "rule" }, edits.length ? clicks : `${clicks} ${more}`);
+  show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
 }
 
 function editName({ kind, layer, head, query, target, other }, { words }) {

@@ -4,7 +4,7 @@
 const LESSONS = [
   {
     ask: () => `This small model has read many stories. It guesses the next word. Which word in your sentence do its
-      guesses fit? Change the last word (It, They, He, She) and look again.`,
+      guesses fit? Change the last word to They, and look again.`,
   },
   {
     ask: ({ from, left }) => `Each line leads from “${from}” to a word that a head looks at. Choose the heads one after
@@ -18,7 +18,7 @@ const LESSONS = [
   {
     edits: ({ heads, places }) => heads.map((head) => ({ kind: "exchange", ...head, ...places })),
     ask: ({ from, left, right }) => `Here the lines from “${from}” to “${left}” and “${right}” have changed places. What
-      do the guesses fit now? What does this show that removing a head does not?`,
+      do the guesses fit now? What does this show that removing a head does not? (By hand: click both lines.)`,
   },
   {
     time: 0,

@@ -19,7 +19,6 @@ function addressNow() {
   for (const edit of state.edits) {
     fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
   }
-  if (state.pair) fields.set("pair", state.pair.join(","));
   if (state.time !== END) fields.set("step", steps[state.time]);
   return `${location.href.split("#")[0]}#${fields}`;
 }
@@ -40,9 +39,7 @@ function openLink() {
 
   // What is selected
   const query = numberIn(fields.get("query"));
-  const pair = fields.get("pair")?.split(",") ?? [];
-  const isPair = pair.length === 2 && pair.every(Boolean);
-  update({ edits, query: query < current().words.length ? query : null, pair: isPair ? pair : null, ...headIn(fields.get("head")) });
+  update({ edits, query: query < current().words.length ? query : null, ...headIn(fields.get("head")) });
   const step = numberIn(fields.get("step"));
   update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
   return true;

@@ -1,8 +1,6 @@
-// The sentence field, the next words, and two compared words. page_live_model.js computes.
+// The sentence field and the next words. page_live_model.js computes.
 
-const OTHER_PRONOUN = { __proto__: null, it: "they", they: "it", she: "he", he: "she", him: "her", her: "him", his: "her" };
-Object.assign(OTHER_PRONOUN, { them: "it", its: "their", their: "its" });
-const PRONOUNS = Object.keys(OTHER_PRONOUN);
+const PRONOUNS = "it they she he him her his them its their".split(" ");
 const LONGEST_TEXT = 5000; // characters
 
 let typingTimer = null;
@@ -43,10 +41,14 @@ function typed(text) {
   const edits = state.edits.filter(isKept);
   const dropped = state.edits.length - edits.length;
   if (dropped) past = [];
-  const names = unknown.slice(0, 8).map((word) => `“${label(word)}”`).join(", ");
+  const begun = completions().length ? typedPrefix() : null; // a known word that is not yet written to its end
+  const small = liveTokenizer.kind === "words" && /[.!?]\s*(it|they|she|he)$/.exec(shown)?.[1];
+  const lost = unknown.filter((word) => word !== begun);
+  const names = lost.slice(0, 8).map((word) => `“${label(word)}”`).join(", ");
   showNotes([
     ...notes,
-    unknown.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
+    small ? `In the stories a sentence begins with a capital letter: “${small}” is another word than “${titled(small)}”.` : "",
+    lost.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
   ]);
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
@@ -76,17 +78,16 @@ function drawLive() {
   if (live) setText(live.text);
   redrawOn(inputs, drawLines);
   redrawOn("sentence edits revision time", drawAnswers);
-  redrawOn("sentence revision", drawSentences);
+  redrawOn("sentence query revision", drawSentences);
   if (!live) return;
   const field = document.getElementById("live-text");
   field.addEventListener("input", onTyped);
-  show("live-pair", wordInput("Compare"), wordInput("and"));
+  document.getElementById("word-list").closest("details").hidden = liveTokenizer.kind === "bpe"; // parts of words
   show("word-list", `${knownWords.length.toLocaleString("en")} words: ${knownWords.join(" ")}`);
   document.getElementById("share").addEventListener("toggle", drawShare); // drawn only while it is open
   redrawOn("sentence query edits revision", drawChanges);
-  redrawOn("edits revision time pair", drawCompare);
   redrawOn(`${inputs} row`, drawHow);
-  redrawOn("edits revision layer head query time pair", drawShare);
+  redrawOn("edits revision layer head query time", drawShare);
 }
 
 function drawAnswers() {
@@ -122,47 +123,4 @@ function answerList(title, words, id) {
   });
   const list = element("ol", { id, "aria-labelledby": `${id}-title` }, ...items);
   return element("div", {}, element("h2", { id: `${id}-title` }, title), list);
-}
-
-// Two words: which of them comes next?
-
-function pairInputs() {
-  return [...document.querySelectorAll("#live-pair input")];
-}
-
-function wordInput(legend) {
-  const input = element("input", { type: "text", size: 10, maxlength: 60, autocapitalize: "off", spellcheck: "false" });
-  input.addEventListener("change", () => {
-    const words = pairInputs().map(({ value }) => value.trim());
-    update({ pair: words.every(Boolean) ? words : null });
-  });
-  return element("label", { class: "menu" }, element("span", {}, legend), input);
-}
-
-function drawCompare() {
-  const { text } = current();
-  const pair = comparedWords(text);
-  pairInputs().forEach((input, i) => (input.value = pair[i]));
-  show("live-odds", oddsText(text, pair));
-}
-
-// How many times as probable the one word is as the other, in two significant digits.
-function oddsText(text, pair) {
-  const [before, after] = [comparison(passOf(text, []), pair), comparison(passOf(text, state.edits), pair)];
-  const [left, right] = pair.map((word) => label(word));
-  if (before === null) return `“${left}” or “${right}” is not one token of this model, so they cannot be compared.`;
-  const shown = (logOdds) => {
-    const times = Number(Math.exp(Math.min(600, Math.abs(logOdds))).toPrecision(2));
-    const [more, less] = logOdds < 0 ? [right, left] : [left, right];
-    const many = times < 1e9 ? times.toLocaleString("en") : times.toExponential(0);
-    return `“${more}” is ${many} times as probable as “${less}” (log p(${left}) − log p(${right}) = ${number(logOdds)})`;
-  };
-  const odds = state.edits.length ? `As trained, ${shown(before)}. With your changes, ${shown(after)}.` : `${shown(before)}.`;
-  return [odds, ...pair.map(formsNote).filter(Boolean)].join(" ");
-}
-
-// The tokens that p(word) is the sum of; "" if that is the word alone.
-function formsNote(word) {
-  const forms = formsOf(word).map((id) => rawToken(liveTokenizer, id));
-  return forms.join() === word ? "" : `p(${label(word)}): ${forms.map((form) => `“${label(form)}”`).join(" + ")}.`;
 }

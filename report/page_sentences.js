@@ -7,8 +7,10 @@ function selectSentence(sentence) {
 }
 
 function drawSentences() {
-  const names = content.sentences.map(({ id, text }) => [id, `${id}: ${label(text, 80)}`]);
-  const shown = content.sentences.find(({ text }) => text === current()?.text);
+  const from = ({ words, query }) => `“${label(words[query ?? words.length - 1], 16)}”`;
+  const names = content.sentences.map((stored) => [stored.id, `${stored.id}, from ${from(stored)}: ${label(stored.text, 80)}`]);
+  const same = content.sentences.filter(({ text }) => text === current()?.text);
+  const shown = same.find(({ query }) => query === state.query) ?? same[0];
   if (!shown) names.unshift([null, "–"]);
   const list = menu("Sentence", names, shown?.id ?? null, (id) => selectSentence(sentences.get(id)));
   show(live ? "stored" : "live-chips", names.length > 1 ? list : null);

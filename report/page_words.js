@@ -1,18 +1,20 @@
 // Words that the model knows: chips to click, the words that begin as the typed one, sentences with gaps.
 
 const GAP = "__";
-const CHIPS = "cat dog owl kitten buses trucks cats mat Lily Tom Anna Ben It They He She".split(" ");
-const FRAMES = [
-  "One sunny day, the __ sat near the __. It",
-  "One sunny day, the __ lay on the __ because it was",
-  "Once upon a time, __ met __. She",
-];
+const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
+const CHIPS = [..."cat dog owl kitten buses trucks cats mat It They".split(" "), ...PEOPLE];
+const OF_PEOPLE = ["Once upon a time, __ met __. She"];
+const FRAMES = ["One sunny day, the __ sat near the __. It", "One sunny day, the __ lay on the __ because it was", ...OF_PEOPLE];
 const MOST_CHIPS = 16;
+
+function titled(word) {
+  return word.slice(0, 1).toUpperCase() + word.slice(1).toLowerCase();
+}
 
 // A word in the case in which the vocabulary has it; only words are tokens whose case can be wrong.
 function knownCase(text) {
   if (liveTokenizer.kind !== "words") return text;
-  const forms = (word) => [word, word.toLowerCase(), word.slice(0, 1).toUpperCase() + word.slice(1).toLowerCase()];
+  const forms = (word) => [word, word.toLowerCase(), titled(word)];
   return text.replace(TOKEN_WORD, (word) => forms(word).find((form) => liveTokenizer.ids.has(form)) ?? word);
 }
 
@@ -40,24 +42,28 @@ function completions() {
 
 function drawChips() {
   const begun = completions();
-  const common = CHIPS.filter((word) => knownWords.includes(word));
+  const isOfPeople = !live.nouns.length; // English: "cat" and "mat" lead nowhere
+  const common = (isOfPeople ? PEOPLE : CHIPS).filter((word) => knownWords.includes(word));
   const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const put = (word) => () => putWord(word, begun.length > 0);
   const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
   const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
-  const frames = begun.length ? [] : FRAMES.filter(isKnown);
+  const frames = begun.length ? [] : (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
   const starts = frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
   const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
   show("live-chips", title, ...chips, ...(starts.length ? [element("span", {}, "Fill in"), ...starts] : []));
 }
 
-// Put a word in the place of the begun word or of the first gap, else at the end.
+// Put a word in the place of the begun word, of the first gap, or a pronoun in that of one at the end; else at the end.
 function putWord(word, isBegun) {
   const field = document.getElementById("live-text");
   const { value, selectionStart: caret } = field;
   const gap = value.indexOf(GAP);
   let [from, to] = gap < 0 ? [value.length, value.length] : [gap, gap + GAP.length];
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
+  const last = /\p{L}+\s*$/u.exec(value)?.[0] ?? "";
+  const isPronoun = (text) => PRONOUNS.includes(text.trim().toLowerCase());
+  if (gap < 0 && !isBegun && isPronoun(last) && isPronoun(word)) from -= last.length;
   const start = value.slice(0, from) + (from && !/\s$/.test(value.slice(0, from)) ? " " : "") + word;
   setText(start + value.slice(to));
   field.setSelectionRange(start.length, start.length);

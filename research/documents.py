@@ -72,7 +72,7 @@ def text_at(x: float, y: float, text: str, kind: str = "") -> str:
 
 
 def lines(seen: Seen, title: str, heads: Sequence[tuple[int, ...]]) -> str:
-    """Return the lines of heads from the last word, weights from .1 on, and the next words if there are any."""
+    """Return the lines of heads from the last word, weights from .1 on, the two largest as numbers; and next words."""
     words, all_weights, answers = seen
 
     # The words
@@ -88,11 +88,11 @@ def lines(seen: Seen, title: str, heads: Sequence[tuple[int, ...]]) -> str:
         for at in large:
             gap = centres[-1] - centres[at]
             bow = 0 if gap else 24  # of a line from a word to itself
-            top = f"{102 - 0.24 * gap - 7 * i:.0f}"
+            top = f"{102 - 0.19 * gap - 6 * i:.0f}"
             curve = f"{centres[-1] - bow:.0f},{top} {centres[at] + bow:.0f},{top} {centres[at]:.0f},142"
             path = f'd="M{centres[-1]:.0f},142 C{curve}" stroke-width="{1 + 4 * row[at]:.1f}"'
             parts.append(f'<path class="line head{i % 4}" {path}/>')
-        weights = ", ".join(f"{words[at]} {row[at]:.2f}" for at in large)
+        weights = ", ".join(f"{words[at]} {row[at]:.2f}" for at in large[:2])
         name = f"L{place[0]}H{place[1]}: {weights}"
         parts.append(text_at(20 + 280 * (i % 2), 188 + 20 * (i // 2), name, f"head{i % 4}"))
 
@@ -120,7 +120,9 @@ def pictures() -> dict[str, tuple[int, str]]:
     key = re.findall(r"`(&exchange=[^`]*)`", (DOCS / "teach.md").read_text(encoding="utf-8"))
     addresses = [f"#text={example.text}" for example in EXAMPLE_BLOCK] + [IT + edits for edits in key]
     swapped = [" and ".join(re.findall(r"&exchange=(L\d+H\d+)", address)) for address in key]
-    titles = [f"{text}: where each head looks" for text in ("“It”", "“They”", "The other order", "The other order")]
+    whose = ("“It”", "“They”", "“It”, the other order", "“They”, the other order")
+    titles = [f"{text}: where each head looks" for text in whose]
+    titles[0] += " (L0H1: layer 0, head 1)"
     titles += [f"“It”, lines to “cat” and “buses” exchanged in {heads}" for heads in swapped]
     scenes = [see("report", address) for address in addresses]
     places = list(np.ndindex(*scenes[0][1].shape[:2]))
@@ -165,7 +167,8 @@ def renewed(row: re.Match[str]) -> str:
         return f"| {start} | {QUESTIONS[start].description} | {mean['supported']} of {mean['n_seeds']} | {numbers} |"
 
     # An address of the page, or a sentence in the first head of the report
-    words, weights, answers = see("report", start.strip("`").replace("&", f"{IT}&", 1))
+    address = start.strip("`")
+    words, weights, answers = see("report", IT + address if address.startswith("&") else address)
     if start.startswith("`"):
         return f"| {start} | {answers[0][0]} {answers[0][1]:.2f} |"
     head = weights[tuple(content("report")["findings"][0]["place"])]

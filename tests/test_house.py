@@ -14,8 +14,8 @@ from probe import results
 from tests.program import ROOT, run_python
 
 LINES = {
-    ".": 143, "antecedent_lab": 1749, "data": 4297, "model": 1905, "probe": 3880, "report": 2909, "training": 2344,
-    "tests": 9246,
+    ".": 143, "antecedent_lab": 1754, "data": 4297, "model": 1905, "probe": 3891, "report": 2827, "training": 2344,
+    "tests": 9245,
 }  # fmt: skip
 DATA_CLASSES = 115  # in the program
 RESULT_CLASSES = 12

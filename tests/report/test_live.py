@@ -103,23 +103,6 @@ def test_a_click_on_an_arc_moves_lines_and_bars_unless_unwanted(motion: str, sho
         assert view.next_words() == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
 
 
-def test_two_words_are_compared_at_every_step(show: Show) -> None:
-    ids = [LIVE.tokenizer.vocabulary.index(word) for word in ("cat", "buses")]
-    with show() as view:
-        odds = view.page.locator("#live-odds")
-        compared = [view.page.get_by_label(label, exact=True) for label in ("Compare", "and")]
-        for field, word in zip(compared, ("cat", "buses"), strict=True):
-            field.fill(word)
-            field.press("Tab")
-        for position, model in ((2, VIEW), (0, sample.model_of(JSON, LIVE.earlier.data[0]))):
-            view.page.locator("#step").fill(str(position))
-            cat, buses = model.logits(torch.tensor([read(TEXT).tokens]))[0, -1, ids].tolist()
-            assert f"log p(cat) − log p(buses) = {cat - buses:.2f}" in odds.inner_text()
-        compared[0].fill("two words")
-        compared[0].press("Tab")
-        assert "cannot be compared" in odds.inner_text()
-
-
 def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show) -> None:
     earlier = [sample.model_of(JSON, data) for data in LIVE.earlier.data]
     names = [*(f"step {step}" for step in LIVE.earlier.steps), f"step {LIVE.step:,}, trained"]
@@ -150,7 +133,7 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
 
 
 def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
-    state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&pair=cat,dog&step=100"
+    state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&step=100"
     with show() as view:
         text = view.page.locator("#live-text")
         open_at(view, state)
@@ -242,10 +225,10 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
 
         view.page.locator("#live-text").focus()
         reached = []
-        while "Compare" not in reached and len(reached) < 60:
+        while "Question" not in reached and len(reached) < 60:
             view.page.keyboard.press("Tab")
             reached.append(focused())
-        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "Compare"} <= set(reached)
+        assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "Question"} <= set(reached)
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
         assert press_at("line-6", "Enter") == "line-6" and "“cat” cut" in view.page.locator(".edits").inner_text()
         press_at("line-6", *["ArrowRight"] * 4, "Enter")

@@ -114,11 +114,11 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
 def test_the_live_model_begins_with_what_was_tested() -> None:
     passage = sample.finding("next_pronoun_gender")
     model = live_model(RUN, sample.results(passage), None, None, [])
-    assert (model.text, model.pair) == (passage.examples[0].text, ["she", "he"])
+    assert (model.text, model.nouns) == (passage.examples[0].text, [])
     median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
     own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
     model = live_model(RUN, sample.results(own_finding), None, None, [])
-    assert (model.text, model.pair) == ("The cat sat. It", [])
+    assert (model.text, model.nouns) == ("The cat sat. It", [])
 
 
 @pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])

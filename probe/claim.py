@@ -1,21 +1,20 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
 from probe.questions import LEVELS, QUESTIONS, in_words_of
-from probe.results import Estimate, Finding, TestedModel
+from probe.results import NOT_KNOWN, Estimate, Finding, TestedModel
 from probe.statistics import MIN_SEEDS
-from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED
+from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, show
 
 _VERBS = {
     "attention": ("links", "link"),
     "edge": ("copies", "copy"),
-    "whose": ("links", "link"),
+    "whose": ("copies", "copy"),
 }  # for one head, for several
 _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
 _UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
-_WHOSE = "tells whose gender to copy into the next pronoun"
 _NOT_SHOWN = {
     "edge": "that the head finds the person whom the author means: one that copies from anybody passes the same bars",
-    "whose": "that it finds the person by meaning: only what the features of the place rule tell is excluded",
+    "whose": "that the head finds the person whom the author means: what other rules of place tell is not excluded",
 }
 
 
@@ -34,8 +33,6 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
 
 def asked(finding: Finding) -> str:
     """Return what the heads were tested for, as a heading asks: "links a pronoun to its antecedent"."""
-    if finding.outcome == "whose":
-        return _WHOSE
     return f"{_VERBS[finding.outcome][0]} {finding.link}"
 
 
@@ -44,7 +41,7 @@ def limits_of(finding: Finding, model: TestedModel) -> list[str]:
     limits = ["that the model understands the text", "that another run has such a head at the same index"]
     if finding.outcome in _NOT_SHOWN:
         limits.append(_NOT_SHOWN[finding.outcome])
-    if finding.level in ("E0", "E1", "E2"):
+    if finding.outcome == "attention" and finding.level in ("E0", "E1", "E2"):
         limits.append("that the model's answer depends on this head: attention alone is not a cause")
     if model.is_external:
         limits.append("that the words or frames were new to the model: its training data are unknown")
@@ -63,8 +60,8 @@ def _opening(finding: Finding) -> str:
     heads = " and ".join(map(str, finding.judged.heads))
     verb, verb_of_several = _VERBS[finding.outcome]
     if finding.outcome == "whose" and finding.verdict != SUPPORTED:
-        shown = "may be the one that" if finding.verdict == SUGGESTIVE else "is not shown to be the one that"
-        return f"Attention head {heads} {shown} {_WHOSE}"
+        shown = "may" if finding.verdict == SUGGESTIVE else "is not shown to"
+        return f"Attention head {heads} {shown} copy {finding.link}"
     if finding.verdict == NOT_ESTABLISHED:
         return f"No attention head is shown to {verb_of_several} {finding.link}; the best candidate is {heads}"
     if finding.verdict == SUGGESTIVE:
@@ -102,8 +99,10 @@ def _of_place(finding: Finding, model: TestedModel) -> list[str]:
         f"In {finding.n:,} passages with a woman and a man, names drawn anew, the part of the decision that the edges "
         f"carry has a coefficient of {values['beyond_place'].value:.2f} for whom the author means, beyond the place "
         f"rule; p {values['p_beyond_place'].value:.4f}, the author's choice permuted where that rule says the same.",
-        f"If the head cannot tell the two people apart, {share.value:.2f} [{share.low:.2f}, {share.high:.2f}] of the "
-        "model's choice between them is lost.",
+        f"It looks more at the author's person in {_percent(values['looks'])}; where the place rule is unsure, in "
+        f"{_percent(values.get('looks_where_unsure', NOT_KNOWN))}.",
+        "If it splits its weights as in passages that look alike to the rule, "
+        f"{share.value:.2f} [{show(share.low)}, {show(share.high)}] of the model's choice between them is lost.",
         f"The person that the model picks is the author's in {_percent(values['author'])} (area under the ROC curve "
         f"{values['author_auc'].value:.2f}); the best rule ({best}) is right in {100 * finding.rules[best]:.1f} %.",
     ]

@@ -1,9 +1,9 @@
 """The questions about every attention head, as data: items, how a head is chosen, bars, levels and words.
 
-Two outcomes. attention: does a head attend more to the antecedent than to the other mentions? edge: how much of the
-answer goes through a head's edges to the mentions? The bars were fixed before anything was measured against them; they
-are our conventions where no source is named. The rule for sets of heads was added after seeds 121 to 140, in which two
-heads shared the work in several failures.
+Three outcomes. attention: does a head attend more to the antecedent than to the other mentions? edge: how much of the
+answer goes through a head's edges to the mentions? whose: do these edges predict whom the author means? The bars were
+fixed before anything was measured against them; they are our conventions where no source is named. The rule for sets of
+heads was added after seeds 121 to 140, in which two heads shared the work in several failures.
 """
 
 from collections.abc import Sequence
@@ -110,14 +110,14 @@ _EDGE_BARS = (
     Bar("the choice is more than recency", "E4", "author_where_nearest_wrong", "low", "above", 0.5),
 )  # fmt: skip
 _WHOSE_BARS = (
-    Bar("tells the author's person beyond place", "E2", "p_beyond_place", "value", "below", MAX_P,
+    Bar("predicts the author's person beyond place", "E2", "p_beyond_place", "value", "below", MAX_P,
         "its edges may tell nothing beyond the place rule: coefficient {beyond_place}, p {p_beyond_place}; needed: p "
         "below {p_beyond_place_bar} on at least {passages_bar} passages, here {passages}"),
-    Bar("tells the author's person beyond place", "E2", "beyond_place", "value", "above", 0.0),
-    Bar("tells the author's person beyond place", "E2", "passages", "value", "at least", 700),
+    Bar("predicts the author's person beyond place", "E2", "beyond_place", "value", "above", 0.0),
+    Bar("predicts the author's person beyond place", "E2", "passages", "value", "at least", 700),
     Bar("the choice depends on it", "E3", "choice_share", "value", "at least", 0.2,
-        "{choice_share} of the choice is lost if the head cannot tell the two people apart, from {choice_share_low}; "
-        "needed: {choice_share_bar}, from {choice_share_low_bar}"),
+        "{choice_share} of the choice is lost if the head splits its weights as where place looks alike, from "
+        "{choice_share_low}; needed: {choice_share_bar}, from {choice_share_low_bar}"),
     Bar("the choice depends on it", "E3", "choice_share", "low", "above", 0.05),
 )  # fmt: skip
 LEVELS = {  # meaning of each level of evidence, by outcome
@@ -137,8 +137,8 @@ LEVELS = {  # meaning of each level of evidence, by outcome
     },
     "whose": {
         "E0": "it is not shown to copy anybody's gender",
-        "E1": "it copies, but is not shown to tell whose gender",
-        "E2": "beyond place and form, what it copies tells whom the author means",
+        "E1": "it copies, but what it copies is not shown to predict whom the author means",
+        "E2": "what it copies predicts whom the author means, beyond a fitted rule of place",
         "E3": "the model's choice between the two people depends on it too",
         "E4": "and other seeds have such a head",
     },
@@ -198,7 +198,7 @@ WHOSE_QUESTIONS = {
     PASSAGE_QUESTIONS["gender"].name: Question(
         name="antecedent",
         description='"she" or "he": whose',
-        link="the next pronoun to the person whom the author means",
+        link="what predicts whom the author means, beyond a fitted rule of place",
         outcome="whose",
         bars=_WHOSE_BARS,
         suggestive=(_WHOSE_BARS[0].criterion,),

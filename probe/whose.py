@@ -1,4 +1,4 @@
-"""Whose name does a head copy? Whether its edges predict whom the author means beyond place and form.
+"""Whose gender does a head copy? Whether its edges predict whom the author means beyond a fitted rule of place.
 
 A head that copies the gender of the last name decides "she" or "he" as well as one that finds the antecedent. So the
 head's edges must predict whom the author means among passages in which the place rule (`data.place`) says the same:
@@ -21,11 +21,13 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.questions import WHOSE, WHOSE_QUESTIONS
-from probe.results import Estimate, Finding, Head, Tested, Values
+from probe.results import NOT_KNOWN, Estimate, Finding, Head, Tested, Values
 from probe.rules import preferred
 from probe.statistics import resampling_counts, sample_of
 from probe.verdict import judged
 
+N_PERMUTATIONS = 2000  # whatever the settings: p must be able to be far below the bar
+UNSURE = 1.1  # log odds of the place rule up to which it is unsure: a probability from .25 to .75
 N_STRATA = 20  # of the log odds of the place rule; half of them with less than FEW passages
 FEW = 500
 _NEWTON_STEPS = 8
@@ -54,7 +56,7 @@ def study_whose(model: ObservableModel, items: Items, copied: Finding, config: P
         set=tested if copied.unit == "set" else None,
         n=len(sites.items),
         clusters=sites.items.n_clusters(),
-        smallest_p=1 / (config.n_bootstrap + 1),
+        smallest_p=1 / (N_PERMUTATIONS + 1),
         rules={name: float(of_rule.mean()) for name, of_rule in is_right.items()},
     )
 
@@ -73,25 +75,33 @@ def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> Values
 
     # Beyond the place rule.
     rng = np.random.default_rng(config.seed)
-    labels = np.vstack([is_nearest, permuted_within(is_nearest, strata, config.n_bootstrap, rng)])
+    labels = np.vstack([is_nearest, permuted_within(is_nearest, strata, N_PERMUTATIONS, rng)])
     coefficients = edge_coefficients(labels, covariates_of(items), edges)
     p_beyond = float((coefficients >= coefficients[0] - 1e-9).mean())
 
-    # What the choice loses if the weights of each head are split between the two people as in the mean of the stratum.
+    # Where the heads look, and what the choice loses if their weights are split as in the mean of the stratum.
+    towards_author = np.stack([sites.log_odds(head) for head in heads])
+    looks = np.heaviside(towards_author.sum(axis=0), 0.5)
+    is_unsure = np.abs(_place_of(items)) < UNSURE
     means = []
-    for head in heads:
-        log_odds = sites.log_odds(head) * to_nearest
+    for log_odds in towards_author * to_nearest:
         means.append((np.bincount(strata, log_odds) / np.bincount(strata))[strata] * to_nearest)
     edited = sites.split_margins(heads, means).mean(axis=1)
     decisions = np.stack([decision, edited * to_nearest])
-    return {
+    drawn = resampling_counts(items.clusterings()[0], config.n_bootstrap, np.random.default_rng(config.seed))  # [B, N]
+    values = {
         "beyond_place": Estimate(float(coefficients[0])),
         "p_beyond_place": Estimate(p_beyond),
-        "choice_share": _share_of_choice(decisions, is_nearest, strata, items, config),
+        "choice_share": share_of_choice(decisions, is_nearest, strata, np.vstack([np.ones(len(items)), drawn])),
+        "looks": sample_of(items, looks).mean(config),
         "author": sample_of(items, np.heaviside(margins.decision, 0.5)).mean(config),
         "author_auc": Estimate(area_under_curve(decision, is_nearest)),
         "passages": Estimate(float(len(items))),
     }
+    if is_unsure.any():
+        unsure = sample_of(items.take(np.flatnonzero(is_unsure)), looks[is_unsure])
+        values["looks_where_unsure"] = unsure.mean(config)
+    return values
 
 
 def _place_of(items: Items) -> np.ndarray:
@@ -147,14 +157,14 @@ def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndar
     return np.concatenate(found)
 
 
-def _share_of_choice(
-    decisions: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, items: Items, config: ProbeConfig
-) -> Estimate:
-    """Return the share of the choice gap that is lost, by a bootstrap of documents; `decisions` [2, N]: D, D edited."""
-    documents = items.clusterings()[0]
-    drawn = resampling_counts(documents, config.n_bootstrap, np.random.default_rng(config.seed))
-    counts = np.vstack([np.ones(len(documents)), drawn])  # [B + 1, N]
-    gaps = [choice_gap(decision, is_nearest, strata, counts) for decision in decisions]
+def share_of_choice(decisions: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, counts: np.ndarray) -> Estimate:
+    """Return the share of the choice gap that is lost; `decisions` [2, N]: D, and D edited.
+
+    `counts` [B + 1, N] as in `choice_gap`, those of the sample itself first. nan without a gap towards the author.
+    """
+    gaps = np.stack([choice_gap(decision, is_nearest, strata, counts) for decision in decisions])  # [2, B + 1]
+    if not gaps[0, 0] > 0:
+        return NOT_KNOWN
     shares = 1 - gaps[1] / gaps[0]
     low, high = np.nanquantile(shares[1:], (0.025, 0.975))
     return Estimate(float(shares[0]), float(low), float(high))

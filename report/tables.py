@@ -30,7 +30,8 @@ _SUMMARY = {
     },
     "whose": {
         "beyond place": ("beyond_place", ".3f"), "p": ("p_beyond_place", ".4f"),
-        "choice [95 %]": ("choice_share", ".2f"), "author's person": ("author", ".2f"), "AUC": ("author_auc", ".2f"),
+        "choice [95 %]": ("choice_share", ".2f"), "looks at it": ("looks", ".2f"), "author's person": ("author", ".2f"),
+        "AUC": ("author_auc", ".2f"),
         "n": ("passages", ",.0f"),
     },
 }  # fmt: skip
@@ -42,7 +43,8 @@ _EDGE_LEGEND = """\
 swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
 the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
 _PLACE_LEGEND = """\
-beyond place: what the edges tell of the author's person where a rule of place says the same; choice: share lost."""
+beyond place: the edges predict the author's person beyond a fitted rule of place; choice: share of it lost; looks at
+it: attends more to the author's person."""
 _CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.

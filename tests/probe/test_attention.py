@@ -19,7 +19,7 @@ from probe.results import Head
 from probe.rules import FIXED_RULES, fit_rules, fixed_offset, most_frequent, score_rules, selectivity
 from probe.sentences import TIRED_OR_SOFT, TokenizedText, removal_effects, word_attention
 from probe.weights import ov_auc, ov_logits, type_scores
-from probe.whose import area_under_curve, choice_gap, edge_coefficients, permuted_within, strata_of
+from probe.whose import area_under_curve, choice_gap, edge_coefficients, permuted_within, share_of_choice, strata_of
 from tests.planted import KINDS
 from tests.probe.factories import (
     SETTINGS,
@@ -356,6 +356,10 @@ def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None
     strata = np.array([0, 0, 1, 1, 1, 1])
     counts = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 2, 0, 1, 1]])
     assert choice_gap(decision, is_nearest, strata, counts) == pytest.approx([(2 - 1.5 * 2) / 3, (2 + 1 * 2) / 3])
+    # The first row chooses the other person, so no share of a choice of the author's person can be lost.
+    twice = np.stack([decision, decision])
+    assert np.isnan(share_of_choice(twice, is_nearest, strata, counts).value)
+    assert share_of_choice(twice, ~is_nearest, strata, counts).value == 0
     assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
 
 

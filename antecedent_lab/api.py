@@ -187,6 +187,8 @@ def probe_model(
     for name, value in (("path", path), ("own", own)):
         if value == "":
             raise UserError(f"{name}=: the name is empty")
+    if own and path:
+        raise UserError(f"path={path}: cannot be combined with own=")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
     config = affordable(to_settings(ProbeConfig, probe, "probe."), opened)
     return probe_source(opened, source_of(opened, config, cache_dir, path, own), config)
@@ -205,7 +207,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         model=tested_model(opened),
         settings=config,
         data=source.data,
-        warnings=[*opened.resumed, *source.warnings],
+        warnings=[*opened.resumed, *source.warnings, *_of_large(opened, config)],
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
         contract=studied.contract,
@@ -270,6 +272,11 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
         tokens_per_batch=min(config.tokens_per_batch, BATCH_TOKENS),
         n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
     )
+
+
+def _of_large(opened: OpenedModel, config: ProbeConfig) -> list[str]:
+    few = f"As the model is large, it was compared with {config.n_untrained} untrained models only."
+    return [few] if opened.n_parameters > LARGE_MODEL and config.n_untrained == MAX_UNTRAINED_LARGE else []
 
 
 def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:

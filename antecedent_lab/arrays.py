@@ -253,7 +253,7 @@ class LabModel(OpenedModel):
             problem = f"changes the tokens of {text[-30:]!r}"
             raise UserError(f"answers: {answer!r} {problem}; the space belongs to the answer, not to the text")
         ids = both[len(row) :]
-        if not ids or self.unknown in ids:
+        if not ids or self.unknown in ids or max(ids) >= self.model.vocab_size:
             raise UserError(f"answers: {answer!r} has no tokens in this model's vocabulary")
         return ids
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,12 @@ def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
     if n_tokens > opened.model.context_length:
         raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
     try:
-        link_pairs([text, text], opened.tokenizer, opened.bos_id, lambda *_: [])
+        cell, *_ = link_pairs([text, text], opened.tokenizer, opened.bos_id, lambda *_: [""]).cells
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    named = {cell.tokens[place] for place in (cell.query, *chain(*cell.meant, *cell.not_meant))}
+    if opened.unknown in named.union(cell.answers, cell.foils):
+        raise UserError(f"{where}: a word that is read or answered is not in this model's vocabulary")
 
 
 def _fingerprint_of(texts: Iterable[str]) -> str:

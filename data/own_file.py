@@ -101,6 +101,8 @@ class OwnQuestion:
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
+        if min(_n_clusters(self.dev)) < MIN_BLOCKS:
+            lines.append("note: dev has few frames or words: cross the frames with fixed pairs of words")
         return [*lines, *map("note: {}".format, self.notes())]
 
 

@@ -24,28 +24,32 @@ class Names(NamedTuple):
 def divided(blocks: Sequence[Names]) -> list[str | None]:
     """Return "dev", "test" or, if it belongs to both, None for each block; the texts alone decide.
 
-    The test part gets `ENOUGH` frames and words of each side if there are so many. Of the divisions that then keep
-    `MIN_KEPT` of the blocks, or else the most, the one with the most dev blocks is chosen.
+    Dev gets two frames and two words of each side if it can, then the test part `ENOUGH`. Of the divisions that then
+    keep `MIN_KEPT` of the blocks, or else the most, the one with the most dev blocks is chosen.
     """
     frames = sorted({block.frame for block in blocks}, key=lambda name: unit_hash(_HASHED, name))
     words = _words_by_links(blocks)
     best: list[str | None] = [None] * len(blocks)
-    best_rank = (0, 0.0, 0)
+    best_rank = (0, 0, 0.0, 0)
     for n_frames in _steps(len(frames)):
         for n_words in _steps(len(words)):
             # A block belongs to a part with its frame and both words.
             of_dev = {*frames[:n_frames]}, {*words[:n_words]}
             parts = [_part(block, *of_dev) for block in blocks]
-            tested = [block for block, part in zip(blocks, parts, strict=True) if part == "test"]
-            n_dev = parts.count("dev")
-            if min(n_dev, len(tested)) < MIN_BLOCKS:
+            dev, tested = ([blocks[i] for i, name in enumerate(parts) if name == part] for part in ("dev", "test"))
+            if min(len(dev), len(tested)) < MIN_BLOCKS:
                 continue
-            fewest = min(len(set(names)) for names in zip(*tested, strict=True))
-            rank = (min(ENOUGH, fewest), min(MIN_KEPT, (n_dev + len(tested)) / len(blocks)), n_dev)
+            kept = min(MIN_KEPT, (len(dev) + len(tested)) / len(blocks))
+            rank = (min(2, _fewest(dev)), min(ENOUGH, _fewest(tested)), kept, len(dev))
             if rank > best_rank:
                 best_rank = rank
                 best = parts
     return best
+
+
+def _fewest(blocks: Sequence[Names]) -> int:
+    """Return the number of different frames, or words of a side, whichever is smallest."""
+    return min(len(set(names)) for names in zip(*blocks, strict=True))
 
 
 def _part(block: Names, frames: set[str], words: set[str]) -> str | None:

@@ -92,6 +92,7 @@ class OwnModel(ObservableModel):
     def _pass(self, tokens: Tensor, edits: Sequence[HeadEdit] = ()) -> tuple[Tensor, list[LayerRecord], list[Tensor]]:
         """Return logits, what each layer's attention computed, and the L + 1 residual streams of one pass."""
         records = list[LayerRecord]()
+        self.module.eval()  # its owner may have trained it
         future = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
 
         def attend(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ def _observed_attention(
     """
     current = _current_pass.get() or _Pass()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
+    current.modules[layer] = module
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if current.edit_lists is not None:
         return _site_attention(query, key, value, layer, current, scaling, softcap), None
@@ -98,7 +99,6 @@ def _observed_attention(
     weights, head_output = edited_heads(scores, values, layer, current.edits)
 
     # What the current pass keeps of this layer.
-    current.modules[layer] = module
     if current.site is not None:
         rows = torch.arange(len(query), device=query.device)
         is_visible = attention_mask.expand(len(query), -1, -1, -1)[rows, 0, current.site]  # [B, T]
@@ -173,11 +173,13 @@ class TransformersView(ObservableModel):
         limits = (model.config.max_position_embeddings, getattr(model.config, "sliding_window", None))
         self.context_length = min(int(limit) for limit in limits if limit)
         self.vocab_size = len(model.get_output_embeddings().weight)
+        self._layers = list[nn.Module]()
 
         # One pass with the model's own attention and one with ours.
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
-        reference = self._run(model, tokens).logits
+        with torch.no_grad():
+            reference = model(input_ids=tokens, use_cache=False).logits
         AttentionInterface.register(_INTERFACE, _observed_attention)
         AttentionMaskInterface.register(_INTERFACE, _full_mask)
         model.set_attn_implementation(_INTERFACE)
@@ -316,11 +318,16 @@ class TransformersView(ObservableModel):
         """Return the output of the model, or of its body, which computes no logits."""
         longest = self.model.config.max_position_embeddings  # a sliding window is no limit here
         check_tokens(tokens, longest, self.vocab_size)
+        self.model.eval()  # its owner may have trained it
+        current = current or _Pass()
         token = _current_pass.set(current)
         try:
-            return module(input_ids=tokens, use_cache=False, **arguments)
+            output = module(input_ids=tokens, use_cache=False, **arguments)
         finally:
             _current_pass.reset(token)
+        if self._layers and not current.modules and "forward" not in vars(self._layers[-1]):
+            raise UserError("the model's attention was changed after it was opened; open it again")
+        return output
 
 
 class TransformersSitePass(SitePass):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.errors import UserError
+from data.errors import UserError, one_line
 from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
 from model.own_model import OwnModel
@@ -111,9 +111,14 @@ def check_passes(model: ObservableModel) -> None:
     # Logits of all tokens, and of some of them, of edited passes and of the module itself
     length = min(model.context_length, 16)
     tokens = torch.linspace(0, model.vocab_size - 1, 2 * length, device=model.device).long().view(2, length)
-    logits = model.logits(tokens)
+    try:
+        logits = model.logits(tokens)
+    except (IndexError, RuntimeError) as error:
+        raise UserError(f"{kind}: cannot read the tokens 0 to {model.vocab_size - 1}: {one_line(error)}") from None
     if logits.dtype != torch.float32 or logits.shape != (2, length, model.vocab_size):
         raise UserError(f"{kind}: logits must be float32 [texts, tokens, vocabulary]; found {list(logits.shape)}")
+    if not torch.allclose(model.logits(tokens[:1]), logits[:1], rtol=1e-4, atol=1e-4):
+        raise UserError(f"{kind}: a text has other logits alone than beside another text")
     places = torch.tensor([[length - 1, 0], [length // 2, 1]], device=model.device)
     expected = torch.stack([of_text[place] for of_text, place in zip(logits, places, strict=True)])
     for positions, at in ((places, expected), (places[:, 0], expected[:, 0])):

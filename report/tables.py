@@ -14,7 +14,7 @@ from data.errors import printable
 from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
-from probe.questions import DEV, LEVELS, MAX_P, QUESTIONS
+from probe.questions import DEV, HEADLINE, LEVELS, MAX_P, QUESTIONS
 from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
@@ -114,6 +114,8 @@ def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
         lines += _summary_table(by_attention)
         for finding in by_attention:
             lines += [f"  {reason}" for reason in finding.judged.reasons if finding.file]
+            answers = finding.parts[HEADLINE].values.get("answer_accuracy") if finding.file else None
+            lines += [f"  the model's answers are right in {number(answers)} of the texts"] if answers else []
         lines += ["", _ATTENTION_LEGEND]
     for finding in by_attention:
         if worked := finding.examples_of("worked"):

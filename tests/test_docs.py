@@ -62,6 +62,15 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
         "Of 20 registered runs 14 were trained: all copy, in 7 that predicts whose"
         in (ROOT / "docs/english.md").read_text()
     )
+    english = " ".join((ROOT / "docs/english.md").read_text().split())
+    page = json.loads((RESULTS / "whose.json").read_text())
+    richer = next(row["passed"] for row in page["controls"] if "richer" in row["edges"])
+    looks, unsure = (f"{page[name]['value']:.2f}".removeprefix("0") for name in ("looks", "looks_where_unsure"))
+    nearest = f"{whose['rules']['nearest']:.2f}".removeprefix("0")
+    sentence = (
+        f"author's person in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where"
+    )
+    assert sentence in english and f"pass in {richer} of 100 draws" in english
     cues = [row["head"] for row in link_head["heads"] if row["question"] == "later_cue"]
     assert 2 * sum(head.startswith("L0") for head in cues) > len(cues)  # "in most runs" in README.md
     for training in link_head["training"]:

@@ -120,6 +120,7 @@ def test_a_model_that_cannot_be_tested_leaves_its_folder_free(folder: Path, tmp_
         ({"items": "stories"}, True, "items=stories: the model is open already"),
         ({"n_untraned": 2}, True, "n_untraned=2: no such setting; did you mean n_untrained"),
         ({"path": ""}, True, "path=: the name is empty"),
+        ({"path": "a.txt", "own": "b.jsonl"}, True, "path=a.txt: cannot be combined with own="),
     ],
 )
 def test_a_bad_setting_is_named(result: ProbeResult, folder: Path, settings: dict, is_open: bool, problem: str) -> None:
@@ -349,6 +350,14 @@ def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[s
     for given in (fast, tokenizer(), folder, str(folder)):
         effects = open_model(model, tokenizer=given).effects(TEXTS, " she", " he")
         np.testing.assert_allclose(effects, expected, atol=1e-6)
+
+    # What its owner does with it later
+    opened = open_model(model, tokenizer=fast)
+    model.train()
+    np.testing.assert_allclose(opened.effects(TEXTS, " she", " he"), expected, atol=1e-6)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(UserError, match="^the model's attention was changed after it was opened; open it again$"):
+        opened.effects(TEXTS, " she", " he")
     with pytest.raises(UserError, match="^model=Qwen3Model: it has no output layer"):
         open_model(model.model, tokenizer=fast)
     with pytest.raises(UserError, match="^model=Qwen3ForCausalLM: give its tokenizer too"):
@@ -394,6 +403,10 @@ def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_
     return logits(tokens, None if positions is None else 0 * positions, **edits_and_streams)
 
 
+def beside_others(logits: Pass, tokens: Tensor, *others: Any, **edits_and_streams: Any) -> Any:
+    return logits(tokens, *others, **edits_and_streams) + len(tokens)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "problem"),
     [
@@ -401,6 +414,7 @@ def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_
         ("record", no_mask, "no report for this model: the recorded attention is not"),
         ("logits", lambda logits, tokens, positions=None, **_: logits(tokens, positions), "edits .* change nothing"),
         ("logits", first_rows, "the logits at positions are not those rows"),
+        ("logits", beside_others, "a text has other logits alone than beside another text"),
         ("logits", lambda logits, tokens, positions=None, *_, **__: logits(tokens), "the logits at positions are not"),
         ("residual_stream", lambda streams, tokens: streams(tokens)[:1], "residual_stream must have the stream before"),
     ],
@@ -418,9 +432,11 @@ def test_a_wrong_adapter_is_refused(page: dict[str, Any], name: str, change: Pas
 
 def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str, Any]) -> None:
     view = page["View"](page["module"], n_layer=3, n_head=4, context_length=64, vocab_size=VOCABULARY)
+    larger = page["View"](page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=1000)
     for model, problem in (
         (nn.Linear(2, 2), "Linear: Linear has no n_layer; write a subclass of OwnModel"),
         (view, r"View: View: record has 2 layers of \[4\] heads"),
+        (larger, "View: View: cannot read the tokens 0 to 999: "),
     ):
         with pytest.raises(UserError, match=f"^model={problem}"):
             open_model(model, tokenizer=page["path"])

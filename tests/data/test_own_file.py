@@ -236,6 +236,14 @@ def crossed(frames: int, pairs: list[tuple[int, int]]) -> list[dict[str, Any]]:
 PAIRED = [(i, i) for i in range(12)] + [(i, (i + 1) % 12) for i in range(4)]
 
 
+def test_frames_crossed_with_all_pairs_leave_two_words_of_each_side_in_dev(tmp_path: Path) -> None:
+    own = load_question(write(tmp_path / "a.jsonl", *crossed(8, [*product(range(8), range(8))])))
+    assert own.check_lines(2000)[1:3] == [
+        "dev      8 blocks: 2 frames, 2 and 2 words",
+        "test   216 blocks: 6 frames, 6 and 6 words",
+    ]
+
+
 @pytest.mark.parametrize("pairs", [PAIRED, [*product(range(12), range(12))]], ids=["16 pairs", "all with all"])
 def test_a_crossed_design_keeps_45_percent_of_its_blocks(tmp_path: Path, pairs: list[tuple[int, int]]) -> None:
     n_blocks = 12 * len(pairs)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from model.observe import HeadWeights
@@ -26,6 +26,7 @@ class CopyingModel(OwnModel):
         context_length: int = 256,
     ) -> None:
         """Make the heads; `tokenizer` has whole words. Without `knows_gender` they copy a random value per person."""
+        self.module = nn.Module()  # it computes nothing
         self.n_head = len(gains)
         self.gains = torch.tensor(gains)
         self.vocab_size = tokenizer.get_vocab_size()

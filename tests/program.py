@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,18 @@ def run_python(*command: str, cwd: Path = ROOT, path: Path = ROOT) -> subprocess
     return subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, cwd=cwd, env=environment, timeout=600, check=False
     )
+
+
+def forked(action: Callable[[], int | None]) -> int:
+    """Return the process id of a fork that runs `action`, which gives its exit status; nothing is imported again."""
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            status = action() or 0
+        finally:
+            os._exit(status)
+    return pid
 
 
 @contextmanager

@@ -1,10 +1,7 @@
 """Documents come out of files unchanged, become token arrays once, and batches that are a function of (seed, step)."""
 
 import gzip
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +23,7 @@ from data.tokenizer import END, end_id
 from data.words import words_of
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
+from tests.program import ROOT, run_python
 from training.settings import compose_settings
 
 Load = Callable[..., Corpus]
@@ -84,9 +82,8 @@ def test_a_corpus_is_tokenized_once(load: Load, monkeypatch: pytest.MonkeyPatch,
 )
 def test_an_unusable_text_leaves_no_files(load: Load, tmp_path: Path, text: str, changes: dict, problem: str) -> None:
     changes = {name: str(tmp_path / value) if "path" in name else value for name, value in changes.items()}
-    with pytest.raises((ValueError, OSError), match=problem) as error:
+    with pytest.raises((ValueError, OSError), match=problem):
         load(text, **changes)
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "cache").exists() or list((tmp_path / "cache").glob("*text*")) == []
 
 
@@ -165,7 +162,6 @@ def test_an_interrupted_tokenization_continues(load: Load, tmp_path: Path, monke
     assert not (resumed.folder / "tokenized.json").exists()
 
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["One.", "Two <|endoftext|> still two.\n\nYes.", "naïve 🙂", "NA", "007", "2021-01-01 x"]
 
 
@@ -237,11 +233,10 @@ def test_a_path_without_readable_files_names_the_setting(tmp_path: Path, name: s
         ("a.parquet", b"PAR1"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{name}: ") as error:
+    with pytest.raises(ValueError, match=f"{name}: "):
         documents(tmp_path / name)
-    assert "\n" not in str(error.value)
 
 
 def test_a_file_in_both_splits_is_refused(tmp_path: Path) -> None:
@@ -284,16 +279,16 @@ def test_the_splits_of_a_dataset_are_kept(hub_config: HubConfig, tmp_path: Path,
 )
 def test_a_split_that_does_not_exist_is_named(hub_config: HubConfig, tmp_path: Path, setting: str, value: str) -> None:
     changes: dict[str, Any] = {"validation_split": None} if setting != "validation_split" else {}
-    with pytest.raises(ValueError, match="data.*" + re.escape(value)) as error:
+    with pytest.raises(ValueError, match="data.*" + re.escape(value)):
         hub_texts(replace(hub_config, **changes | {setting: value}), tmp_path)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
-def test_without_network_the_hub_is_an_error_of_one_line_with_status_two(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "train.py"), "data=tinystories", f"cache_dir={tmp_path}", "max_steps=1"]
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+def test_without_network_the_hub_is_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    command = [str(ROOT / "train.py"), "data=tinystories", f"cache_dir={tmp_path}", "max_steps=1"]
+    result = run_python(*command, cwd=tmp_path)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("error: data.name=roneneldan/TinyStories")
     assert not list(tmp_path.glob("hub-*"))
@@ -354,18 +349,6 @@ def test_rows_hold_whole_stories_numbered_by_document_id() -> None:
                 assert targets[documents == document].tolist() == [token + 1 for token in story]
                 n_stories += 1
     assert n_stories > 9 * (100 // 23)  # more than one story per row
-
-
-def test_a_validation_row_is_one_story_with_the_floor_of_its_targets() -> None:
-    for batch in validation_batches(PACKED, tokens_per_batch=64, context_length=19, n_tokens=None):
-        for tokens, targets in zip(batch.tokens, batch.targets, strict=True):
-            index = int(np.searchsorted(STARTS, int(tokens[0])))
-            start, length = int(STARTS[index]), int(LENGTHS[index])
-            assert tokens[:length].tolist() == list(range(start, start + length))
-            assert targets[:length].tolist() == list(range(start + 1, start + length + 1))
-            assert (targets[length:] == IGNORE).all()
-        is_target = batch.targets != IGNORE
-        assert torch.equal(batch.floor[is_target], batch.targets[is_target] / 8)
 
 
 @pytest.mark.parametrize("split", [PACKED, STREAM])

@@ -127,9 +127,8 @@ GONE = object()  # a field that is left out
 def test_a_wrong_row_is_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
     rows = rows_of(split=True)
     rows[4] = {name: value for name, value in (rows[4] | change).items() if value is not GONE}
-    with pytest.raises(UserError, match=problem) as error:
+    with pytest.raises(UserError, match=problem):
         load_question(write(tmp_path / "a.jsonl", *rows))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -175,22 +174,17 @@ def test_a_copy_is_no_independent_block(tmp_path: Path, change: Change, problem:
         load_question(write(tmp_path / "a.jsonl", *rows, *again))
 
 
-def first_word_first(row: dict[str, Any]) -> dict[str, Any]:
-    return {"text": row["frame"].format(*row["words"][:: 2 * row["order"] - 1], row["query"])}
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        # A head that always attends to "met" would be right in all four texts.
-        (lambda row: {"antecedents": [*row["antecedents"], "met"]}, "the antecedents of each meaning must be distract"),
-        (first_word_first, r"words\[order\] must stand first in the text"),
-    ],
-)
-def test_a_fixed_word_or_place_answers_no_block(tmp_path: Path, change: Change, problem: str) -> None:
-    rows = [row | change(row) for row in rows_of(split=True)]
-    with pytest.raises(UserError, match=f"line 2: {problem}"):
-        load_question(write(tmp_path / "a.jsonl", *rows))
+def test_a_fixed_word_or_place_answers_no_block(tmp_path: Path) -> None:
+    # A head that always attends to "met" would be right in all four texts.
+    met = [row | {"antecedents": [*row["antecedents"], "met"]} for row in rows_of(split=True)]
+    with pytest.raises(UserError, match="line 2: the antecedents of each meaning must be distract"):
+        load_question(write(tmp_path / "a.jsonl", *met))
+    in_place = []
+    for row in rows_of(split=True):
+        names = row["words"][:: 2 * row["order"] - 1]
+        in_place.append(row | {"text": row["frame"].format(*names, row["query"])})
+    with pytest.raises(UserError, match=r"line 2: words\[order\] must stand first in the text"):
+        load_question(write(tmp_path / "a.jsonl", *in_place))
 
 
 @pytest.mark.parametrize(("part", "problem"), [(FRAMES_OF, "the frame 'Today"), (PAIRS_OF, "the word 'Ann'")])

@@ -1,4 +1,4 @@
-"""Pronouns and mentions of English text, passages, twins with the other class, and the place rule."""
+"""Pronouns and mentions of English text, passages, their twins, and the place rule."""
 
 import re
 from collections.abc import Iterable
@@ -141,22 +141,18 @@ def test_a_text_without_one_known_antecedent_has_no_passage(question: str, text:
 
 
 def test_a_sentence_has_at_most_one_passage() -> None:
-    assert [each.text for each in passages("Lily met Tom. She ran and he waved. Tom sat. He slept.")] == [
-        "Lily met Tom. ", "Tom sat. ",
-    ]  # fmt: skip
+    texts = [each.text for each in passages("Lily met Tom. She ran and he waved. Tom sat. He slept.")]
+    assert texts == ["Lily met Tom. ", "Tom sat. "]
 
 
-@pytest.mark.parametrize(
-    ("text", "subject"),
-    [
+def test_the_subject_is_first_in_the_last_sentence_with_a_person() -> None:
+    for text, subject in (
         ("Lily met Tom. She ran home.", "Lily"),
         ("Tom came with Lily. Then Lily left and he slept.", "Lily"),  # first in the last sentence
         ("Lily met Tom. Tom saw Lily. It was late. She ran home.", "Tom"),  # the last sentence with a person
-    ],
-)
-def test_the_subject_is_first_in_the_last_sentence_with_a_person(text: str, subject: str) -> None:
-    passage = only(text)
-    assert passage.text[slice(*passage.subject)] == subject
+    ):
+        passage = only(text)
+        assert passage.text[slice(*passage.subject)] == subject
 
 
 @pytest.mark.parametrize(
@@ -167,7 +163,6 @@ def test_the_subject_is_first_in_the_last_sentence_with_a_person(text: str, subj
         ("gender", "The king saw the girl. She ran home.", "The queen saw the boy. "),
         ("gender", "Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
         ("gender", "Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
-        ("gender", "The actor saw the nun. He ran.", "The actress saw the monk. "),
         ("gender", "The goddess came. She ran.", None),
         ("gender", "Sir Hill came. He ran.", None),
         # A thing becomes several with the article that fits, unless its number shows elsewhere or there is no article.

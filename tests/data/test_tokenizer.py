@@ -57,7 +57,10 @@ def test_the_word_vocabulary_is_the_most_frequent_words_and_characters_decode_ex
     assert tokenizer.encode("aZ").tokens == ["a", UNKNOWN]
 
 
-@pytest.mark.parametrize("make", [word_tokenizer, character_tokenizer, make_bpe])
+each_kind = pytest.mark.parametrize("make", [word_tokenizer, character_tokenizer, make_bpe])
+
+
+@each_kind
 def test_the_end_token_inside_a_text_is_plain_text(make: Make, tmp_path: Path) -> None:
     text = f"a {END} b"
     tokenizer = make([text])
@@ -69,21 +72,19 @@ def test_the_end_token_inside_a_text_is_plain_text(make: Make, tmp_path: Path) -
 @pytest.mark.parametrize("content", [b"", b'{"text": "a row"}', b"\xff\xfe"])
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(ValueError, match="tokenizer.json is not a readable tokenizer") as error:
+    with pytest.raises(ValueError, match="tokenizer.json is not a readable tokenizer"):
         load_tokenizer(tmp_path / "tokenizer.json")
-    assert "\n" not in str(error.value)
 
 
 TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
-MAKERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": lambda texts: bpe_tokenizer(texts, 270)}
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@each_kind
 @pytest.mark.parametrize("seed", range(3))
-def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(kind: str, seed: int) -> None:
+def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(make: Make, seed: int) -> None:
     draw = random.Random(seed)
     text = " ".join(draw.choices(TEXT.split(), k=29)) + draw.choice(["", " ", "\n"])
-    offsets = MAKERS[kind]([TEXT, text]).encode(text).offsets
+    offsets = make([TEXT, text]).encode(text).offsets
     spans = [span for _, span in word_spans(text)]
     draw.shuffle(spans)
     words = word_positions(text, offsets, spans)
@@ -112,7 +113,7 @@ def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
         ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "a c"),
     ],
 )
-def test_a_word_without_own_tokens_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
+def test_a_word_without_tokens_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
     with pytest.raises(ValueError, match=f"'{word}'"):
         word_positions("a cat", offsets, spans)
 

@@ -68,7 +68,7 @@ def untrained_view(seed: int) -> TransformerView:
 
 
 def cell(tokens: Sequence[int], words: tuple[Word, Word], meant: int, /, **changes: Any) -> Cell:
-    """Return a text whose antecedent is one of two words; one word has two answers, the other three."""
+    """Return a text whose antecedent is one of two words, one with two answers, the other with three."""
     answers = ((41, 43), (44, 45, 46))
     last = len(tokens) - 1
     values: dict[str, Any] = {
@@ -206,7 +206,7 @@ def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool =
 
 
 def word_model(texts: Sequence[str], **changes: Any) -> OpenedModel:
-    """Return a random model, opened as an external one, whose tokenizer has the words of `texts`."""
+    """Return a random model, opened as an external one, that knows the words of `texts`."""
     tokenizer = word_tokenizer(texts)
     model = partial(random_view, tokenizer.get_vocab_size(), **SIZES | changes)
     facts: dict[str, Any] = {"folder": Path("nowhere"), "name": "small", "source": "nowhere", "environment": {}}

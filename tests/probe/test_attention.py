@@ -189,10 +189,6 @@ def test_a_head_that_ranks_the_words_as_the_control_task_does_has_no_selectivity
     assert result == -0.5  # accuracy 1/2, on the control task 1
 
 
-N = 7  # tokens before the text repeats
-KEY = {"previous": -1, "induction": 1 - N}
-
-
 def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> None:
     """Reference: the head output at the word is added to the stream; the MLP is off and the norm's divisor differs."""
     view = pair_view(n_layer=1)
@@ -233,20 +229,12 @@ def test_without_known_weights_there_is_no_area_and_no_value_weighted_attention(
     assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
 
 
-def maps_of(kind: str) -> torch.Tensor:
-    """Return [L=1, B=2, H=1, T, T] of a head that attends to the key of its type, else to the first token."""
-    maps = torch.zeros(1, 2, 1, 1 + 2 * N, 1 + 2 * N)
-    for query in range(1 + 2 * N):
-        key = query + KEY[kind]
-        maps[..., query, key if key > 0 and (kind == "previous" or query > N) else 0] = 1
-    return maps
-
-
-@pytest.mark.parametrize("kind", KEY)
-def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str) -> None:
-    scores = type_scores(maps_of(kind))
-    assert scores[kind].tolist() == [[1]]
-    assert all(scores[name] == 0 for name in KEY if name != kind)
+@pytest.mark.parametrize(("kind", "distance"), [("previous", 1), ("induction", 6)])
+def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others(kind: str, distance: int) -> None:
+    """On the start token and seven tokens twice, a head that attends to the key at one distance."""
+    maps = torch.eye(15).roll(-distance, dims=1).expand(1, 2, 1, 15, 15)  # [L, B, H, T, T]
+    scores = {name: score.item() for name, score in type_scores(maps).items()}
+    assert scores == {"previous": 0, "induction": 0, kind: 1}
 
 
 def test_margins_losses_and_answers_are_those_of_the_whole_texts() -> None:

@@ -184,7 +184,7 @@ def changed(changes: list[Change], measure: str) -> list[Head | None]:
     return [change.head for change in changes if change.measure == measure and change.p < 0.01]
 
 
-def test_exactly_the_head_that_was_removed_is_found_by_its_effect(model: Transformer) -> None:
+def test_exactly_the_head_that_was_changed_is_found(model: Transformer) -> None:
     changes = compared(model, without_head(model, PLACE))
     assert changed(changes, "answer") == [None]
     assert changed(changes, "effect") == [PLACE]
@@ -194,9 +194,7 @@ def test_exactly_the_head_that_was_removed_is_found_by_its_effect(model: Transfo
     estimate = effect.difference
     assert estimate.value == pytest.approx(effect.after - effect.before) and effect.t < 0
     assert estimate.low <= estimate.value <= estimate.high < 0
-
-
-def test_a_head_that_looks_elsewhere_is_found_by_its_attention(model: Transformer) -> None:
+    # One that looks elsewhere is found by its attention.
     assert changed(compared(model, planted("uniform", layer=1, head=2)), "attention") == [PLACE]
 
 

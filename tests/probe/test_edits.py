@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from data.corpus import Corpus, load_corpus
 from data.errors import UserError
 from data.pairs import Cell, Items
-from model.config import Mask
 from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
@@ -35,7 +33,9 @@ from tests.probe.factories import (
     three_heads,
     untrained_view,
 )
-from tests.tiny_models import K, config, each_variant, random_view
+from tests.program import SMALL as SMALL_RUN
+from tests.tiny_models import K, each_variant, random_view
+from training.settings import TrainSettings, compose_settings
 
 PLACE = Head(0, 1)
 WHOLE = ("swap", "cut_meant", "cut_other", "zero", "restored")
@@ -180,10 +180,10 @@ def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
     [(head, share)] = grown_of(three_heads(3.0), noun_pairs())
     assert (head, share) == (Head(0, 0), pytest.approx(1.0, abs=1e-4))
     steps = grown_of(three_heads(3.0, writing=(0, 1)), noun_pairs())
-    assert {head for head, _ in steps} == {Head(0, 0), Head(0, 1)}
-    assert [share for _, share in steps] == pytest.approx([0.5, 1.0], abs=0.02)
-    shares = [share for _, share in grown_of(pair_view(), random_pairs())]
-    assert shares == sorted(shares) and 0 < len(shares) < edits.MAX_HEADS
+    heads, shares = zip(*steps, strict=True)
+    assert {*heads} == {Head(0, 0), Head(0, 1)} and shares == pytest.approx([0.5, 1.0], abs=0.02)
+    _, shares = zip(*grown_of(pair_view(), random_pairs()), strict=True)
+    assert list(shares) == sorted(shares) and len(shares) < edits.MAX_HEADS
     same = [replace(pair, cells=(first, replace(second, tokens=first.tokens)))
             for pair in random_pairs().pairs for first, second in [pair.cells]]  # fmt: skip
     assert grown_of(pair_view(), Items(same)) == []
@@ -249,14 +249,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return load_corpus(stories, tmp_path_factory.mktemp("cache"))
 
 
-def run_settings(n_sequences: int = 16, **changes: Any) -> Any:
-    """Return the settings that `training_probe` reads."""
-    run = SimpleNamespace(probe_sequences=n_sequences, tokens_per_batch=512, eval_every_steps=10, max_steps=15)
-    return SimpleNamespace(run=run, model=config(**{"d_model": 18, "context_length": 64} | changes))
+def run_settings(*overrides: str) -> TrainSettings:
+    return compose_settings([*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", *overrides])
 
 
 def test_a_training_probe_reads_every_question_and_draws_at_evaluations(corpus: Corpus) -> None:
-    settings = run_settings()
+    settings = run_settings("probe_sequences=16")
     probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
     records = {step: probe(model, step) for step in (8, 10, 15)}
@@ -268,5 +266,5 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(corpus: 
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
-    assert training_probe(corpus, run_settings(mask=Mask.none)) is None
-    assert training_probe(corpus, run_settings(0)) is None
+    assert training_probe(corpus, run_settings("probe_sequences=16", "model.mask=none")) is None
+    assert training_probe(corpus, run_settings()) is None

@@ -2,83 +2,50 @@
 
 import json
 import math
-from dataclasses import dataclass, field, is_dataclass, replace
-from enum import StrEnum
-from typing import Any, NamedTuple, get_args, get_type_hints
+from dataclasses import is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 from zlib import crc32
 
 import numpy as np
 import pytest
 
 from data.errors import UserError
-from data.typed_json import flattened, from_json, may_be_absent, to_json
-from probe.results import SCHEMA_VERSION, Change, Estimate, Head, ProbeResults
+from data.typed_json import from_json, to_json
+from model.config import Mask, ModelConfig
+from probe.results import SCHEMA_VERSION, Change, Estimate, Finding, Head, ProbeResults
 from tests.probe.factories import blank
 from tests.report import sample
+from tests.tiny_models import config
 
 
-class Colour(StrEnum):
-    red = "red"
-
-
-class Point(NamedTuple):
-    x: int
-    y: int
-
-
-@dataclass(frozen=True)
-class Inner:
-    value: float
-    label: str = "none"
-
-
-@dataclass(frozen=True)
-class Outer:
-    number: int
-    inner: Inner
-    table: list[list[float]]
-    by_name: dict[str, Inner]
-    interval: tuple[float, float] | None
-    place: Point
-    colour: Colour
-    absent: Inner | None = may_be_absent()
-    pairs: list[tuple[str, float]] = field(default_factory=list)
-    shape: dict[str, Any] = flattened()  # what no other field has
-
-
-COMPLETE = Outer(1, Inner(0.5), [[1.0]], {"a": Inner(1.0, "b")}, (0.1, 0.2), Point(1, 2), Colour.red, shape={"size": 3})
-
-
-def test_a_dataclass_survives_the_way_to_a_file_with_six_digits_and_null_for_not_finite() -> None:
-    written = json.loads(json.dumps(to_json(COMPLETE)))
-    assert from_json(Outer, written, "file") == COMPLETE
-    assert "absent" not in written
-    assert (written["place"], written["size"]) == ([1, 2], 3)
-    values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Colour.red)}
-    assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "red"]}
+def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null() -> None:
+    values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Mask.none)}
+    assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "none"]}
     assert math.isnan(from_json(float, None, "file"))
+    assert from_json(Mask, "none", "file") is Mask.none
     assert from_json(float | None, None, "file") is None
-    assert from_json(float, 3, "file") == 3.0
+    assert isinstance(from_json(float, 3, "file"), float)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "change", "message"),
     [
-        ({"number": "1"}, "file.number: '1' is not a whole number"),
-        ({"number": True}, "file.number: True is not a whole number"),
-        ({"inner": {}}, "file.inner: no field value"),
-        ({"inner": {"value": 1.0, "other": 2}}, "file.inner: unknown field other"),
-        ({"inner": 3}, "file.inner: not an object"),
-        ({"table": [[1.0], 2]}, r"file.table\[1\]: not a list"),
-        ({"by_name": {"a": {"value": None, "label": 1}}}, "file.by_name.a.label: 1 is not a text"),
-        ({"interval": [0.1]}, "file.interval: 1 values instead of 2"),
-        ({"place": [1]}, "file.place: 1 values instead of 2"),
-        ({"colour": "blue"}, "file.colour: 'blue' is none of red"),
+        (Finding, {"n": "1"}, "file.n: '1' is not a whole number"),
+        (Finding, {"n": True}, "file.n: True is not a whole number"),
+        (Finding, {"head": {"values": {}}}, "file.head: no field heads"),
+        (Finding, {"head": {"heads": [], "values": {}, "a": 2}}, "file.head: unknown field a"),
+        (Finding, {"head": 3}, "file.head: not an object"),
+        (Finding, {"grids": {"p": [[1.0], 2]}}, r"file.grids.p\[1\]: not a list"),
+        (Finding, {"rules": {"nearest": "b"}}, "file.rules.nearest: 'b' is not a number"),
+        (Finding, {"curve": [[[0], 0.1, {"value": 1}]]}, r"file.curve\[0\]\[0\]: 1 values instead of 2"),
+        (Finding, {"question": 1}, "file.question: 1 is not a text"),
+        (ModelConfig, {"mask": "half"}, "file.mask: 'half' is none of causal, none"),
     ],
 )
-def test_a_wrong_file_names_the_place(change: dict[str, Any], message: str) -> None:
+def test_a_wrong_file_names_the_place(kind: Any, change: dict[str, Any], message: str) -> None:
+    right = to_json(results().findings[0] if kind is Finding else config())
     with pytest.raises(UserError, match=f"^{message}$"):
-        from_json(Outer, to_json(COMPLETE) | change, "file")
+        from_json(kind, right | change, "file")
 
 
 def results() -> ProbeResults:
@@ -86,7 +53,8 @@ def results() -> ProbeResults:
     finding = sample.finding("next_pronoun_gender", file="a.jsonl", unit="set")
     finding = replace(finding, set=finding.head, grids={"p": [[0.5, float("nan")]]})
     change = blank(Change, question="number", measure="effect", head=Head(0, 1), difference=Estimate(1.0, 0.5, 2.0))
-    facts = {"data": {"fingerprint": "0"}, "warnings": ["w"], "missing": ["m"], "contract": {"logits": 0.0}}
+    model = replace(sample.MODEL, shape={"size": 3})
+    facts = {"model": model, "data": {"fingerprint": "0"}, "missing": ["m"], "contract": {"logits": 0.0}}
     return sample.results(finding, before=sample.MODEL, changes=[change, replace(change, head=None)], **facts)
 
 
@@ -97,6 +65,7 @@ def read(content: Any) -> ProbeResults:
 def test_a_file_has_all_that_was_found_out() -> None:
     content = to_json(results())
     again = read(content)
+    assert "size" in content["model"] and "before" not in to_json(replace(results(), before=None))
     assert to_json(again) == content and np.isnan(again.findings[0].grids["p"][0][1])
     without_nan = replace(results(), findings=[replace(results().findings[0], grids={})])
     assert read(to_json(without_nan)) == without_nan == without_nan.rounded()

@@ -16,15 +16,7 @@ from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
 from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from probe.seeds import SeedsResult, SweepRun, mean_over_runs, over_seeds
-from probe.statistics import (
-    Design,
-    Sample,
-    estimate_ratios,
-    mean_and_range,
-    ratio_interval,
-    sample_of,
-    share_interval,
-)
+from probe.statistics import Design, Sample, estimate_ratios, mean_and_range, ratio_interval, sample_of, share_interval
 from probe.variants import Variant, by_variant, compare_runs, compared_question, mean_difference, measured
 from report.sweep_tables import comparison_markdown, seeds_markdown
 from tests.probe.factories import blank, noun_pairs, passage_items
@@ -55,10 +47,6 @@ def sweep_run(seed: int, findings: Sequence[Finding], **values: Any) -> SweepRun
 def seed_run(seed: int, accuracy: float = 0.95) -> SweepRun:
     """Return a run with another head in each seed."""
     return sweep_run(seed, [finding(Head(seed % 2, seed % 3), accuracy=accuracy)])
-
-
-def five_runs() -> list[SweepRun]:
-    return list(map(seed_run, range(1, 6)))
 
 
 def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:
@@ -209,16 +197,13 @@ def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_c
 def test_the_clusters_of_stories_are_their_frames_and_words_by_pair_or_block() -> None:
     items = noun_pairs()
     assert items.n_clusters() == {"frames": 4, "first_words": 2, "second_words": 2, "pairs": 4}
-    by_block = items.clusterings(4)
-    assert [labels.tolist() for labels in by_block] == [
-        ["t0", "t1", "t2", "t3"], ["6", "8", "6", "8"], ["7", "9", "9", "7"],
-    ]  # fmt: skip
-    assert [labels.tolist() for labels in items.clusterings(8)] == [labels.repeat(2).tolist() for labels in by_block]
-    designs = items.designs(4)
-    assert all(design[0].tolist() == by_block[0].tolist() for design in designs)
-    both = ["6 7", "8 9", "6 9", "8 7"]
-    assert [design[1].tolist() for design in designs] == [both, *(labels.tolist() for labels in by_block[1:])]
-    assert [len(labels) for labels in sample_of(items, np.zeros((4, 2))).clusterings] == [4, 4, 4]
+    by_block = np.array(items.clusterings(4))
+    assert by_block.tolist() == [["t0", "t1", "t2", "t3"], ["6", "8", "6", "8"], ["7", "9", "9", "7"]]
+    assert np.array(items.clusterings(8)).tolist() == by_block.repeat(2, axis=1).tolist()
+    designs = np.array(items.designs(4))  # [3, 2, 4]: frames with pairs, first and second words
+    assert (designs[:, 0] == by_block[0]).all()
+    assert designs[:, 1].tolist() == [["6 7", "8 9", "6 9", "8 7"], *by_block[1:].tolist()]
+    assert np.shape(sample_of(items, np.zeros((4, 2))).clusterings) == (3, 4)
 
 
 def test_a_passage_without_an_entity_of_a_class_is_a_cluster_of_its_own_there() -> None:
@@ -244,7 +229,7 @@ def test_level_e4_needs_four_of_five_seeds(outcome: str, question: str, n_seeds:
 
 
 def test_only_questions_of_all_runs_are_summarised() -> None:
-    runs = five_runs()
+    runs = list(map(seed_run, range(1, 6)))
     runs[0].probe.findings.append(finding(question="later_cue"))
     for run in runs:
         run.probe.findings.append(finding(question="gender"))
@@ -340,7 +325,7 @@ def test_without_a_mask_are_no_head_scores_and_without_a_standard_seed_no_varian
 
 
 def test_the_tables_over_seeds_show_heads_sets_and_warnings() -> None:
-    text = " ".join(seeds_markdown(over_seeds(five_runs(), ["resumed"])).split())
+    text = " ".join(seeds_markdown(over_seeds(list(map(seed_run, range(1, 6))), ["resumed"])).split())
     assert "| number | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
     assert "L1H1 E4, L0H2 E4, L1H0 E4, L0H1 E4, L1H2 E4" in text and "note: resumed" in text
     edge = finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")

@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -42,17 +41,6 @@ SMALL_TEXT = [
 KINDS = ["bpe", "words", "characters"]
 
 
-def active(html: str) -> Counter[str]:
-    """Counts the elements and attributes of a page that can run or fetch something."""
-    page = Markup(html)
-    elements = ("script", "iframe", "object", "embed", "base", "link", "img", "style", "meta")
-    found = [tag for tag in page.tags if tag in elements]
-    for name, value in page.attributes:
-        if (name in ("src", "href") and "//" in value) or name.startswith("on") or "javascript:" in value:
-            found.append(name)
-    return Counter(found)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of each kind of tokenizer, trained on the hostile texts."""
@@ -69,14 +57,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_hostile_sentence_adds_nothing_active_to_page_and_terminal(folder: Path) -> None:
     page = folder / "bpe" / "probe" / "report.html"
     assert run_program("eval.py", "run=bpe", 'text="The cat sat. It"', "cache_dir=cache", cwd=folder).status == 0
-    expected = active(page.read_text())
-    assert expected.keys() == {"link", "meta", "script", "style"} and expected["script"] == 2
+    expected = Markup(page.read_text())
     for fragment in FRAGMENTS:
         text = fragment.replace("\0", "").replace("$", "")  # no argument can hold a null, and ${ is Hydra's
         result = run_program("eval.py", "run=bpe", f"text={text} it", cwd=folder)
         assert result.status in (0, 2), result.err
         assert not CONTROL.search(result.out + result.err)
-        assert active(page.read_text()) == expected  # after each text, since the page keeps only the newest
+        found = Markup(page.read_text())  # after each text, since the page keeps only the newest
+        assert (found.tags, found.attributes) == (expected.tags, expected.attributes)
 
 
 def test_a_run_with_a_hostile_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
@@ -105,14 +93,8 @@ def torch_file(content: Any, **options: Any) -> bytes:
 def gadgets(mark: Path) -> dict[str, bytes]:
     """Returns files that create `mark` when they are unpickled."""
     system = Call(os.system, f"touch '{mark}'")
-    nested: Any = system
-    for _ in range(50):
-        nested = [nested]
     return {
         "os.system": torch_file({"step": 1, "model": system}),
-        "exec": torch_file(Call(exec, f"__import__('os').mkfifo({str(mark)!r})")),
-        "eval": torch_file({"optimizers": [Call(eval, f"__import__('os').mkfifo({str(mark)!r})")]}),
-        "nested": torch_file(nested),
         "old format": torch_file(system, _use_new_zipfile_serialization=False),
         "bare pickle": pickle.dumps(system),
     }

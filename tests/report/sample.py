@@ -114,7 +114,7 @@ def opened_run() -> tuple[OpenedRun, WeightHistory]:
 
 
 def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:
-    """Return the model that a page's JSON holds, with its own weights or those of an earlier step."""
+    """Return the model in a page's JSON, with its own weights or those of an earlier step."""
     model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
     numbers = np.frombuffer(b64decode(earlier or live["weights"]), "float16" if earlier else live["type"])
     parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
@@ -127,9 +127,10 @@ def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:
 def read(live: dict[str, Any], text: str) -> TokenizedText:
     """Return the tokens of a text, by the tokenizer that a page's JSON holds."""
     described = live["tokenizer"]
-    ids = {token: i for i, token in enumerate(described["vocabulary"])}
+    vocabulary = described["vocabulary"]
+    ids = {token: i for i, token in enumerate(vocabulary)}
     if described["kind"] == "words":
-        tokenizer = Tokenizer(models.WordLevel(ids, unk_token=described["vocabulary"][described["unknown"]]))
+        tokenizer = Tokenizer(models.WordLevel(ids, unk_token=vocabulary[described["unknown"]]))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     else:
         tokenizer = Tokenizer(models.BPE(ids, [tuple(pair.split(" ")) for pair in described["merges"]]))
@@ -156,8 +157,7 @@ def content() -> PageContent:
 def without_probe() -> PageContent:
     """Return the content of a run without a live model whose heads were not tested."""
     yours = [shown for shown in content().sentences if shown.id.startswith("yours")]
-    nothing: dict[str, Any] = {"findings": []}
-    return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), **nothing)
+    return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), findings=[])
 
 
 def hostile() -> PageContent:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ The mouse ran away from the cat because it was|A big lion|The children played in
 The tree is|Mum said that|I am|You are|The horse was tired, so it|The trucks stood near the house. They
 The frog jumped. It|Sam was happy because he|Where is the|The phone rang. It|the cat and the dog"""
 
+box = itemgetter("x", "y", "width", "height")
 each_report = pytest.mark.parametrize("name", REPORTS)
 
 
@@ -210,9 +212,9 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
     width, height = size
     with show(text_of(name), viewport={"width": width, "height": height}) as view:
         for part in ("#live-text", "#live-lines path.arc:not(.faint)", "#live-next li:first-child", "#live-next"):
-            box = view.page.locator(part).first.bounding_box()
-            assert box["x"] >= 0 and box["x"] + box["width"] <= width, part
-            assert box["y"] >= 0 and box["y"] + box["height"] <= height, part
+            left, top, wide, high = box(view.page.locator(part).first.bounding_box())
+            assert left >= 0 and left + wide <= width, part
+            assert top >= 0 and top + high <= height, part
         before = view.next_words()
         view.line("Anna" if name == "english" else "cat").click()
         assert view.next_words() != before

@@ -98,7 +98,7 @@ def task_of(model: Transformer) -> dict[str, Any]:
 
 
 def rounded_again(model: Transformer) -> Transformer:
-    """Return the model with every weight changed by about one unit in the last place of a float32."""
+    """Return the model with every weight changed by about the last place of a float32."""
     changed = deepcopy(model)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_the_page_computes_what_torch_computes(
     for case, packed in zip(cases, script(RUN, task_of(model) | {"cases": cases}), strict=True):
         tokens = torch.tensor([case["tokens"]])
         numbers = np.frombuffer(b64decode(packed), "<f4")
-        edits = [head_edit(edit) for edit in case["edits"]]
+        edits = list(map(head_edit, case["edits"]))
         logits, again = (each.logits(tokens, edits=edits) for each in (view, rounded))
         assert largest(numbers[: logits.numel()], logits, again) <= 1e-4
         if not edits:
@@ -177,7 +177,8 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, switches: dict[st
     near = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
     for case, found in zip(cases, script(EXPLAIN, task_of(model) | {"cases": cases}), strict=True):
         layer, head, row = case["layer"], case["head"], case["row"]
-        kind = case["edits"][0]["kind"] if case["edits"] else None
+        edits = case["edits"]
+        kind = edits[0]["kind"] if edits else None
         tokens = torch.tensor([case["tokens"]])
         record = view.record(tokens)[layer]
         rows = {name: np.array([each[name] for each in found["rows"]], dtype=float) for name in found["rows"][0]}
@@ -195,7 +196,7 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, switches: dict[st
         near(rows["moved"], moved)
 
         # The final norm as it is in this pass, with the edit
-        view.logits(tokens, edits=[head_edit(edit) for edit in case["edits"]])
+        view.logits(tokens, edits=list(map(head_edit, edits)))
         direction = view.final_norm_pullback(view.unembedding()[case["id"]], streams[-1][0, row])
         near(found["adds"], moved @ (direction @ view.head_weights(layer).output[head]))
 

@@ -52,7 +52,7 @@ def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> N
 
 
 @pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
-def test_the_page_opens_offline_without_requests(show: Show, make: Callable[[], PageContent]) -> None:
+def test_the_page_opens_without_requests(show: Show, make: Callable[[], PageContent]) -> None:
     with show(make()) as view:
         assert view.page.locator("h1").is_visible()
         assert view.page.evaluate("window.hacked") is None

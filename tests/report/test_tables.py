@@ -7,7 +7,6 @@ import re
 import shlex
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +15,11 @@ from data.config import TokenizerKind
 from data.errors import UserError
 from model.config import Mask
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel
 from probe.results import Change, Estimate, Head, Shown
 from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
-from report.live import LiveModel, check_live, live_content
+from report.live import check_live, live_content
 from report.reproduce import reproducing_commands
 from report.tables import finding_tables, heads_csv, number, sentence_lines
 from tests.data.small_corpora import text_config
@@ -87,10 +86,6 @@ RUN, HISTORY = sample.opened_run()
 TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.words, vocab_size=10, validation_path="b.txt")
 
 
-def live_model(run: OpenedRun = RUN, *arguments: Any) -> LiveModel:
-    return live_content(run, *arguments).model
-
-
 def test_sentences_beyond_the_limit_are_left_out() -> None:
     small = replace(sample.content().sentences[0], weights=[[[1]]])
     big = replace(small, weights=[[[1] * MAX_SENTENCE_WEIGHTS]])
@@ -113,11 +108,11 @@ def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
     passage = sample.finding("next_pronoun_gender")
-    model = live_model(RUN, sample.results(passage), None, None, [])
+    model = live_content(RUN, sample.results(passage), None, None, []).model
     assert (model.text, model.nouns) == (passage.examples[0].text, [])
     median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
     own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
-    model = live_model(RUN, sample.results(own_finding), None, None, [])
+    model = live_content(RUN, sample.results(own_finding), None, None, []).model
     assert (model.text, model.nouns) == ("The cat sat. It", [])
 
 
@@ -154,19 +149,19 @@ def test_a_model_that_the_page_cannot_run_has_a_reason(model: OpenedModel, reaso
 
 def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
-    model = live_model(RUN, None, history, None, [])
+    model = live_content(RUN, None, history, None, []).model
     assert model.type == "float32" and model.earlier == HISTORY
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")
     monkeypatch.setattr(live, "MAX_WEIGHTS_BY_DEFAULT", RUN.n_parameters - 1)
     monkeypatch.setattr(live, "MAX_HISTORY_WEIGHTS", RUN.n_parameters - 1)
     assert "live=true writes it" in live_content(RUN, None, None, None, []).reason
-    assert live_model(RUN, None, None, True, []).type == "float16"
+    assert live_content(RUN, None, None, True, []).model.type == "float16"
 
 
 def test_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
     steps = [0, 5, 11, 22, 44, 88, 175, 350, 700, 1050]  # of the default run
     history = WeightHistory(steps, ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * len(steps))
     omissions: list[str] = []
-    earlier = live_model(replace(RUN, step=1400), None, history, None, omissions).earlier
+    earlier = live_content(replace(RUN, step=1400), None, history, None, omissions).model.earlier
     assert earlier.steps == [0, 22, 44, 88, 175, 350, 700, 1050] and len(earlier.data) == 8
     assert omissions[0].startswith("the weights at 2 of 10 steps")

@@ -1,9 +1,10 @@
-"""Files of a run survive crashes, damage, full disks and other processes, and hold each step once."""
+"""Files of a run survive crashes, damage, full disks and other processes; each step is there once."""
 
 import json
 import os
 import random
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from data.errors import UserError
+from tests.program import forked
 from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
 from training.files import is_locked, lock, write_files
@@ -40,37 +42,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def in_child(action: Callable[[], None]) -> int:
-    """Runs `action` in a forked process; its exit status is 0, 1 for an OSError that names a file, 99 for `exit_at`."""
-    pid = os.fork()
-    if pid == 0:
-        status = 2
-        try:
-            action()
-            status = 0
-        except OSError as error:
-            status = 1 if str(error.filename).endswith("step_00000003.pt") else 2
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def in_child(action: Callable[[], int | None]) -> int:
+    """Return the exit status of a forked process that runs `action`."""
+    return os.waitstatus_to_exitcode(os.waitpid(forked(action), 0)[1])
 
 
 def exit_at(call: int, action: Callable[[], None]) -> Callable[[], None]:
     """Returns `action` in a process that ends, as if killed, at the n-th file operation."""
 
+    calls = count(1)
+
+    def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **named: os._exit(99) if next(calls) == call else operation(*args, **named)
+
     def run() -> None:
-        count = 0
         for name in ("fsync", "replace", "unlink", "rmdir"):
-            operation = getattr(os, name)
-
-            def counted(*args: Any, operation: Callable[..., Any] = operation, **kwargs: Any) -> Any:
-                nonlocal count
-                count += 1
-                if count == call:
-                    os._exit(99)
-                return operation(*args, **kwargs)
-
-            setattr(os, name, counted)
+            setattr(os, name, counted(getattr(os, name)))
         action()
 
     return run
@@ -130,11 +117,15 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
     resource = pytest.importorskip("resource")
     old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def save_with_little_space() -> None:
+    def save_with_little_space() -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # bytes of a file, like a disk that is full
-        save(folder, 3)
+        try:
+            save(folder, 3)
+        except OSError as error:
+            return 3 if str(error.filename).endswith("step_00000003.pt") else 2
+        return 0
 
-    assert in_child(save_with_little_space) == 1
+    assert in_child(save_with_little_space) == 3
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == old_files
 
 
@@ -257,17 +248,13 @@ def test_every_record_of_a_run_is_read_by_its_split_and_question(run: Path) -> N
     assert not load_metrics(run).has_ended
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"step": 0}\n{"st\n{"step": 2}\n', "damaged"),
-        ('{"step": 20, "split": "train", "loss": 2.0}\n', "no field gradient_norm"),
-    ],
-)
-def test_a_damaged_record_names_the_problem(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text(text)
-    with pytest.raises(UserError, match=f"metrics.jsonl: {message}"):
-        load_metrics(tmp_path)
+def test_a_damaged_record_names_the_problem(tmp_path: Path) -> None:
+    cut = '{"step": 0}\n{"st\n{"step": 2}\n'
+    incomplete = '{"step": 20, "split": "train", "loss": 2.0}\n'
+    for text, problem in ((cut, "damaged"), (incomplete, "no field gradient_norm")):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        with pytest.raises(UserError, match=f"metrics.jsonl: {problem}"):
+            load_metrics(tmp_path)
 
 
 MODEL = random_model()
@@ -300,10 +287,9 @@ def test_a_history_is_read_back_without_an_incomplete_line(weights_file: Path) -
         ('"weights": "', '"weights": "!!!!'), ('"weights"', '"other"'), ("{", "["),
     ],
 )  # fmt: skip
-def test_a_damaged_history_is_an_error_in_one_line(weights_file: Path, old: str, new: str) -> None:
+def test_a_damaged_history_is_an_error(weights_file: Path, old: str, new: str) -> None:
     text = weights_file.read_text()
     assert old in text
     weights_file.write_text(text.replace(old, new, 1))
-    with pytest.raises(ValueError, match=HISTORY_FILE) as error:
+    with pytest.raises(ValueError, match=HISTORY_FILE):
         load_weight_history(weights_file, N_WEIGHTS)
-    assert "\n" not in str(error.value)

@@ -13,14 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from data.loader import Split, StorySplit
-from model.transformer import Transformer
-from tests.program import SMALL
 from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, sample, validation_loss
 from training.loop import is_probe_step
 from training.optim import AdamW, Muon, WeightGroup, learning_rate_factor
-from training.settings import Device, Precision, compose_settings
+from training.settings import Device, Precision
 from training.trainer import Trainer, train_step
 
 
@@ -142,17 +140,6 @@ def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_d
     assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
 
 
-def matrices(seed: int) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(12, 8), (12, 8), (8, 12), (6, 6)]
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
-
-
-def gradients(parameters: list[nn.Parameter], seed: int) -> None:
-    for parameter, gradient in zip(parameters, matrices(seed), strict=True):
-        parameter.grad = gradient.detach().clone()
-
-
 @pytest.mark.parametrize(
     ("make", "reference_of", "atol"),
     [
@@ -162,25 +149,21 @@ def gradients(parameters: list[nn.Parameter], seed: int) -> None:
     ids=["muon", "adamw"],
 )
 def test_the_updates_are_those_of_torch(make: Callable, reference_of: Callable, atol: float) -> None:
-    weights = matrices(0)
-    reference_weights = copy.deepcopy(weights)
+    generator = torch.Generator().manual_seed(0)
+    weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(12, 8), (12, 8), (8, 12), (6, 6)]]
+    expected = copy.deepcopy(weights)
     optimizer = make(WeightGroup(weights, 0.01, 0.1, rate=0.01))
-    reference = reference_of(reference_weights, lr=0.01, weight_decay=0.1)
-    for step in range(5):
-        gradients(weights, step + 1)
-        gradients(reference_weights, step + 1)
+    reference = reference_of(expected, lr=0.01, weight_decay=0.1)
+    for _ in range(5):
+        for weight, other in zip(weights, expected, strict=True):
+            weight.grad = torch.randn(weight.shape, generator=generator)
+            other.grad = weight.grad.clone()
         optimizer.step(torch.tensor(1.0))
         reference.step()
-    for weight, expected in zip(weights, reference_weights, strict=True):
-        torch.testing.assert_close(weight, expected, rtol=0, atol=atol)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=atol)
 
 
-VOCAB_SIZE = 31
-
-
-@pytest.fixture(scope="module")
-def model() -> Transformer:
-    return Transformer(compose_settings(SMALL).model, VOCAB_SIZE, seed=0).eval()
+MODEL = random_model()
 
 
 def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> None:
@@ -190,34 +173,34 @@ def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> 
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 100, 10_000])
-def test_validation_covers_every_token(model: Transformer, tokens_per_batch: int) -> None:
-    tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=200).astype(np.uint16)
-    measured = validation_loss(model, Split(tokens, 100), tokens_per_batch)
-    context, total = model.config.context_length, 0.0
+def test_validation_covers_every_token(tokens_per_batch: int) -> None:
+    tokens = np.random.default_rng(0).integers(MODEL.vocab_size, size=200).astype(np.uint16)
+    measured = validation_loss(MODEL, Split(tokens, 100), tokens_per_batch)
+    context, total = MODEL.config.context_length, 0.0
     for start in range(0, 199, context):
         window = torch.from_numpy(tokens[start : start + context + 1].astype(np.int64))[None]
-        total += F.cross_entropy(model(window[:, :-1]).mT, window[:, 1:], reduction="sum").item()
+        total += F.cross_entropy(MODEL(window[:, :-1]).mT, window[:, 1:], reduction="sum").item()
     assert measured.loss == pytest.approx(total / 199, rel=1e-5)
     assert measured.bits_per_byte == pytest.approx(total / math.log(2) / 100, rel=1e-5)
     assert measured.known().keys() == {"loss", "bits_per_byte"}
 
 
-def test_the_gap_is_the_loss_minus_its_lower_bound(model: Transformer) -> None:
+def test_the_gap_is_the_loss_minus_its_lower_bound() -> None:
     rng = np.random.default_rng(0)
     starts = np.cumsum([0, 8, 3, 11, 5, 12, 7])
-    tokens = rng.integers(VOCAB_SIZE, size=starts[-1] + 1).astype(np.uint16)
+    tokens = rng.integers(MODEL.vocab_size, size=starts[-1] + 1).astype(np.uint16)
     floor = np.zeros(len(tokens), np.float32)
     split = StorySplit(tokens, 100, starts=starts, floor=floor)
     losses = np.empty(starts[-1])
     for start, end in pairwise(starts):
         story = torch.from_numpy(tokens[None, start : end + 1].astype(np.int64))
-        losses[start:end] = F.cross_entropy(model(story[:, :-1]).mT, story[:, 1:], reduction="none").detach()
+        losses[start:end] = F.cross_entropy(MODEL(story[:, :-1]).mT, story[:, 1:], reduction="none").detach()
 
     # A bound of 0, and a model that predicts the true probabilities
-    loss = validation_loss(model, split, 100)
+    loss = validation_loss(MODEL, split, 100)
     assert loss.gap == pytest.approx(loss.loss) == pytest.approx(losses.mean(), rel=1e-5)
     floor[1:] = losses
-    assert validation_loss(model, split, 100).gap == pytest.approx(0, abs=1e-6)
+    assert validation_loss(MODEL, split, 100).gap == pytest.approx(0, abs=1e-6)
 
 
 def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:

@@ -36,6 +36,7 @@ PAGES: dict[str, Any] = {
     "link_head_float32": SeedsResults,
     "link_head_new": SeedsResults,
     "antecedent": SeedsResults,
+    "antecedent_long": SeedsResults,
     "it_cat": ItCatResults,
     "peers": PeerResults,
     "speed": SpeedResults,

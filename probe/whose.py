@@ -21,7 +21,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.questions import WHOSE, WHOSE_QUESTIONS
-from probe.results import NOT_KNOWN, Estimate, Finding, Head, Tested, Values
+from probe.results import Estimate, Finding, Head, Tested, Values
 from probe.rules import preferred
 from probe.statistics import resampling_counts, sample_of
 from probe.verdict import judged
@@ -83,9 +83,8 @@ def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> Values
     towards_author = np.stack([sites.log_odds(head) for head in heads])
     looks = np.heaviside(towards_author.sum(axis=0), 0.5)
     is_unsure = np.abs(_place_of(items)) < UNSURE
-    means = []
-    for log_odds in towards_author * to_nearest:
-        means.append((np.bincount(strata, log_odds) / np.bincount(strata))[strata] * to_nearest)
+    of_strata = [np.bincount(strata, log_odds) / np.bincount(strata) for log_odds in towards_author * to_nearest]
+    means = [of_head[strata] * to_nearest for of_head in of_strata]
     edited = sites.split_margins(heads, means).mean(axis=1)
     decisions = np.stack([decision, edited * to_nearest])
     drawn = resampling_counts(items.clusterings()[0], config.n_bootstrap, np.random.default_rng(config.seed))  # [B, N]
@@ -160,11 +159,11 @@ def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndar
 def share_of_choice(decisions: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, counts: np.ndarray) -> Estimate:
     """Return the share of the choice gap that is lost; `decisions` [2, N]: D, and D edited.
 
-    `counts` [B + 1, N] as in `choice_gap`, those of the sample itself first. nan without a gap towards the author.
+    `counts` [B + 1, N] as in `choice_gap`, those of the sample itself first. 0 without a gap towards the author.
     """
     gaps = np.stack([choice_gap(decision, is_nearest, strata, counts) for decision in decisions])  # [2, B + 1]
     if not gaps[0, 0] > 0:
-        return NOT_KNOWN
+        return Estimate(0.0, 0.0, 0.0)
     shares = 1 - gaps[1] / gaps[0]
     low, high = np.nanquantile(shares[1:], (0.025, 0.975))
     return Estimate(float(shares[0]), float(low), float(high))

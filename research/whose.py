@@ -209,7 +209,7 @@ def main(options: _WhoseOptions) -> None:
             passed[key] = passed.get(key, 0) + (p < MAX_P and coefficient > 0)
     controls = [_Control(name, n, expected, options.n, count) for (name, n, expected), count in passed.items()]
     heads = " + ".join(map(str, whose.judged.heads))
-    values = whose.judged.values
+    looks, where_unsure = (whose.judged.values[name] for name in ("looks", "looks_where_unsure"))
     page = WhoseResults(
         head=heads,
         n_permutations=options.n_permutations,
@@ -217,8 +217,8 @@ def main(options: _WhoseOptions) -> None:
         p=own[1],
         inverted_coefficient=inverted[0],
         inverted_p=inverted[1],
-        looks=values["looks"],
-        looks_where_unsure=values["looks_where_unsure"],
+        looks=looks,
+        looks_where_unsure=where_unsure,
         rules_right=[float(((rule > 0) == labels).mean()) for rule in (covariates[:, 0], richer)],
         controls=sorted(controls, key=lambda row: row.expected),
     )

@@ -345,9 +345,9 @@ def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None
     counts = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 2, 0, 1, 1]])
     assert choice_gap(decision, is_nearest, strata, counts) == pytest.approx([(2 - 1.5 * 2) / 3, (2 + 1 * 2) / 3])
     # The first row chooses the other person, so no share of a choice of the author's person can be lost.
-    twice = np.stack([decision, decision])
-    assert np.isnan(share_of_choice(twice, is_nearest, strata, counts).value)
-    assert share_of_choice(twice, ~is_nearest, strata, counts).value == 0
+    half = np.stack([decision, decision / 2])
+    assert share_of_choice(half, is_nearest, strata, counts).value == 0
+    assert share_of_choice(half, ~is_nearest, strata, counts).value == pytest.approx(0.5)
     assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
 
 

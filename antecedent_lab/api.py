@@ -275,8 +275,8 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
 
 
 def _of_large(opened: OpenedModel, config: ProbeConfig) -> list[str]:
-    few = f"As the model is large, it was compared with {config.n_untrained} untrained models only."
-    return [few] if opened.n_parameters > LARGE_MODEL and config.n_untrained == MAX_UNTRAINED_LARGE else []
+    few = f"On a CPU a model of this size is compared with at most {MAX_UNTRAINED_LARGE} untrained models."
+    return [few] if affordable(replace(config, n_untrained=99), opened).n_untrained < 99 else []
 
 
 def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:

@@ -9,7 +9,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from operator import eq, index
+from operator import index
 
 import numpy as np
 import torch
@@ -121,12 +121,12 @@ class LabModel(OpenedModel):
         chosen = self._heads(heads)
         if at not in ("everywhere", "last"):
             raise UserError(f'at={at!r}: must be "everywhere" or "last"')
-        if any(map(eq, *([each] * len(texts) if isinstance(each, str) else each for each in (answers, foils)))):
-            raise UserError("foils: a foil is the same as its answer, so that every effect is 0")
         effects = np.full((len(texts), self.model.n_layer, self.model.n_head), np.nan)
         layers, in_layer = np.array(chosen, dtype=int).reshape(-1, 2).T
         with progress_bar(len(texts) * len(chosen), "head") as bar:
             for batch in self._batches(texts, (answers, foils)):
+                if (batch.ids[::2] == batch.ids[1::2]).all(dim=1).any():
+                    raise UserError("foils: a foil is the same as its answer, so that every effect is 0")
                 of_heads = self._effects_of(batch, chosen, at)  # [heads, texts]
                 effects[np.array(batch.texts)[:, None], layers, in_layer] = of_heads.T
                 bar.update(of_heads.size)

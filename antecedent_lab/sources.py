@@ -85,11 +85,9 @@ def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, c
         items += passages_of(opened.model, reader, question, passages, config)
         if question.name not in WHOSE_QUESTIONS:
             continue
-        # Whom the author means is asked beyond a rule of place, which must be fitted to text of the same kind.
+        # The place rule must be fitted to text of the same kind.
         if path is not None:
-            warnings.append(
-                "Whose gender a head copies is not tested on other text: it may follow other rules of place."
-            )
+            warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
             continue
         training = with_two(passages_in(_training_documents(corpus), kind))
         if len(training) < MIN_FITTED:

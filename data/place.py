@@ -25,7 +25,7 @@ _LAST = ((",",), ("and",), (".", "!", "?"), ('"', "\u201d", "'", "\u2019"), ("bu
 _PARENTS = frozenset("mom dad mommy daddy mother father mum mummy grandma grandpa".split())
 _PENALTIES = (0.05, 0.1, 0.2, 0.4)  # of the mean log loss; one is chosen by cross-validation on the fitted text
 _N_FOLDS = 5
-MIN_FITTED = 1000  # passages; with a few hundred the rule fits worse, and more heads pass
+MIN_FITTED = 1000  # passages; a rule fitted to fewer would leave more to the head
 N_NAMES = 12  # of each gender that are drawn from
 _NAMES = (FEMININE_NAMES, MASCULINE_NAMES)
 

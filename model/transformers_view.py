@@ -325,6 +325,7 @@ class TransformersView(ObservableModel):
             output = module(input_ids=tokens, use_cache=False, **arguments)
         finally:
             _current_pass.reset(token)
+        # Without the last layer replaced (`starting_at`), our attention must have run.
         if self._layers and not current.modules and "forward" not in vars(self._layers[-1]):
             raise UserError("the model's attention was changed after it was opened; open it again")
         return output

@@ -81,7 +81,7 @@ class _SeedTraining:
     gap_by_class: dict[str, float] | None  # by token class
     train_seconds: float | None
     train_cpu_seconds: float | None
-    eval_seconds: float | None  # of eval.py, if the run had no results
+    eval_seconds: float | None  # None: the run was tested before
     eval_cpu_seconds: float | None
 
 

@@ -300,10 +300,8 @@ def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[s
     for given in (fast, tokenizer(), folder, str(folder)):
         effects = open_model(model, tokenizer=given).effects(TEXTS, " she", " he")
         np.testing.assert_allclose(effects, expected, atol=1e-6)
-
-    # What its owner does with it later
     opened = open_model(model, tokenizer=fast)
-    model.train()
+    model.train()  # by its owner
     np.testing.assert_allclose(opened.effects(TEXTS, " she", " he"), expected, atol=1e-6)
     model.set_attn_implementation("sdpa")
     with pytest.raises(UserError, match="^the model's attention was changed after it was opened; open it again$"):

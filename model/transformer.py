@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from data.errors import UserError
 from model.config import ModelConfig, Position, Scale, Weighting
-from model.operations import rms_norm, rotate, summed_cross_entropy
+from model.loss import summed_cross_entropy
 
 # Added to each score (weighting=sum), or a row without a positive score would divide 0 by 0.
 _SUM_EPSILON = 1e-4
@@ -28,7 +28,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x` [..., D] divided by its root mean square and multiplied by the gain."""
-        return rms_norm(x.float(), self.gain.float(), self.eps).to(x.dtype)
+        return F.rms_norm(x.float(), self.gain.shape, self.gain.float(), self.eps).to(x.dtype)
 
 
 def rope_tables(n_positions: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -44,6 +44,11 @@ def rope_tables(n_positions: int, width: int, theta: float) -> tuple[Tensor, Ten
     cos = torch.cat([angles.cos(), angles.cos()], dim=-1)
     sin = torch.cat([-angles.sin(), angles.sin()], dim=-1)
     return cos, sin
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate each pair (i, i + K/2) of `x` [..., T, K]; `cos` and `sin` [..., T, K] are of `rope_tables`."""
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

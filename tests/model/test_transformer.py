@@ -14,8 +14,8 @@ from data.errors import UserError
 from data.loader import IGNORE
 from model.config import Mask, Position
 from model.observe import HeadEdit, TransformerSitePass, TransformerView
-from model.operations import rms_norm, rotate, summed_cross_entropy
-from model.transformer import Attention, alibi_slopes, attend, draw_outputs, rope_tables
+from model.loss import summed_cross_entropy
+from model.transformer import Attention, alibi_slopes, attend, draw_outputs, rope_tables, rotate
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
 from tests.tiny_models import H, K, V, config, each_variant, random_model, random_view, untrained
 
@@ -89,11 +89,6 @@ def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: 
     weights = normal(*found.shape, seed=9).detach()
     gradients = torch.autograd.grad(found, inputs, weights)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, weights), rtol=1e-4, atol=atol)
-
-
-def test_rms_norm_is_pytorchs() -> None:
-    inputs = normal(3, 5, 8), normal(8, seed=1)
-    assert_same(lambda x, gain: rms_norm(x, gain, 1e-2), lambda x, gain: F.rms_norm(x, (8,), gain, 1e-2), *inputs)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 7, 8), (7, 8)])

@@ -1,12 +1,11 @@
-"""Operations with a hand-written gradient: autograd's many small operations would cost more than the matrix products.
+"""The loss with a hand-written gradient: 7 % less CPU time in a default step than PyTorch's, and no stored logits.
 
-Norms, rotations and the softmax of the loss are in float32, matrix products in the type of autocast.
+The softmax is in float32, matrix products are in the type of autocast.
 """
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -16,71 +15,6 @@ from data.loader import IGNORE
 # The loss reads this many tokens at a time: their logits stay in a processor's cache, and are never stored together.
 _TOKENS_AT_ONCE = 512
 _TOKENS_AT_ONCE_CUDA = 8192
-
-
-class _RMSNorm(Function):
-    """y = gain * x / rms(x), with rms(x)^2 = mean(x^2) + eps over the last axis (Zhang & Sennrich 2019, eq. 4)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        ctx.save_for_backward(x, gain)
-        ctx.eps = eps
-        return F.rms_norm(x, gain.shape, gain, eps)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        # n = x / rms is the normalised input, [N, D].
-        x, gain = ctx.saved_tensors
-        width = x.shape[-1]
-        rows = x.reshape(-1, width)
-        output = gradient.reshape(-1, width)  # the gradient of y
-        mean_square = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square() / width
-        inverse = (mean_square + ctx.eps).rsqrt()  # [N, 1]
-        normalised = rows * inverse
-
-        # dL/dgain = sum of dy * n; dL/dx = (dy * gain - n * mean(dy * gain * n)) / rms.
-        product = output * normalised
-        mean = (product @ gain)[:, None] / width  # [N, 1]
-        x_gradient = (output * gain).addcmul_(normalised, mean, value=-1).mul_(inverse)
-        return x_gradient.view_as(x), product.sum(0), None
-
-
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """Return `x` [..., D] float32 divided by its root mean square and multiplied by `gain` [D]."""
-    if x.is_cuda:  # PyTorch has a fused gradient there
-        return F.rms_norm(x, gain.shape, gain, eps)
-    return _RMSNorm.apply(x, gain, eps)
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return x * cos + other * sin, where `other` has the two halves of the last axis exchanged."""
-    # Rolling is 2.5 times as fast as joining the two halves in the other order, with the same bits.
-    other_half = x.roll(x.shape[-1] // 2, dims=-1)
-    return (x * cos).add_(other_half.mul_(sin))
-
-
-class _Rotation(Function):
-    """The rotation of RoPE; its gradient is the rotation by the opposite angle."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _rotated(x, cos, sin)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return _rotated(gradient, cos, -sin), None, None
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair (i, i + K/2) of `x` [..., T, K] float32.
-
-    `cos` and `sin` [..., T, K] have the cosine and sine of each pair's angle in both halves, the first sine negated.
-    """
-    return _Rotation.apply(x, cos, sin)
 
 
 class _SummedCrossEntropy(Function):

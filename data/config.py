@@ -28,15 +28,6 @@ class RowsKind(Enum):
     concatenated = "concatenated"  # all rows together are one document
 
 
-# Settings of earlier versions at values without effect: runs have them in config.json, and fingerprints count them.
-REMOVED_SETTINGS: dict[str, float | None] = {"n_bystanders": 0, "skew": 0.5, "tokenizer_path": None}
-for _family in (
-    "state attribute_before attribute_after ownership_before ownership_after ownership_object several_pronouns "
-    "ambiguous pronoun_first plural told_gender"
-).split():
-    REMOVED_SETTINGS[f"share_{_family}"] = 0.0
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoriesConfig:
     """Generated stories with gold links."""
@@ -107,13 +98,7 @@ class HubConfig(_TokenizedConfig):
     revision: str | None = _setting("commit, branch or tag; null: the newest commit; the run records its commit")
     split: str = _setting("for training; several joined by +")
     validation_split: str | None = _setting("for validation; null: the last part of the text")
-    files: str | None = _setting("a glob of the repository's files, instead of a split")
     rows: RowsKind = _setting("concatenated: all rows together are one document")
-
-    def __post_init__(self) -> None:
-        if self.files is not None and (self.validation_split, self.subset) != (None, None):
-            raise UserError(f"data.files={self.files}: set data.validation_split=null data.subset=null")
-        super().__post_init__()
 
 
 DataConfig = StoriesConfig | TextConfig | HubConfig

@@ -20,7 +20,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from data.config import REMOVED_SETTINGS, DataConfig, HubConfig, StoriesConfig, TextConfig
+from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
 from data.errors import UserError, damaged_file_error
 from data.loader import Split, StorySplit
 from data.pairs import LinkedText
@@ -32,7 +32,7 @@ from data.words import words_of
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
 # The files are hashed instead of their names.
-_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path", "tokenizer_path")
+_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
 _SHARD = 2**24  # characters after which the progress of tokenizing is stored
@@ -78,8 +78,6 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
 def corpus_fingerprint(config: DataConfig, cache_dir: Path) -> str:
     """Return a hash of all that determines the tokens: settings, and the generator's version, commit or files."""
     settings = asdict(config)
-    if isinstance(config, StoriesConfig):
-        settings |= REMOVED_SETTINGS
     for name in _SETTINGS_WITHOUT_CONTENT:
         settings.pop(name, None)
     content: list[Any] = [_FORMAT, settings]

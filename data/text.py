@@ -264,8 +264,7 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
         rows = datasets.load_dataset(
             config.name,
             config.subset,
-            split="train" if config.files else split,
-            data_files=config.files,
+            split=split,
             revision=None if is_local else config.revision,
             streaming=max_bytes is not None,
             cache_dir=str(cache_dir / "datasets"),
@@ -276,8 +275,7 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
     except ConnectionError:
         raise
     except Exception as error:  # of `datasets` and its readers
-        setting = f"data.files={config.files}" if config.files else f"data.split={split}"
-        raise UserError(f"data.name={config.name} {setting}: {one_line(error)}") from None
+        raise UserError(f"data.name={config.name} data.split={split}: {one_line(error)}") from None
     return lambda: beginning
 
 

@@ -80,8 +80,7 @@ def load_metrics(run: str | Path) -> Metrics:
         elif split == "validation":
             metrics.validation.append(from_json(ValidationRecord, record, where))
         elif split == "probe":
-            # Objects without grids are losses and types of heads that earlier versions recorded.
-            values = {name: value for name, value in record.items() if isinstance(value, dict) and "grids" in value}
-            questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in values.items()}
-            metrics.probe.append(ProbePoint(record["step"], questions))
+            step = record.pop("step")
+            questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in record.items()}
+            metrics.probe.append(ProbePoint(step, questions))
     return metrics

@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from data.config import REMOVED_SETTINGS, SCHEMAS, DataConfig
+from data.config import SCHEMAS, DataConfig
 from data.errors import UserError
 from data.setting_fields import Resume, SettingInfo, check_limits, setting, setting_info
 from model.config import ModelConfig
@@ -207,9 +207,6 @@ def saved_settings(config: Any) -> TrainSettings:
 
 
 def _from_groups(run: Any, model: Any, data: Any, optim: Any) -> TrainSettings:
-    # Settings of earlier versions at values without effect.
-    run = dict(entry for entry in run.items() if entry != ("sharding", "none"))
-    data = dict(entry for entry in data.items() if entry not in REMOVED_SETTINGS.items())
     source = data.get("source")
     if source not in SCHEMAS:
         raise UserError(f"data.source={source}: must be one of {', '.join(SCHEMAS)}")

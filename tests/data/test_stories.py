@@ -213,7 +213,7 @@ SIZES = {"n_train_stories": 600, "n_validation_stories": 60, "n_test_frames": 1,
 VERSION = 7
 DIGEST = "6586ad925630d29fdc4cf94b6c157be3aa1275af99fe8d6ae6b209042d1fbde4"
 # Runs and caches of the default stories carry it.
-FINGERPRINT = "e8eee3207f2b4fa17b62480dda2b41914eb5ca6865862a55b5c6b84795d52c43"
+FINGERPRINT = "1d049ed8e37af8e208a8509d6ac2033b376e8724c5cb36b7bfb62a33c49621fe"
 
 
 def stories_digest(config: StoriesConfig) -> str:

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from antecedent_lab.eval_settings import EvalSettings
-from data.config import REMOVED_SETTINGS, HubConfig, StoriesConfig, TextConfig
+from data.config import HubConfig, StoriesConfig, TextConfig
 from data.errors import UserError
 from data.setting_fields import setting_info
 from model.config import ModelConfig
@@ -97,11 +97,9 @@ def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_c
     assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
 
 
-def test_saved_settings_are_read_back_also_of_an_earlier_version() -> None:
+def test_saved_settings_are_read_back() -> None:
     assert saved_settings(saved("optim=adamw", "seed=3")) == compose_settings(["optim=adamw", "seed=3"])
     config = saved()
-    config["data"] |= REMOVED_SETTINGS
-    assert saved_settings(config) == compose_settings([])
     config["data"]["share_plural"] = 0.1
     with pytest.raises(ValueError, match="share_plural"):
         saved_settings(config)

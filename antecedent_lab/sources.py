@@ -25,10 +25,9 @@ from probe.questions import (
     WHOSE_QUESTIONS,
     WITHOUT_LINK,
     Question,
-    names_of,
     question_of_file,
 )
-from probe.study import passages_of, whose_passages_of, with_dev
+from probe.study import passages_of, story_items, whose_passages_of
 
 _FITTED_TOKENS = 2**21  # of the training text that the place rule is fitted to
 _UNKNOWN_TRAINING = "The training data of this model is unknown, so it may have seen these sentences."
@@ -59,15 +58,15 @@ def source_of(
 
 
 def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
-    stories = [load_stories(corpus, split) for split in ("dev", "test")]
-    dev, test = (link_pairs(texts, opened.tokenizer, opened.bos_id, names_of) for texts in stories)
+    dev, test = (load_stories(corpus, split) for split in ("dev", "test"))
+    items = story_items(dev, test, (opened.tokenizer, opened.bos_id))
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}
 
     # An external model must know their words.
     warnings: list[str] = []
     if opened.is_external:
-        warnings = [_UNKNOWN_TRAINING, *check_items(opened, dev + test)]
-    return Source("", list(STORY_QUESTIONS), with_dev(dev, test), data, warnings=warnings)
+        warnings = [_UNKNOWN_TRAINING, *check_items(opened, items)]
+    return Source("", list(STORY_QUESTIONS), items, data, warnings=warnings)
 
 
 def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig) -> Source:

@@ -244,10 +244,13 @@ def link_pairs(
     with_links = [linked_text for linked_text in texts if linked_text.links]
     for number, texts_of_pair in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
         first, second = texts_of_pair
+        names = [names_of(first, link) for link in first.links]
+        if not any(names):
+            continue
         first_word, *_, second_word = first.pair.split()
         # Each link is a pair of cells, once for each of its questions.
         cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in texts_of_pair]
-        for link, cell, counterpart in zip(first.links, *cells, strict=True):
+        for names_of_link, cell, counterpart in zip(names, *cells, strict=True):
             pair = Pair(
                 question="",
                 part=first.holdout,
@@ -257,13 +260,15 @@ def link_pairs(
                 clusters=(first.frame, first_word, second_word),
                 order=first.order,
             )
-            pairs += [replace(pair, question=name) for name in names_of(first, link)]
+            pairs += [replace(pair, question=name) for name in names_of_link]
     return Items(pairs)
 
 
 def _with_rivals(cell: Cell, counterpart: Cell) -> Cell:
     """Return a cell whose other mentions are those that the counterpart means; the rest are bystanders."""
     rivals = tuple(word for word in cell.other if word in counterpart.meant)
+    if rivals == cell.other:
+        return cell
     return replace(cell, other=rivals, bystanders=tuple(word for word in cell.other if word not in rivals))
 
 

@@ -256,8 +256,8 @@ class TransformerView(ObservableModel):
                 query = query.take_along_dim(query_positions[:, None, :, None], dim=2)
             scores = block.attention.scores(query, key, query_positions)  # [B, H, Tq, T]
             records.append(LayerRecord(scores, value, head_output, inputs))
-            # Nothing reads the stream after the last layer.
-            if len(records) < self.n_layer:
+            # Nothing reads the stream after the last layer, and a new layer writes nothing.
+            if len(records) < self.n_layer and block.writes:
                 x = x + block.attention.merge_heads(head_output)
                 x = x + block.mlp(block.norm_2(x))
         return records

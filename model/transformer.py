@@ -275,6 +275,11 @@ class Block(nn.Module):
         self.mlp = SwiGLU(config)
         self.dropout = nn.Dropout(config.dropout)
 
+    @property
+    def writes(self) -> bool:
+        """Whether the layer adds anything: a new one does not."""
+        return bool(self.attention.output.weight.any() or self.mlp.down.weight.any())
+
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the residual stream [B, T, D] after this layer; `bias` is that of `document_bias`."""
         x = x + self.dropout(self.attention(self.norm_1(x), bias))  # [B, T, D]

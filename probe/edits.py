@@ -137,18 +137,26 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
 def measure_margins(
     model: ObservableModel, items: Items, sets: Sets, edits: Sequence[str], tokens_per_batch: int
 ) -> Margins:
-    """Return the margins with the heads of each set edited together, by whole passes over comparable pairs."""
+    """Return the margins with the heads of each set edited together, over comparable pairs."""
     shape = (len(items), 2)
     margins = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
     with progress_bar(len(items) * len(sets) * len(edits), "edit") as bar:
         for batch in _batches(items, tokens_per_batch, model.device):
-            # Unedited, from streams that the edited passes begin with.
-            streams = model.residual_stream(batch.tokens)
-            logits = model.logits(batch.tokens, batch.payoff, (), streams)
+            # If the answer is read at the query, an edit there needs no pass over the other tokens.
+            at_query = torch.equal(batch.query, batch.payoff)
+            site_pass = model.site_pass(batch.tokens, batch.query) if at_query else None
+            by_passes = edits if site_pass is None else [name for name in edits if name in _EVERYWHERE]
+
+            # Unedited; whole passes begin with its streams.
+            streams = model.residual_stream(batch.tokens) if by_passes else None
+            logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff, (), streams)
             margins.clean[batch.pairs] = batch.by_pair(logits)
             margins.counter[batch.pairs] = batch.by_pair(counterpart(logits))
             for c, name in product(range(len(sets)), edits):
-                logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
+                if site_pass and name not in by_passes:
+                    logits = site_pass.logits(batch.site_edits(name, sets[c]))
+                else:
+                    logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
                 if name == "restored":  # in the counterpart's row a head has this text's output
                     logits = counterpart(logits)
                 margins.edited[name][batch.pairs, :, c] = batch.by_pair(logits)

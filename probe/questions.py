@@ -223,11 +223,13 @@ EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_
 
 
 def names_of(text: LinkedText, link: Link) -> list[str]:
-    """Return the questions that a link of a story belongs to."""
+    """Return the questions that a link of a story belongs to; checks and controls need one part of the test."""
+    part_of = dict.fromkeys(UNDECIDED, SAME_WORDS) | {EMPTY.name: HEADLINE}
     names = []
     for question in (*STORY_QUESTIONS, *_INSTRUMENT, EMPTY):
         family, site, *levels = question.source
-        if (text.family, link.site) == (family, site) and link.level in levels:
+        is_needed = part_of.get(question.name, text.holdout) == text.holdout
+        if is_needed and (text.family, link.site) == (family, site) and link.level in levels:
             names.append(question.name)
     return names
 

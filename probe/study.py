@@ -10,13 +10,13 @@
 that copies whose gender it copies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
 from data.errors import UserError
-from data.pairs import Items
+from data.pairs import Items, LinkedText, link_pairs
 from data.passages import Passage, Reader, passage_items, passage_parts, with_two
 from data.place import PlaceRule, redrawn
 from data.tokenizer import encode_text
@@ -26,7 +26,7 @@ from probe.attention_study import study_attention
 from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
-from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question
+from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question, names_of
 from probe.results import Finding
 from probe.verdict import SUPPORTED
 from probe.whose import study_whose
@@ -101,13 +101,11 @@ def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question]
     return chosen, missing
 
 
-def with_dev(dev: Items, test: Items) -> Items:
-    """Return the pairs of stories that a study needs: dev with the words of training, and all of test.
-
-    At undecided sites, which check the instrument, only those with the words of dev.
-    """
-    of_dev = dev.where(lambda pair: pair.part == SAME_WORDS and pair.question not in UNDECIDED)
-    return of_dev.named(DEV) + test.where(lambda pair: pair.part == SAME_WORDS or pair.question not in UNDECIDED)
+def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: tuple[Tokenizer, int]) -> Items:
+    """Return the pairs of stories that a study needs: of dev those with the words of training, and all of test."""
+    known = [text for text in dev if text.holdout == SAME_WORDS]
+    of_dev = link_pairs(known, *reader, names_of).where(lambda pair: pair.question not in UNDECIDED)
+    return of_dev.named(DEV) + link_pairs(test, *reader, names_of)
 
 
 def passages_of(

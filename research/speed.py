@@ -120,7 +120,7 @@ def _train_ours(text: Path, seed: int, folder: Path) -> _TrainingCost:
     """Train the quick recipe on one thread."""
     run = folder / f"ours_{seed}"
     # The clock of each step counts CPU-seconds
-    settings = ["experiment=shakespeare/cpu_quick", "sample_tokens=0", "precision=float32", "threads=1"]
+    settings = ["experiment=shakespeare/cpu_quick", "precision=float32", "threads=1"]
     settings += [f"data.path={text}", f"seed={seed}", f"out={run}", f"cache_dir={folder / 'cache'}"]
     timing = run_command([sys.executable, "-c", RUN, "perf_counter", "0", "train.py", *settings])
     last = load_metrics(run).validation[-1]

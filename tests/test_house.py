@@ -14,8 +14,8 @@ from probe import results
 from tests.program import ROOT, run_python
 
 LINES = {
-    ".": 143, "antecedent_lab": 1763, "data": 4284, "model": 1853, "probe": 3895, "report": 2829, "training": 2340,
-    "tests": 9000,
+    ".": 143, "antecedent_lab": 1762, "data": 4289, "model": 1858, "probe": 3903, "report": 2829, "training": 2302,
+    "tests": 8996,
 }  # fmt: skip
 DATA_CLASSES = 115  # in the program
 RESULT_CLASSES = 12

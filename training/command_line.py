@@ -54,11 +54,6 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
         check_arguments(sys.argv[1:], groups)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing a report
 
-        # The jobs of submitit import this program from any folder.
-        if any("submitit" in argument for argument in sys.argv):
-            folders = [str(CONFIGS.parent), os.environ.get("PYTHONPATH")]
-            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
         if {"-h", "--help"} & set(sys.argv):
             print(_help_text(sys.argv[1:], groups, config_path, config_name))

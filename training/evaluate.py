@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from data.corpus import Corpus
 from data.loader import IGNORE, Batch, Split, validation_batches
-from data.tokenizer import encode_text, end_id
 from model.transformer import Transformer
 from training.device import SINGLE_PROCESS, Distributed
 from training.settings import TrainSettings
@@ -111,25 +109,3 @@ def validation_loss(
     floor, _ = mean_and_error(floors, counts)
     gap, error = mean_and_error(losses - floors, counts)
     return LossSummary(loss, bits_per_byte, floor, gap, error)
-
-
-@torch.no_grad()
-def sample(model: Transformer, tokens: Tensor, n_tokens: int, *, seed: int) -> Tensor:
-    """Return `tokens` [T] and up to `n_tokens` that the model, in eval mode, samples; stops at logits not finite."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(n_tokens):
-        context = tokens[None, -model.config.context_length :]  # [1, T]
-        logits = model(context)[0, -1].float().cpu()  # [V]
-        if logits.isnan().any() or logits.isposinf().any():
-            break
-        token = torch.multinomial(logits.softmax(-1), 1, generator=generator)
-        tokens = torch.cat([tokens, token.to(tokens.device)])
-    return tokens
-
-
-def sample_text(model: Transformer, tokenizer: Tokenizer, prompt: str, n_tokens: int, seed: int) -> str:
-    """Return `prompt` with the continuation that `model` (in eval mode) samples."""
-    start = [end_id(tokenizer), *encode_text(tokenizer, prompt).ids]
-    tokens = torch.tensor(start, device=next(model.parameters()).device)
-    sampled = sample(model, tokens, n_tokens, seed=seed)
-    return tokenizer.decode(sampled[1:].tolist(), skip_special_tokens=False)

@@ -81,10 +81,6 @@ class RunLog:
         for tag, image in images.items():
             self.board.add_image(tag, image, step, dataformats="HWC")
 
-    def text(self, step: int, tag: str, text: str) -> None:
-        """Show `text` in TensorBoard as a code block, so that none of it is taken for Markdown."""
-        self.board.add_text(tag, "\n".join(f"    {line}" for line in text.splitlines()), step)
-
     def weights(self, step: int, packed: str) -> None:
         """Record a line of weights.jsonl; `packed` is of `pack_parameters`."""
         self._weights.write(step, {"weights": packed})

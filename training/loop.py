@@ -18,7 +18,7 @@ from model.transformer import Transformer, n_parameters
 from training.checkpoint import drop_checkpoints_after, load_resumable, save_checkpoint
 from training.command_line import next_command
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
-from training.evaluate import LossSummary, MakeProbe, Probe, sample_text, validation_loss
+from training.evaluate import LossSummary, MakeProbe, Probe, validation_loss
 from training.files import lock
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line
 from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
@@ -275,9 +275,6 @@ def _record_and_save(
     is_finite = isfinite(loss) and isfinite(measured.loss)
 
     # Record and print.
-    if run.sample_tokens and is_finite:
-        text = sample_text(trainer.model, corpus.tokenizer, run.sample_prompt, run.sample_tokens, run.seed)
-        context.log.text(step, "sample", text)
     values = measured.known() | {"whole": is_whole, "seconds": round(trainer.seconds, 3)}
     context.log.record(step, "validation", values)
     context.console.print(step_line(step, measured.loss, summary, int(trainer.skipped)))

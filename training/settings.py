@@ -80,8 +80,6 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
-    sample_tokens: int = _presentation("of the text written at each evaluation; 0: none", low=0, high=2**16)
-    sample_prompt: str = _presentation("beginning of that text")
     cache_dir: str = _directory("folder for tokenized corpora")
 
     def __post_init__(self) -> None:

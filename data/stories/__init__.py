@@ -87,8 +87,8 @@ def read_stories(path: Path) -> list[LinkedText]:
 
 
 def _tuples(value: Any) -> Any:
-    """Return JSON's lists as tuples, also within one another."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    """Return a list of JSON as a tuple, and lists in it."""
+    return tuple(tuple(v) if isinstance(v, list) else v for v in value) if isinstance(value, list) else value
 
 
 @_without_collector()

@@ -274,9 +274,7 @@ def test_the_splits_of_a_dataset_are_kept(hub_config: HubConfig, tmp_path: Path,
     assert isinstance(corpus.config, HubConfig) and corpus.config.revision
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("split", "test"), ("subset", "small"), ("validation_split", "train")]
-)
+@pytest.mark.parametrize(("setting", "value"), [("split", "test"), ("subset", "small"), ("validation_split", "train")])
 def test_a_split_that_does_not_exist_is_named(hub_config: HubConfig, tmp_path: Path, setting: str, value: str) -> None:
     changes: dict[str, Any] = {"validation_split": None} if setting != "validation_split" else {}
     with pytest.raises(ValueError, match="data.*" + re.escape(value)):

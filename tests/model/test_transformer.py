@@ -13,8 +13,8 @@ from torch import Tensor
 from data.errors import UserError
 from data.loader import IGNORE
 from model.config import Mask, Position
-from model.observe import HeadEdit, TransformerSitePass, TransformerView
 from model.loss import summed_cross_entropy
+from model.observe import HeadEdit, TransformerSitePass, TransformerView
 from model.transformer import Attention, alibi_slopes, attend, draw_outputs, rope_tables, rotate
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
 from tests.tiny_models import H, K, V, config, each_variant, random_model, random_view, untrained
@@ -161,6 +161,16 @@ def test_the_record_is_consistent_with_the_streams(switches: dict, tokens: Tenso
         block = view.model.layers()[layer]
         stream = streams[layer] + added
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("silent", ["attention.output", "mlp.down"])
+def test_a_record_reads_what_one_half_of_a_layer_writes(silent: str, tokens: Tensor) -> None:
+    view = random_view(n_layer=2)
+    first, last = view.model.layers()
+    with torch.no_grad():
+        first.get_submodule(silent).weight.zero_()
+    inputs = view.record(tokens)[1].inputs
+    torch.testing.assert_close(inputs, last.norm_1(view.residual_stream(tokens)[1]))
 
 
 def test_drawn_outputs_write_as_much_as_an_embedding(tokens: Tensor) -> None:

@@ -24,7 +24,7 @@ from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import PASSAGE_QUESTIONS, names_of
-from probe.study import passages_of, with_dev
+from probe.study import passages_of, story_items
 from tests.copying_model import CopyingModel
 from tests.data.small_corpora import CONFIG, FULL
 from tests.planted import plant
@@ -46,9 +46,10 @@ def story_tokenizer() -> Tokenizer:
 @cache
 def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
     """Return the pairs of a split; "study" has those that a study needs."""
+    reader = (story_tokenizer(), end_id(story_tokenizer()))
     if split == "study":
-        return with_dev(story_pairs("dev", config), story_pairs("test", config))
-    return link_pairs(generate_split(config, split), story_tokenizer(), end_id(story_tokenizer()), names_of)
+        return story_items(*(generate_split(config, name) for name in ("dev", "test")), reader)
+    return link_pairs(generate_split(config, split), *reader, names_of)
 
 
 def chosen(items: Items, *questions: str) -> Items:

@@ -35,8 +35,8 @@ TEXTS = [*FRAGMENTS, *(f"The cat saw {fragment} and it ran." for fragment in FRA
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 SMALL_TEXT = [
     "data=text", "data.path=hostile.jsonl", "data.validation_fraction=0.2", "model=nano", "model.context_length=64",
-    "max_steps=2", "eval_every_steps=2", "tokens_per_batch=512", "validation_tokens=300", "sample_tokens=40",
-    "data.vocab_size=400", "cache_dir=cache", "sample_prompt=\x1b[31m it",
+    "max_steps=2", "eval_every_steps=2", "tokens_per_batch=512", "validation_tokens=300",
+    "data.vocab_size=400", "cache_dir=cache",
 ]  # fmt: skip
 KINDS = ["bpe", "words", "characters"]
 

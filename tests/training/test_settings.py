@@ -110,8 +110,8 @@ def test_a_config_json_that_lacks_a_setting_interpolates_one_or_is_none_is_an_er
         with pytest.raises(ValueError, match="config.json"):
             saved_settings(content)
     config = saved()
-    config["run"]["sample_prompt"] = "${oc.env:HOME}"
-    with pytest.raises(ValueError, match="sample_prompt"):  # refused instead of resolved
+    config["run"]["cache_dir"] = "${oc.env:HOME}"
+    with pytest.raises(ValueError, match="cache_dir"):  # refused instead of resolved
         saved_settings(config)
     for group, name in {"run": "max_steps", "model": "n_head", "data": "source", "optim": "name"}.items():
         config = saved()
@@ -138,8 +138,8 @@ def test_a_resumed_run_keeps_the_settings_that_the_command_line_does_not_name() 
     "argument",
     [
         "+typo=1", "max_steps", "~model", "~model=tiny", "=3", "--foo", "model=null", "model=../../x", "model=tiny,x",
-        "experiment=lab/_base", "data@model=text", "+max_steps=3", "sample_prompt=\udcff", "--config-dir=/", "--cfg",
-        "sample_prompt=${oc.env:HOME}",
+        "experiment=lab/_base", "data@model=text", "+max_steps=3", "cache_dir=\udcff", "--config-dir=/", "--cfg",
+        "cache_dir=${oc.env:HOME}",
         # Hydra must not be made to call a function, or to write into another folder.
         "hydra.launcher._target_=os.system", "+hydra.launcher._target_=os.system", "hydra.sweeper._target_=x",
         "hydra.launcher.additional_parameters={_target_:os.system}", "hydra.launcher.x=${seed}", "hydra.launcher.a.b=1",
@@ -160,7 +160,7 @@ def test_sweeps_and_launchers_are_allowed_and_free_text_is_read_as_it_was_writte
         "(", "=", "~", "tab\there", "line\nbreak", "é 日本 🙂", " spaces ", "key: value", "#", "null ", "@", "",
     ]  # fmt: skip
     for text in texts:
-        (argument,) = hydra_arguments([f"sample_prompt={text}"], GROUPS)
+        (argument,) = hydra_arguments([f"cache_dir={text}"], GROUPS)
         assert OverridesParser.create().parse_override(argument).value() == text
 
 

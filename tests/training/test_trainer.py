@@ -15,7 +15,7 @@ from torch import nn
 from data.loader import Split, StorySplit
 from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
-from training.evaluate import mean_and_error, sample, validation_loss
+from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step
 from training.optim import AdamW, Muon, WeightGroup, learning_rate_factor
 from training.settings import Device, Precision
@@ -201,13 +201,3 @@ def test_the_gap_is_the_loss_minus_its_lower_bound() -> None:
     assert loss.gap == pytest.approx(loss.loss) == pytest.approx(losses.mean(), rel=1e-5)
     floor[1:] = losses
     assert validation_loss(MODEL, split, 100).gap == pytest.approx(0, abs=1e-6)
-
-
-def test_samples_depend_on_their_seed_alone_and_stop_at_logits_that_are_not_finite() -> None:
-    model, start, state = random_model(), torch.tensor([3, 1]), torch.get_rng_state()
-    text = sample(model, start, 23, seed=5)
-    assert len(text) == 25 and torch.equal(state, torch.get_rng_state())
-    assert torch.equal(text, sample(model, start, 23, seed=5))
-    assert not torch.equal(text, sample(model, start, 23, seed=6))
-    model.final_norm.gain.data.fill_(torch.nan)
-    assert sample(model, torch.tensor([3]), 9, seed=0).tolist() == [3]

@@ -196,7 +196,7 @@ PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
 # Asked of the heads of an edge question, by its name, on its passages of the part WHOSE.
 WHOSE_QUESTIONS = {
     PASSAGE_QUESTIONS["gender"].name: Question(
-        name="antecedent",
+        name="next_pronoun_whose",
         description='"she" or "he": whose',
         link="what predicts whom the author means, beyond a fitted rule of place",
         outcome="whose",

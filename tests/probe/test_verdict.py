@@ -247,7 +247,7 @@ OF_PLACE = {
 def test_no_sentence_about_whose_says_antecedent(change: dict, exclusions: list, verdict: str, opening: str) -> None:
     """The values of the first cases are at their bars; the inverted author's pronouns give a negative coefficient."""
     rules = {"nearest": 0.64, "place rule": 0.84}
-    finding = judged_finding(QUESTIONS["antecedent"], OF_PLACE | change, *exclusions, rules=rules)
+    finding = judged_finding(QUESTIONS["next_pronoun_whose"], OF_PLACE | change, *exclusions, rules=rules)
     claim = claim_of(finding, MODEL)
     assert finding.verdict == verdict and claim.startswith(opening)
     assert "the best rule (place rule) is right in 84.0 %" in claim

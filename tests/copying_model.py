@@ -1,6 +1,6 @@
 """A model without weights in which some heads are known to write the gender that they see."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from tokenizers import Tokenizer
@@ -15,43 +15,28 @@ class CopyingModel(OwnModel):
     """One layer of heads that look at persons; head h writes `gains[h]` times the gender it sees into the logits."""
 
     n_layer = 1
+    context_length = 256
+    device = torch.device("cpu")
 
-    def __init__(
-        self,
-        gains: Sequence[float],
-        tokenizer: Tokenizer,
-        *,
-        seed: int = 0,
-        knows_gender: bool = True,
-        context_length: int = 256,
-    ) -> None:
-        """Make the heads; `tokenizer` has whole words. Without `knows_gender` they copy a random value per person."""
+    def __init__(self, gains: Sequence[float], reader: Tokenizer, *, seed: int = 0, knows_gender: bool = True) -> None:
+        """Make the heads; `reader` has whole words. Without `knows_gender` they copy a random value per person."""
         self.module = nn.Module()  # it computes nothing
-        self.n_head = len(gains)
-        self.gains = torch.tensor(gains)
-        self.vocab_size = tokenizer.get_vocab_size()
-        self.context_length = context_length
-        vocabulary = tokenizer.get_vocab()
-
-        def signs(first: Iterable[str], second: Iterable[str]) -> Tensor:
-            values = torch.zeros(self.vocab_size)
-            values[[vocabulary[word] for word in first if word in vocabulary]] = 1.0
-            values[[vocabulary[word] for word in second if word in vocabulary]] = -1.0
-            return values
+        self.n_head, self.gains = len(gains), torch.tensor(gains)
+        self.vocab_size = reader.get_vocab_size()
 
         # +1 feminine, -1 masculine, 0 neither, [V]
-        self.name_class = signs(FEMININE_NAMES | FEMININE_NOUNS, MASCULINE_NAMES | MASCULINE_NOUNS)
-        self.pronoun_class = signs(("she", "She", "her", "Her"), ("he", "He", "him", "his", "His"))
+        self.name_class, self.pronoun_class = torch.zeros(2, self.vocab_size)
+        pronouns = {"she", "She", "her", "Her"}, {"he", "He", "him", "his", "His"}
+        names = FEMININE_NAMES | FEMININE_NOUNS, MASCULINE_NAMES | MASCULINE_NOUNS
+        for word, number in reader.get_vocab().items():
+            self.name_class[number] = (word in names[0]) - (word in names[1])
+            self.pronoun_class[number] = (word in pronouns[0]) - (word in pronouns[1])
         # What makes these models differ from each other
         generator = torch.Generator().manual_seed(seed)
         self.place_bias = torch.randn(self.context_length, generator=generator)  # the same for all heads
         self.word_bias = 0.05 * torch.randn(self.vocab_size, generator=generator) * (self.name_class == 0)
         noise = torch.randn(self.vocab_size, generator=generator) * self.name_class.abs()
         self.copied = self.name_class if knows_gender else noise  # what the heads' values hold
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
 
     def run(self, tokens: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         # Persons get more attention than other words, the same in all heads; the values hold the gender.

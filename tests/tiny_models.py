@@ -54,13 +54,6 @@ def random_view(vocab_size: int = V, seed: int = 1, **changes: Any) -> Transform
     return TransformerView(random_model(vocab_size, seed, **changes))
 
 
-def make_uniform(model: Transformer) -> Transformer:
-    """Give every token the same probability in every context."""
-    with torch.no_grad():
-        model.token_embedding.weight.zero_()
-    return model
-
-
 VOCAB_SIZE = 23
 
 

@@ -1,13 +1,12 @@
 """Items, models, settings and made-up dataclasses that the tests of several modules share, each made once."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
-from functools import cache, partial
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from itertools import product
-from pathlib import Path
 from random import Random
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -33,7 +32,6 @@ from tests.tiny_models import random_model, random_view, untrained
 
 SETTINGS = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10)
 SIZES: dict[str, Any] = {"d_model": 48, "context_length": 64}
-
 EVERY = replace(FULL, n_test_frames=1, n_test_pairs=1)  # every family at its least
 
 
@@ -44,16 +42,14 @@ def story_tokenizer() -> Tokenizer:
 
 
 @cache
-def story_pairs(split: str, config: StoriesConfig = CONFIG) -> Items:
-    """Return the pairs of a split; "study" has those that a study needs."""
+def story_pairs(split: str, *questions: str, config: StoriesConfig = CONFIG) -> Items:
+    """Return the pairs of a split, or those of some questions; "study" has those that a study needs."""
+    if questions:
+        return story_pairs(split, config=config).where(lambda pair: pair.question in questions)
     reader = (story_tokenizer(), end_id(story_tokenizer()))
     if split == "study":
         return story_items(*(generate_split(config, name) for name in ("dev", "test")), reader)
     return link_pairs(generate_split(config, split), *reader, names_of)
-
-
-def chosen(items: Items, *questions: str) -> Items:
-    return items.where(lambda pair: pair.question in questions)
 
 
 def planted(kind: str, **options: Any) -> Transformer:
@@ -95,9 +91,8 @@ def random_pairs() -> Items:
     shapes = ((0, 1, 1, 2, 2, 0), (4, 2, 1, 3, 1, 0), (2, 1, 3, 1, 2, 3), (3, 1, 1, 5, 1, 2), (2, 2, 2, 2, 0, 0))
     pairs = []
     for number, (n_before, *lengths, n_between, n_behind, n_after) in enumerate(shapes):
-        names, gaps = (
-            [rng.integers(1, 30, n).tolist() for n in ns] for ns in (lengths, (n_before, n_between, n_behind))
-        )
+        parts = [rng.integers(1, 30, n).tolist() for n in (*lengths, n_before, n_between, n_behind)]
+        names, gaps = parts[:2], parts[2:]
         cells = []
         for order, meant in product((0, 1), (0, 1)):
             first, second = names[order], names[1 - order]
@@ -131,11 +126,9 @@ def three_heads(strength: float = 1.0, writing: Sequence[int] = (0,)) -> Transfo
     model = untrained(10, **sizes, rope_theta=1e24, norm_eps=1e12)
     attention = model.blocks[0].attention
     with torch.no_grad():
-        for norm in (model.blocks[0].norm_1, model.blocks[0].norm_2, model.final_norm):
-            norm.gain.fill_(1e6)
+        for name, weight in model.named_parameters():
+            weight.fill_(1e6 if name.endswith("gain") else 0)
         model.token_embedding.weight.copy_(torch.eye(10, 12))
-        for linear in (attention.query, attention.key, attention.value, attention.output):
-            linear.weight.zero_()
         for kind, head in product((0, 1), range(3)):
             sign = 1 - 2 * kind
             nouns = list(NOUN[kind::2])
@@ -174,10 +167,9 @@ FRAMES = (
 def documents(n: int = 120) -> list[tuple[str, str]]:
     """Return named documents of one passage each, by turns with two people and with one."""
     rng = Random(1)
-    names = sorted(FEMININE_NAMES)[:24], sorted(MASCULINE_NAMES)[:24]
     found = []
     for i in range(n):
-        sides = [rng.choice(names[0]), rng.choice(names[1])]
+        sides = [rng.choice(sorted(names)[:24]) for names in (FEMININE_NAMES, MASCULINE_NAMES)]
         first, meant = rng.randrange(2), rng.randrange(2)
         first = meant if i % 2 else first
         pronoun = ("she", "he")[meant]
@@ -203,34 +195,31 @@ def passage_items(found: Sequence[Passage] | None = None) -> Items:
 
 
 def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool = True) -> CopyingModel:
-    return CopyingModel(gains, passage_tokenizer(), seed=seed, knows_gender=knows_gender, context_length=64)
+    return CopyingModel(gains, passage_tokenizer(), seed=seed, knows_gender=knows_gender)
 
 
 def word_model(texts: Sequence[str], **changes: Any) -> OpenedModel:
     """Return a random model, opened as an external one, that knows the words of `texts`."""
     tokenizer = word_tokenizer(texts)
-    model = partial(random_view, tokenizer.get_vocab_size(), **SIZES | changes)
-    facts: dict[str, Any] = {"folder": Path("nowhere"), "name": "small", "source": "nowhere", "environment": {}}
-    facts |= {"data": None, "data_fingerprint": "english", "shape": {}, "n_parameters": 1, "departures": ()}
-    return OpenedModel(model=model(), untrained=model, tokenizer=tokenizer, bos_id=end_id(tokenizer), **facts)
+    model = random_view(tokenizer.get_vocab_size(), **SIZES | changes)
+    facts = {"name": "small", "source": "nowhere", "data_fingerprint": "english", "shape": {}, "environment": {}}
+    facts |= {"model": model, "untrained": None, "tokenizer": tokenizer, "departures": ()}
+    return blank(OpenedModel, bos_id=end_id(tokenizer), **facts)
 
 
 def blank(kind: Any, **values: Any) -> Any:
     """Return a dataclass with these values, and an empty value in every other field without a default."""
     hints = get_type_hints(kind)
     for part in fields(kind):
-        has_default = part.default is not MISSING or part.default_factory is not MISSING
-        if part.name not in values and not has_default:
+        if part.name not in values and part.default is part.default_factory:  # both are MISSING
             values[part.name] = _empty(hints[part.name])
     return kind(**values)
 
 
 def _empty(kind: Any) -> Any:
-    origin = get_origin(kind)
-    if origin in (Union, UnionType) and NoneType in get_args(kind):
+    origin, parts = get_origin(kind), get_args(kind)
+    if NoneType in parts:
         return None
     if origin is tuple:
-        return tuple(_empty(part) for part in get_args(kind) if part is not Ellipsis)
-    if is_dataclass(kind):
-        return blank(kind)
-    return (origin or kind)()  # 0, 0.0, "", [] or {}
+        return tuple(_empty(part) for part in parts if part is not Ellipsis)
+    return blank(kind) if is_dataclass(kind) else (origin or kind)()  # 0, 0.0, "", [] or {}

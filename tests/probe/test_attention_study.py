@@ -1,6 +1,6 @@
 """Questions by attention: the right head is found on the right items, nothing in models without one or wrong views."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data.errors import UserError
 from data.own_file import CONTROL
-from data.pairs import Items
+from data.pairs import Items, Pair
 from model.observe import LayerRecord, TransformerView
 from model.transformer import Transformer
 from probe import attention_study
@@ -22,19 +22,11 @@ from probe.contract import LIMITS, check_contract
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question, question_of_file
 from probe.results import Finding, Head
 from probe.study import Study, askable, study
-from tests.probe.factories import (
-    SETTINGS,
-    chosen,
-    noun_pairs,
-    planted,
-    story_model,
-    story_pairs,
-    three_heads,
-    untrained_view,
-)
+from tests.probe.factories import SETTINGS, noun_pairs, planted, story_model, story_pairs, three_heads, untrained_view
 from tests.tiny_models import each_variant
 
 CELLS = story_pairs("test").cells
+NUMBER = QUESTIONS["number"]
 
 
 @each_variant
@@ -46,62 +38,43 @@ def test_a_sound_model_passes(switches: dict) -> None:
 
 
 class Changed(TransformerView):
-    """A view whose records are changed by a function, which is told whether they are of one row."""
+    """A view whose records or logits are changed by functions, which are told whether of one row, or of an edit."""
 
-    def __init__(self, change: Callable[[LayerRecord, bool], LayerRecord]) -> None:
+    def __init__(self, of_records: Any = lambda record, _: record, of_logits: Any = lambda logits, _: logits) -> None:
         super().__init__(story_model())
-        self.change = change
+        self.of_records, self.of_logits = of_records, of_logits
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         is_row = query_positions is not None
-        return [self.change(record, is_row) for record in super().record(tokens, query_positions)]
-
-
-def of_scores(change: Callable[[Tensor], Tensor], of_maps: bool = True) -> Changed:
-    """Return a view with other scores, those of whole maps too or those of single rows alone."""
-
-    def changed(record: LayerRecord, is_row: bool) -> LayerRecord:
-        return record._replace(scores=change(record.scores)) if is_row or of_maps else record
-
-    return Changed(changed)
-
-
-def no_mask(record: LayerRecord, is_row: bool) -> LayerRecord:
-    scores = record.scores.masked_fill(record.scores.isinf(), 0)
-    output = record.head_output if is_row else scores.softmax(-1) @ record.values
-    return record._replace(scores=scores, head_output=output)
-
-
-def shifted_values(record: LayerRecord, is_row: bool) -> LayerRecord:
-    """Return a record that agrees with itself, but not with what the model computes."""
-    values = record.values.roll(1, 2)
-    output = record.head_output if is_row else record.scores.softmax(-1) @ values
-    return record._replace(values=values, head_output=output)
-
-
-class ScaledLogits(TransformerView):
-    """The usual pass and the edited pass differ."""
+        return [self.of_records(record, is_row) for record in super().record(tokens, query_positions)]
 
     def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
-        return super().logits(tokens, positions, edits, streams) * (1.001 if edits else 1)
+        return self.of_logits(super().logits(tokens, positions, edits, streams), bool(edits))
 
 
-class SeesTheFuture(TransformerView):
-    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
-        logits = super().logits(tokens, positions, edits, streams)
-        return logits + 0.01 * logits.mean(dim=1, keepdim=True)
+def rolled_rows(record: LayerRecord, is_row: bool) -> LayerRecord:
+    return record._replace(scores=record.scores.roll(1, -1)) if is_row else record
+
+
+def consistent(record: LayerRecord, is_row: bool, **changes: Tensor) -> LayerRecord:
+    """Return a changed record that agrees with itself, but not with what the model computes."""
+    changed = record._replace(**changes)
+    return changed if is_row else changed._replace(head_output=changed.scores.softmax(-1) @ changed.values)
+
+
+SCALED = Changed(of_logits=lambda logits, is_edited: logits * (1.001 if is_edited else 1))
 
 
 @pytest.mark.parametrize(
     ("view", "problem"),
     [
-        (of_scores(lambda scores: 1.01 * scores), "is not the attention the model uses"),
-        (of_scores(lambda scores: scores.roll(1, -1), of_maps=False), "same row of the whole map"),
-        (of_scores(lambda scores: scores.index_fill(2, torch.tensor([0]), -torch.inf)), "error nan"),
-        (Changed(no_mask), "rests on later tokens"),
-        (Changed(shifted_values), "does not end in the model's logits"),
-        (ScaledLogits(story_model()), "does not end in the model's logits"),
-        (SeesTheFuture(story_model()), "later tokens change earlier logits"),
+        (Changed(lambda record, _: record._replace(scores=1.01 * record.scores)), "not the attention the model uses"),
+        (Changed(rolled_rows), "same row of the whole map"),
+        (Changed(lambda record, _: record._replace(scores=record.scores * torch.nan)), "error nan"),
+        (Changed(lambda *of: consistent(*of, scores=of[0].scores.clamp(min=-9))), "rests on later tokens"),
+        (Changed(lambda *of: consistent(*of, values=of[0].values.roll(1, 2))), "does not end in the model's logits"),
+        (SCALED, "does not end in the model's logits"),
+        (Changed(of_logits=lambda logits, _: logits + logits.mean(1, True) / 100), "later tokens change"),
     ],
 )
 def test_a_wrong_view_is_refused(view: TransformerView, problem: str) -> None:
@@ -118,15 +91,11 @@ def of_random_weights() -> Study:
     return studied(story_model(), story_pairs("study"))
 
 
-def finding_of(found: Study, question: str) -> Finding:
-    return next(finding for finding in found.findings if finding.question == question)
-
-
 def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria() -> None:
-    items = chosen(story_pairs("study"), "number", "gender", "agreement_before_pronoun", "no_antecedent")
+    items = story_pairs("study", "number", "gender", "agreement_before_pronoun", "no_antecedent")
     found = studied(planted("coreference", layer=1, head=2), items)
     for question in ("number", "gender"):
-        finding = finding_of(found, question)
+        [finding] = [each for each in found.findings if each.question == question]
         assert (finding.place, set(finding.parts)) == (Head(1, 2), {SAME_WORDS, HEADLINE})
         for part in finding.parts.values():
             assert part.values["accuracy"].value == part.values["block_accuracy"].value == 1
@@ -140,7 +109,7 @@ def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria
 
 @pytest.mark.parametrize("kind", ["lexical", "first", "singular", "previous", "uniform"])
 def test_a_head_with_another_habit_is_not_supported(kind: str) -> None:
-    items = chosen(story_pairs("study"), "number", "no_antecedent")
+    items = story_pairs("study", "number", "no_antecedent")
     [finding] = studied(planted(kind, layer=1, head=2, strength=2.0), items).findings
     assert finding.verdict != "supported" and finding.head.value("accuracy") < 0.9
     if kind == "lexical":
@@ -153,23 +122,29 @@ def test_random_weights_have_no_supported_head() -> None:
         assert finding.verdict != "supported"
         assert all(part.values["accuracy"].value < 0.9 for part in finding.parts.values())
 
+        # The grids of all heads contain the chosen head's values.
+        layer, head = finding.place
+        assert set(finding.grids) == {"accuracy", "block_accuracy", "contrast", "p"}
+        for name, grid in finding.grids.items():
+            assert grid[layer][head] == pytest.approx(finding.head.value(name)), name
 
-def choose_and_test(model: TransformerView) -> tuple[Head, float]:
-    """Return the best head on dev and its accuracy on the headline, from readings of these items alone."""
-    items = story_pairs("study")
-    head = best_head(measure_heads(model, items.of("number", DEV), 4096).scores())
-    tested = measure_heads(model, items.of("number", HEADLINE), 4096).scores()
-    return head, float(tested.accuracy[:, *head].mean())
+    # Undecided sites have a distance of exactly zero.
+    contract = of_random_weights().contract
+    assert contract.keys() == {*LIMITS, *UNDECIDED} and {contract[name] for name in UNDECIDED} == {0}
 
 
 def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() -> None:
-    finding = finding_of(of_random_weights(), "number")
-    head, accuracy = choose_and_test(TransformerView(story_model()))
-    assert (finding.place, finding.head.value("accuracy")) == (head, pytest.approx(accuracy))
-    assert finding.n == len(story_pairs("study").of("number", HEADLINE).cells)
-    accuracy = [choose_and_test(untrained_view(seed))[1] for seed in (0, 1)]
-    result = finding_of(of_random_weights(), "number").untrained["accuracy"]
-    assert (result.value, result.low, result.high) == pytest.approx((np.mean(accuracy), min(accuracy), max(accuracy)))
+    finding = of_random_weights().findings[0]
+    dev, tested = (story_pairs("study").of("number", part) for part in (DEV, HEADLINE))
+    heads, accuracies = [], []
+    for model in (TransformerView(story_model()), untrained_view(0), untrained_view(1)):
+        heads.append(best_head(measure_heads(model, dev, 4096).scores()))
+        accuracies.append(measure_heads(model, tested, 4096).scores().accuracy[:, *heads[-1]].mean())
+    own, *others = accuracies
+    assert (finding.place, finding.n) == (heads[0], len(tested.cells))
+    result = finding.untrained["accuracy"]
+    found = [finding.head.value("accuracy"), result.value, result.low, result.high]
+    assert found == pytest.approx([own, np.mean(others), min(others), max(others)])
 
 
 @pytest.mark.parametrize("part", [DEV, HEADLINE])
@@ -179,26 +154,13 @@ def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str)
     assert [question.name for question in questions] == ["number", "later_cue"] and missing == []
 
 
-def test_the_grids_of_all_heads_contain_the_chosen_heads_values() -> None:
-    for finding in of_random_weights().findings:
-        layer, head = finding.place
-        assert set(finding.grids) == {"accuracy", "block_accuracy", "contrast", "p"}
-        for name, grid in finding.grids.items():
-            assert grid[layer][head] == pytest.approx(finding.head.value(name)), name
-
-    # Undecided sites have a distance of exactly zero.
-    contract = of_random_weights().contract
-    assert contract.keys() == {*LIMITS, *UNDECIDED}
-    assert {contract[name] for name in UNDECIDED} == {0}
-
-
 def test_a_model_that_breaks_the_contract_and_a_decided_instrument_are_refused() -> None:
     items = story_pairs("study")
     with pytest.raises(UserError, match="does not end in the model's logits"):
-        study(ScaledLogits(story_model()), untrained_view, items, STORY_QUESTIONS, SETTINGS)
+        study(SCALED, untrained_view, items, STORY_QUESTIONS, SETTINGS)
     decided = [replace(pair, question=UNDECIDED[0]) for pair in items.of("number", "iid").pairs]
     with pytest.raises(UserError, match="agreement_before_pronoun is decided"):
-        studied(planted("coreference"), chosen(items, "number") + Items(decided))
+        studied(planted("coreference"), story_pairs("study", "number") + Items(decided))
 
 
 def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev() -> None:
@@ -210,7 +172,7 @@ def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves
     assert 0.3 < finding.head.value("selectivity") < 0.45
 
 
-def many_nouns(part: str) -> list[Any]:
+def many_nouns(part: str) -> list[Pair]:
     """Return the blocks of `noun_pairs` four times, with frames and words of their own."""
     pairs = []
     for copy, pair in product(range(4), noun_pairs().pairs):
@@ -219,32 +181,20 @@ def many_nouns(part: str) -> list[Any]:
     return pairs
 
 
-def without_antecedent() -> list[Any]:
-    """Return texts with another word at the query, at which no head looks at nouns."""
-    pairs = []
+def nouns_studied(writing: Sequence[int], question: Question = NUMBER, control: Sequence[Pair] = ()) -> Finding:
+    """Return the finding; in the texts without an antecedent the query is another word, at which no head looks."""
+    pairs = [*many_nouns(DEV), *many_nouns(HEADLINE), *control]
     for pair in many_nouns(HEADLINE):
-        cells = [replace(cell, tokens=(*cell.tokens[:-1], 1)) for cell in pair.cells]
-        pairs.append(replace(pair, question="no_antecedent", cells=(cells[0], cells[1])))
-    return pairs
-
-
-def nouns_studied(writing: Sequence[int], question: Question = QUESTIONS["number"]) -> Finding:
-    items = Items([*many_nouns(DEV), *many_nouns(HEADLINE), *without_antecedent()])
-    found = study(three_heads(3.0, writing), lambda seed: three_heads(0.0), items, [question], SETTINGS)
-    return finding_of(found, "number")
-
-
-def test_one_head_that_decides_is_supported_and_has_no_set() -> None:
-    finding = nouns_studied([2])
-    assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 2), "head", "supported", "E3")
-    assert (finding.set, finding.curve) == (None, [])
+        first, second = (replace(cell, tokens=(*cell.tokens[:-1], 1)) for cell in pair.cells)
+        pairs.append(replace(pair, question="no_antecedent", cells=(first, second)))
+    found = study(three_heads(3.0, writing), lambda seed: three_heads(0.0), Items(pairs), [question], SETTINGS)
+    return found.findings[0]
 
 
 def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bar above what one of two heads can reach."""
-    question = QUESTIONS["number"]
-    bars = tuple(replace(bar, limit=0.8) if bar.measure == "swap" else bar for bar in question.bars)
-    stricter = replace(question, bars=bars)
+    bars = tuple(replace(bar, limit=0.8) if bar.measure == "swap" else bar for bar in NUMBER.bars)
+    stricter = replace(NUMBER, bars=bars)
     finding = nouns_studied([1, 2], stricter)
     assert finding.set is not None and set(finding.set.heads) == {Head(0, 1), Head(0, 2)}
     assert (finding.unit, finding.verdict, finding.head.verdict) == ("set", "supported", "suggestive")
@@ -260,12 +210,14 @@ def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.M
     assert excluded.set.reasons[0].startswith("L0H1: no claim: it is a")
 
 
-def test_a_head_of_another_type_gets_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_head_that_decides_is_supported_alone_unless_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = nouns_studied([2])
+    assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 2), "head", "supported", "E3")
+    assert (finding.set, finding.curve) == (None, [])
     monkeypatch.setattr(attention_study, "head_types", lambda *_: {"previous": np.array([[0.1, 0.1, 0.9]])})
     finding = nouns_studied([2])
-    assert (finding.verdict, finding.level) == ("not established", "E0")
     [reason] = finding.head.reasons
-    assert "head (weight 0.9;" in reason
+    assert (finding.verdict, finding.level) == ("not established", "E0") and "head (weight 0.9;" in reason
 
 
 def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:
@@ -277,9 +229,7 @@ def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:
         first = pair.cells[0]
         alike.append(replace(pair, cells=(first, replace(first, meant=first.other, other=first.meant))))
     for control, share, verdict in ((alike, 1.0, "supported"), (same, 0.0, "suggestive")):
-        items = Items([*many_nouns(DEV), *many_nouns(HEADLINE), *without_antecedent(), *control])
-        found = study(three_heads(3.0, [2]), lambda seed: three_heads(0.0), items, [question], SETTINGS)
-        finding = finding_of(found, "number")
+        finding = nouns_studied([2], question, control)
         beyond = pytest.approx(share * finding.head.value("contrast"), abs=1e-5)
         assert (finding.verdict, finding.head.value("beyond_control_text")) == (verdict, beyond)
     assert "remains in texts without the link" in finding.head.reasons[0]

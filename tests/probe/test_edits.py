@@ -3,13 +3,14 @@
 import re
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from data.corpus import Corpus, load_corpus
+from data.corpus import load_corpus
 from data.errors import UserError
 from data.pairs import Cell, Items
 from model.edits import cut_link, exchange_links
@@ -18,43 +19,33 @@ from model.transformer import Transformer
 from probe import edits
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
+from probe.edge_study import Half
 from probe.edits import Margins, Sites, grown, measure_margins
 from probe.emergence import choose_items, measure_attention, measure_edges, training_probe
 from probe.results import Head
 from tests.data.small_corpora import NO_SHARES, SMALL
-from tests.probe.factories import (
-    GAIN,
-    copying_model,
-    noun_pairs,
-    pair_view,
-    passage_items,
-    random_pairs,
-    story_pairs,
-    three_heads,
-    untrained_view,
-)
+from tests.probe import factories as made
 from tests.program import SMALL as SMALL_RUN
-from tests.tiny_models import K, each_variant, random_view
-from training.settings import TrainSettings, compose_settings
+from tests.tiny_models import each_variant
+from training.settings import compose_settings
 
 PLACE = Head(0, 1)
 WHOLE = ("swap", "cut_meant", "cut_other", "zero", "restored")
 
 
-def margin_alone(view: TransformerView, cell: Cell, edit: HeadEdit | None, tokens: tuple[int, ...]) -> float:
+def margin_alone(view: TransformerView, cell: Cell, tokens: tuple[int, ...], *edits: HeadEdit) -> float:
     """Return the margin of the text's answers after `tokens`, read as a batch of one text."""
-    logits = view.logits(torch.tensor([tokens]), None, (edit,) if edit else ())[0, cell.payoff]
-    probabilities = logits.double().softmax(-1)
+    probabilities = view.logits(torch.tensor([tokens]), None, edits)[0, cell.payoff].double().softmax(-1)
     return float((probabilities[list(cell.answers)].sum() / probabilities[list(cell.foils)].sum()).log())
 
 
 def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> HeadEdit:
     """Return the edit of one text, from the scores and outputs of unedited passes."""
-    if name in ("zero", "restored"):
-        output = torch.zeros(1, len(cell.tokens), K)
-        if name != "zero":
-            output = view.record(torch.tensor([twin.tokens]))[PLACE.layer].head_output[:, PLACE.head]
-        return HeadEdit(*PLACE, output=lambda _: output)
+    if name == "zero":
+        return HeadEdit(*PLACE, output=torch.zeros_like)
+    if name == "restored":
+        of_twin = view.record(torch.tensor([twin.tokens]))[PLACE.layer].head_output[:, PLACE.head]
+        return HeadEdit(*PLACE, output=lambda _: of_twin)
     scores = view.attention_scores(torch.tensor([cell.tokens]))[PLACE.layer, 0, PLACE.head, cell.query].clone()
     weights = scores.softmax(-1)
     right, wrong = map(list, (cell.meant[0], cell.other[0]))
@@ -70,66 +61,63 @@ def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> He
 
 @each_variant
 def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, object]) -> None:
-    view, items = pair_view(**switches), random_pairs()
+    view, items = made.pair_view(**switches), made.random_pairs()
     margins = measure_margins(view, items, [[PLACE], [Head(1, 0)]], WHOLE, tokens_per_batch=60)
-    for i, pair in enumerate(items.pairs):
-        for text in (0, 1):
-            own, twin = pair.cells[text], pair.cells[1 - text]
-            expected = {}
-            for name in WHOLE:
-                # restored: the counterpart's text, in which this head has the text's own output
-                read, other = (twin, own) if name == "restored" else (own, twin)
-                expected[name] = margin_alone(view, own, edit_by_hand(view, read, other, name), read.tokens)
-            found = {name: values[i, text, 0] for name, values in margins.edited.items()}
-            assert found == pytest.approx(expected, rel=1e-4, abs=3e-5)
-            assert margins.clean[i, text] == pytest.approx(margin_alone(view, own, None, own.tokens), abs=3e-5)
-            assert margins.counter[i, text] == pytest.approx(margin_alone(view, own, None, twin.tokens), abs=3e-5)
+    for i, text in np.ndindex(len(items), 2):
+        own, twin = items.pairs[i].cells[text], items.pairs[i].cells[1 - text]
+        expected = {}
+        for name in WHOLE:
+            # restored: the counterpart's text, in which this head has the text's own output
+            read, other = (twin, own) if name == "restored" else (own, twin)
+            expected[name] = margin_alone(view, own, read.tokens, edit_by_hand(view, read, other, name))
+        found = {name: values[i, text, 0] for name, values in margins.edited.items()}
+        assert found == pytest.approx(expected, rel=1e-4, abs=3e-5)
+        assert margins.clean[i, text] == pytest.approx(margin_alone(view, own, own.tokens), abs=3e-5)
+        assert margins.counter[i, text] == pytest.approx(margin_alone(view, own, twin.tokens), abs=3e-5)
 
 
-@pytest.mark.parametrize("edit", ["swap", "cut_meant", "cut_other", "cut_control"])
-def test_a_pass_at_the_site_equals_whole_passes(edit: str) -> None:
+def test_a_pass_at_the_site_equals_whole_passes() -> None:
     """Texts whose answers come right after the query, with one token for each side."""
     pairs = []
-    for pair in random_pairs().pairs:
+    for pair in made.random_pairs().pairs:
         cells = []
         for meant, own in enumerate(pair.cells):
-            tokens = own.tokens[: own.query + 1]
-            sides = {"answers": (41 + meant,), "foils": (42 - meant,)}
-            cells.append(replace(own, tokens=tokens, payoff=own.query, control=(0,), **sides))
+            sides = {"answers": (41 + meant,), "foils": (42 - meant,), "tokens": own.tokens[: own.query + 1]}
+            cells.append(replace(own, payoff=own.query, control=(0,), **sides))
         pairs.append(replace(pair, cells=(cells[0], cells[1])))
-    view, items = random_view(53, context_length=64), Items(pairs)
-    sets = [[Head(0, 1)], [Head(1, 2), Head(0, 0)]]
-    at_site = Sites(view, items, 60).margins(sets, [edit])
-    whole = measure_margins(view, items, sets, [edit], 60)
-    assert at_site.edited[edit] == pytest.approx(whole.edited[edit], rel=1e-4, abs=3e-5)
-    for name in ("clean", "counter"):
-        assert getattr(at_site, name) == pytest.approx(getattr(whole, name), abs=3e-5)
+    view, items = made.pair_view(), Items(pairs)
+    sets, names = [[Head(0, 1)], [Head(1, 2), Head(0, 0)]], ["swap", "cut_meant", "cut_other", "cut_control"]
+    at_site, whole = Sites(view, items, 60).margins(sets, names), measure_margins(view, items, sets, names, 60)
+    for name in names:
+        assert at_site.edited[name] == pytest.approx(whole.edited[name], rel=1e-4, abs=3e-5)
+    assert at_site.clean == pytest.approx(whole.clean, abs=3e-5)
+    assert at_site.counter == pytest.approx(whole.counter, abs=3e-5)
 
 
 def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_texts() -> None:
-    items = passage_items().of("next_pronoun_gender", "dev")
-    model, pair = copying_model([0.5, 2.0]), items.pairs[1]
-    weights, probabilities = Sites(model, items, 100).shown(Head(0, 1), [Head(0, 1)])
+    items = made.passage_items().of("next_pronoun_gender", "dev")
+    model, pair = made.copying_model([0.5, 2.0]), items.pairs[1]
+    sites = Sites(model, items, 100)
+    weights, probabilities = sites.shown(Head(0, 1), [Head(0, 1)])
     cell = pair.cells[0]
     row = model.record(torch.tensor([cell.tokens]))[0].scores[0, 1, -1].softmax(-1)
     expected = [float(row[[*sum(words, ())]].sum()) for words in (cell.meant, cell.other)]
     assert weights[1] == pytest.approx(expected, abs=1e-5)
     of_words = model.logits(torch.tensor([cell.tokens]))[0, -1].softmax(-1)[[cell.answers[0], cell.foils[0]]]
     assert probabilities[1, 0] == pytest.approx(of_words.tolist(), abs=1e-5)
-    sites = Sites(copying_model((1.0, 0.5)), items, 4096)
     effects = sites.direct_effects()
-    assert effects[:, 0, 0] == pytest.approx(2 * effects[:, 0, 1], rel=1e-4)
+    assert effects[:, 0, 1] == pytest.approx(4 * effects[:, 0, 0], rel=1e-4)
     assert effects.sum((1, 2)) == pytest.approx(np.abs(sites.clean.mean(axis=1)), abs=1e-5)
 
 
 def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     """Head 0 writes GAIN x (weight on the antecedent - weight on the other one) into the difference of the verbs."""
-    items = noun_pairs()
+    items = made.noun_pairs()
     n_others = np.array([len(pair.cells[0].tokens) - 2 for pair in items.pairs])
     scores = np.exp([2.0, -2.0])
     right, wrong = (scores / (scores.sum() + n_others)[:, None]).T
-    margins = measure_margins(three_heads(2.0), items, [[Head(0, head)] for head in range(3)], WHOLE, 4096)
-    assert margins.total.mean() / 2 == pytest.approx(GAIN * (right - wrong).mean(), rel=1e-4)
+    margins = measure_margins(made.three_heads(2.0), items, [[Head(0, head)] for head in range(3)], WHOLE, 4096)
+    assert margins.total.mean() / 2 == pytest.approx(made.GAIN * (right - wrong).mean(), rel=1e-4)
     expected = {
         "swap": 1, "restored": 1, "zero": 0.5,
         "cut_meant": (right - wrong + wrong / (1 - right)).mean() / (2 * (right - wrong).mean()),
@@ -152,68 +140,55 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
     assert margins.flips() == pytest.approx(np.array([[1.0], [0.5], [0.0]]))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tokens": (1,) * 40}, {"query": 2}, {"meant": ((2,),)}, {"payoff": None}, {"meant": ()}, {"answers": ()},
-        {"other": ()}, {"payoff": 2},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_pairs_whose_answers_cannot_be_compared_are_left_out(changes: dict[str, object]) -> None:
-    items = random_pairs()
+def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
+    items = made.random_pairs()
     assert len(items.comparable()) == len(items)
     first, second = items.pairs[0].cells
-    for cells in ((first, replace(second, **changes)), (replace(first, **changes), second)):  # type: ignore[arg-type]
-        assert not replace(items.pairs[0], cells=cells).is_comparable
-
-
-def grown_of(view: TransformerView, items: Items) -> list[tuple[Head, float]]:
-    def swapped(sets: object) -> tuple[np.ndarray, np.ndarray]:
-        margins = measure_margins(view, items, sets, ["swap"], 4096)
-        return margins.lost("swap"), margins.total  # type: ignore[arg-type]
-
-    return grown(swapped, edits.all_heads(view), least_gain=0.02)
+    wrong: list[dict[str, Any]] = [{"tokens": (1,) * 40}, {"query": 2}, {"meant": ((2,),)}, {"payoff": None}]
+    for changes in (*wrong, {"meant": ()}, {"answers": ()}, {"other": ()}, {"payoff": 2}):
+        for cells in ((first, replace(second, **changes)), (replace(first, **changes), second)):
+            assert not replace(items.pairs[0], cells=cells).is_comparable, changes
 
 
 def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
-    [(head, share)] = grown_of(three_heads(3.0), noun_pairs())
-    assert (head, share) == (Head(0, 0), pytest.approx(1.0, abs=1e-4))
-    steps = grown_of(three_heads(3.0, writing=(0, 1)), noun_pairs())
-    heads, shares = zip(*steps, strict=True)
-    assert {*heads} == {Head(0, 0), Head(0, 1)} and shares == pytest.approx([0.5, 1.0], abs=0.02)
-    _, shares = zip(*grown_of(pair_view(), random_pairs()), strict=True)
-    assert list(shares) == sorted(shares) and len(shares) < edits.MAX_HEADS
-    same = [replace(pair, cells=(first, replace(second, tokens=first.tokens)))
-            for pair in random_pairs().pairs for first, second in [pair.cells]]  # fmt: skip
-    assert grown_of(pair_view(), Items(same)) == []
+    def shares_of(view: TransformerView, items: Items) -> dict[Head, float]:
+        def swapped(sets: Any) -> tuple[np.ndarray, np.ndarray]:
+            margins = measure_margins(view, items, sets, ["swap"], 4096)
+            return margins.lost("swap"), margins.total
+
+        return dict(grown(swapped, edits.all_heads(view), least_gain=0.02))
+
+    shares = shares_of(made.pair_view(), made.random_pairs())
+    assert [*shares.values()] == sorted(shares.values()) and len(shares) < edits.MAX_HEADS
+    same = [replace(pair, cells=(pair.cells[0], pair.cells[0])) for pair in made.random_pairs().pairs]
+    assert shares_of(made.pair_view(), Items(same)) == {}
 
 
-@pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1)])
-def test_a_link_that_no_text_has_is_refused(token: int, targets: Any) -> None:
-    with pytest.raises(UserError, match=f"^no link from token {token} to "):
-        cut_link(0, 0, token, targets)
-    with pytest.raises(UserError, match=f"^no link from token {token} to "):
-        exchange_links(0, 0, token, [0], targets)
+def test_a_link_that_no_text_has_is_refused() -> None:
+    wrong: list[tuple[int, Any]] = [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1)]
+    for token, targets in wrong:
+        with pytest.raises(UserError, match=f"^no link from token {token} to "):
+            cut_link(0, 0, token, targets)
+        with pytest.raises(UserError, match=f"^no link from token {token} to "):
+            exchange_links(0, 0, token, [0], targets)
     with pytest.raises(UserError, match="must not share a token$"):
         exchange_links(0, 0, 4, [1, 2], [2])
     for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
         with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
-            pair_view().logits(torch.ones(1, 5, dtype=torch.long), edits=[edit])
+            made.pair_view().logits(torch.ones(1, 5, dtype=torch.long), edits=[edit])
 
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
-    """Left out: undecided sites, texts without an antecedent, other parts."""
-    found = choose_items(story_pairs("test"), 36)
-    assert found.keys() == {"number", "gender", "later_cue"}
+    found = choose_items(made.story_pairs("test"), 36)
+    assert found.keys() == {"number", "gender", "later_cue"}  # not those of undecided sites or without an antecedent
     for name, items in found.items():
-        blocks = [pair.block for pair in story_pairs("test").of(name, "iid").pairs[::2]]
+        blocks = [pair.block for pair in made.story_pairs("test").of(name, "iid").pairs[::2]]
         spread = blocks[:: len(blocks) // 3][:3]
         assert [(pair.block, pair.order) for pair in items.pairs] == [*product(spread, (0, 1))]
 
 
 def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() -> None:
-    view, items = untrained_view(0), story_pairs("test").of("number", "iid")
+    view, items = made.untrained_view(0), made.story_pairs("test").of("number", "iid")
     state = torch.get_rng_state()
     point = measure_attention(view, items, tokens_per_batch=4096)
     assert torch.equal(state, torch.get_rng_state())
@@ -229,42 +204,30 @@ def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() ->
 
 
 def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
-    items = passage_items()
-    point = measure_edges(copying_model([1.0, 3.0]), items, 4096)
+    items = made.passage_items()
+    point = measure_edges(made.copying_model([1.0, 3.0]), items, 4096)
     assert (point.layer, point.head) == (0, 1)
     assert point.grids["swap"] == [pytest.approx([0.25, 0.75], abs=1e-3)]
-    two = items.where(lambda pair: pair.has_two)
-    margins = measure_margins(copying_model([1.0, 3.0]), two, [[Head(0, 1)]], ["swap"], 4096)
-    moved, total = margins.swaps()
+    moved, total = Half(made.copying_model([1.0, 3.0]), items, 4096).swaps([[Head(0, 1)]])
     assert point.values["swap"] == pytest.approx(moved.mean() / total.mean(), abs=1e-4)
     assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4) and point.values["follows"] > 0.9
-    idle = measure_edges(copying_model([0.0, 0.0]), items, 4096)
-    assert idle.grids["swap"] == [[0.0, 0.0]]
+    assert measure_edges(made.copying_model([0.0, 0.0]), items, 4096).grids["swap"] == [[0.0, 0.0]]
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path: Path) -> None:
     shares = NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}
-    stories = replace(SMALL, seed=1, n_train_stories=4000, n_test_frames=2, **shares)
-    return load_corpus(stories, tmp_path_factory.mktemp("cache"))
-
-
-def run_settings(*overrides: str) -> TrainSettings:
-    return compose_settings([*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", *overrides])
-
-
-def test_a_training_probe_reads_every_question_and_draws_at_evaluations(corpus: Corpus) -> None:
-    settings = run_settings("probe_sequences=16")
+    corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=4000, n_test_frames=2, **shares), tmp_path)
+    arguments = [*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
+    settings = compose_settings(arguments)
     probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
     records = {step: probe(model, step) for step in (8, 10, 15)}
     assert [bool(record.images) for record in records.values() if record] == [False, True, True]
     record = records[8]
-    assert record is not None and {"number", "gender"} <= set(record.values)
-    assert len(record.summary) == 2
+    assert record is not None and record.values.keys() == {"number", "gender"} and len(record.summary) == 2
     assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar \d\.\d\d\)", record.summary[0])
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
-    assert training_probe(corpus, run_settings("probe_sequences=16", "model.mask=none")) is None
-    assert training_probe(corpus, run_settings()) is None
+    for change in ("model.mask=none", "probe_sequences=0"):
+        assert training_probe(corpus, compose_settings([*arguments, change])) is None

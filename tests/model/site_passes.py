@@ -1,5 +1,6 @@
 """Edits of heads for the tests of observed models, and the check of a pass over the site alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,19 +39,15 @@ def other_text(rows: Tensor) -> Tensor:
     return rows.flip(0)
 
 
+EVERY_HEAD = [SiteEdit(1, head, output=other_text) for head in range(H)]
 EDITS: list[list[SiteEdit]] = [
     [SiteEdit(1, 2, weights=cut_first)],
     [SiteEdit(0, 1, output=other_text)],
     [SiteEdit(0, 0, weights=move_to_first, output=lambda rows: 2 * rows)],
     [SiteEdit(L - 1, 0, weights=move_to_first)],
     [SiteEdit(2, 1, output=torch.zeros_like), SiteEdit(0, 2, weights=cut_first)],
-    # A head twice, and all heads of a layer
-    [
-        SiteEdit(0, 1, weights=move_to_first),
-        SiteEdit(0, 1, weights=cut_first),
-        *(SiteEdit(1, head, output=other_text) for head in range(H)),
-        SiteEdit(2, 0, weights=cut_first, output=other_text),
-    ],
+    [SiteEdit(0, 1, weights=move_to_first), SiteEdit(0, 1, weights=cut_first)],
+    [*EVERY_HEAD, SiteEdit(2, 0, weights=cut_first, output=other_text)],
 ]
 
 
@@ -72,24 +69,23 @@ def check_against_whole_passes(view: ObservableModel, kind: type[SitePass]) -> N
 def check_refusals(model: ObservableModel) -> None:
     """Edits that cannot act, and tokens that are none, are an error of one line, never the unedited logits."""
     tokens = torch.ones(2, 4, dtype=torch.long)
+
+    def refused(problem: str, *arguments: Any, call: Any = model.logits, **named: Any) -> None:
+        with pytest.raises(UserError, match=f"^{problem}.*$"):
+            call(*arguments, **named)
+
+    edit = HeadEdit(0, 0, output=torch.zeros_like)
     for layer, head in ((model.n_layer, 0), (-1, 0), (0, model.n_head), (0, -1)):
-        limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}$"
-        with pytest.raises(UserError, match=f"no head L{layer}H{head}; the model has {limits}"):
-            model.logits(tokens, edits=[HeadEdit(layer, head, output=torch.zeros_like)])
-    one_edit: Any = HeadEdit(0, 0, output=torch.zeros_like)
-    for edits in (one_edit, (edit for edit in [one_edit]), [(0, 0)]):
-        with pytest.raises(UserError, match="^edits: must be a list of edits.*$"):
-            model.logits(tokens, edits=edits)
+        limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}"
+        wrong = replace(edit, layer=layer, head=head)
+        refused(f"edits: no head L{layer}H{head}; the model has {limits}", tokens, edits=[wrong])
+    for edits in (edit, (each for each in [edit]), [(0, 0)]):
+        refused("edits: must be a list of edits", tokens, edits=edits)
     too_long = torch.ones(1, model.context_length + 1, dtype=torch.long)
-    wrong: list[Any] = ["The cat", [1, 2], tokens.float(), tokens[0], too_long, tokens[:, :0]]
-    for values in wrong:
+    for values in ("The cat", [1, 2], tokens.float(), tokens[0], too_long, tokens[:, :0]):
         for call in (model.logits, model.record, model.residual_stream):
-            with pytest.raises(UserError, match="^tokens: .*$"):
-                call(values)
+            refused("tokens: ", values, call=call)
     for token in (-1, model.vocab_size):
-        with pytest.raises(UserError, match=f"^tokens: the model has the tokens 0 to {model.vocab_size - 1}; found "):
-            model.logits(torch.full_like(tokens, token))
-    places: list = [torch.tensor([0, 4]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.0]), torch.tensor([1]), [0, 1]]
-    for positions in places:
-        with pytest.raises(UserError, match="^positions: must be .*$"):
-            model.logits(tokens, positions)
+        refused(f"tokens: the model has the tokens 0 to {model.vocab_size - 1}; found ", torch.full_like(tokens, token))
+    for positions in (*map(torch.tensor, ([0, 4], [-1, 0], [0.0, 1.0], [1])), [0, 1]):
+        refused("positions: must be ", tokens, positions)

@@ -3,10 +3,8 @@
 import json
 import re
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from model.external import find_model, open_transformers
 from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
 from model.transformers_view import TransformersSitePass, TransformersView
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
-from tests.program import Result, run_program
+from tests.program import run_program
 from tests.tiny_models import VARIANTS, config, random_model, untrained
 
 transformers = pytest.importorskip("transformers")
@@ -49,7 +47,7 @@ def test_an_exported_folder_opens_with_the_same_tokens(folder: Path, tokenizer: 
     opened, text = open_transformers(str(folder), CPU), "The cat purred near it.\n"
     assert opened.tokenizer.encode(text).ids == tokenizer.encode(text).ids
     assert (opened.bos_id, opened.path) == (tokenizer.token_to_id(END), folder)
-    assert opened.facts | {"model_type": "llama", "n_layer": 2, "commit": None} == opened.facts
+    assert opened.facts.items() >= {"model_type": "llama", "n_layer": 2, "commit": None}.items()
 
 
 def change_config(folder: Path, **values: object) -> None:
@@ -64,20 +62,18 @@ def change_weights(folder: Path, name: str, weight: Tensor | None) -> None:
 
 
 class Gadget:
-    """Creates the file "executed" when it is unpickled without protection."""
+    """Creates the file "executed" when it is unpickled without protection, as remote code does when it is imported."""
 
     def __reduce__(self) -> tuple:
         return Path.touch, (Path("executed"),)
 
 
 def add_remote_code(folder: Path) -> None:
-    """Asks for a class of a file in the folder, which would create the file "executed"."""
     change_config(folder, model_type="hostile", auto_map={"AutoConfig": "code.A", "AutoModelForCausalLM": "code.B"})
     (folder / "code.py").write_text("open('executed', 'w').close()")
 
 
 def name_shard(folder: Path, name: str) -> None:
-    """Replaces the weights by an index of shards with one file name."""
     weights = dict.fromkeys(load_file(folder / "model.safetensors"), name)
     (folder / "model.safetensors").rename(folder / "other.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
@@ -128,13 +124,12 @@ def test_a_missing_model_is_refused_with_its_setting(monkeypatch: pytest.MonkeyP
             find_model(source)
 
 
-def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path, tmp_path: Path) -> None:
+def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
-    for file in folder.glob("tokenizer*"):
-        (tmp_path / "sharded" / file.name).write_bytes(file.read_bytes())
-    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
-    view, tokens = open_transformers(str(tmp_path / "sharded"), CPU).view, torch.arange(11)[None]
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    view, tokens = open_transformers(str(folder), CPU).view, torch.arange(11)[None]
     assert torch.equal(view.logits(tokens), TransformersView(model.float()).logits(tokens))
 
 
@@ -153,24 +148,20 @@ def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict
         torch.testing.assert_close(record, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "plain"])
-def test_switches_that_no_llama_has_are_refused_by_name(name: str) -> None:
-    with pytest.raises(UserError, match="not exportable") as refused:
-        as_llama(random_model(**VARIANTS[name]))
-    switches = {f"model.{switch}={str(value).lower()}" for switch, value in VARIANTS[name].items()}
-    assert set(departures(config(**VARIANTS[name]))) == switches
-    for switch in switches:
-        assert (switch in str(refused.value)) == (not switch.startswith("model.tie_"))
-
-
-def test_every_switch_of_the_lab_has_a_variant() -> None:
-    switches = {name for variant in VARIANTS.values() for name in variant} | {"mask"}
+def test_switches_that_no_llama_has_are_refused_by_name() -> None:
+    for variant in list(VARIANTS.values())[1:]:
+        with pytest.raises(UserError, match="not exportable") as refused:
+            as_llama(random_model(**variant))
+        switches = {f"model.{switch}={str(value).lower()}" for switch, value in variant.items()}
+        assert set(departures(config(**variant))) == switches
+        for switch in switches:
+            assert (switch in str(refused.value)) == (not switch.startswith("model.tie_"))
+    every = {name for variant in VARIANTS.values() for name in variant} | {"mask"}
     others = set("n_layer n_head d_model d_mlp context_length rope_theta norm_eps dropout".split())
-    assert ModelConfig.__dataclass_fields__.keys() - switches == others
+    assert ModelConfig.__dataclass_fields__.keys() - every == others, "a switch is in no variant"
 
 
-def export(*arguments: str, cwd: Path = Path()) -> Result:
-    return run_program("antecedent_lab/__main__.py", "export", *arguments, cwd=cwd.resolve())
+export = partial(run_program, "antecedent_lab/__main__.py", "export")
 
 
 def test_an_exported_run_opens_in_transformers_and_has_a_card(run: Path) -> None:
@@ -231,32 +222,24 @@ def make_view(model_type: str) -> TransformersView:
     return TransformersView(model)
 
 
-@pytest.fixture
-def tokens() -> Tensor:
-    return torch.randint(V, (5, T), generator=torch.Generator().manual_seed(2))
-
-
-def eager(model_type: str, tokens: Tensor) -> Any:
-    """Return the output of transformers' own attention for the same weights."""
-    reference = transformers.AutoModelForCausalLM.from_config(
-        deepcopy(make_view(model_type).model.config), dtype=torch.float32, attn_implementation="eager"
-    )
-    reference.load_state_dict(make_view(model_type).model.state_dict())
-    with torch.no_grad():
-        return reference.eval()(tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
+TOKENS = torch.randint(V, (5, T), generator=torch.Generator().manual_seed(2))
 
 
 @each_type
-def test_maps_logits_and_residual_stream_equal_eager(model_type: str, tokens: Tensor) -> None:
-    view, expected = make_view(model_type), eager(model_type, tokens)
-    maps = view.attention_scores(tokens).softmax(-1)
-    assert maps.shape == (L, 5, H, T, T) and maps.std() > 0.05
+def test_maps_logits_and_residual_stream_equal_eager(model_type: str) -> None:
+    view = make_view(model_type)
+    facts = deepcopy(view.model.config)
+    reference = transformers.AutoModelForCausalLM.from_config(facts, dtype=torch.float32, attn_implementation="eager")
+    reference.load_state_dict(view.model.state_dict())
+    with torch.no_grad():
+        expected = reference.eval()(TOKENS, output_attentions=True, output_hidden_states=True, use_cache=False)
+    maps = view.attention_scores(TOKENS).softmax(-1)
+    assert maps.std() > 0.05
     torch.testing.assert_close(maps, torch.stack(expected.attentions))
-    torch.testing.assert_close(view.logits(tokens), expected.logits)
-    streams = view.residual_stream(tokens)
-    assert len(streams) == L + 1
-    for stream, hidden_state in zip(streams[:-1], expected.hidden_states, strict=False):
-        torch.testing.assert_close(stream, hidden_state)
+    torch.testing.assert_close(view.logits(TOKENS), expected.logits)
+    streams = view.residual_stream(TOKENS)
+    assert len(streams) == len(expected.hidden_states) == L + 1
+    torch.testing.assert_close(streams[:-1], list(expected.hidden_states[:-1]))
 
 
 @each_type
@@ -264,77 +247,56 @@ def test_the_pass_over_the_site_alone_equals_whole_passes(model_type: str) -> No
     check_against_whole_passes(make_view(model_type), TransformersSitePass)
 
 
-@contextmanager
-def counting(modules: list[Any]) -> Iterator[list[int]]:
-    """Yield a list that receives the index of a module each time that it computes."""
-    calls: list[int] = []
-    with ExitStack() as hooks:
-        for i, module in enumerate(modules):
-            hooks.enter_context(module.register_forward_hook(lambda *_, i=i: calls.append(i)))
-        yield calls
-
-
 @each_type
-def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str, tokens: Tensor) -> None:
-    view = make_view(model_type)
-    site_pass = view.site_pass(texts(), SITE)
+def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str) -> None:
+    view = make_view.__wrapped__(model_type)  # not from the cache: its layers get hooks
+    site_pass, streams = view.site_pass(texts(), SITE), view.residual_stream(TOKENS)
     edit_lists = [[], [SiteEdit(2, 0, weights=cut_first)], [SiteEdit(1, 1, weights=cut_first)]]
     words = torch.tensor([[4, 36], [11, 2], [8, 3], [7, 7]])
-    with counting(view._modules) as calls:
-        of_words = site_pass.edited_logits(edit_lists, words)
-    assert sorted(calls) == [1, 2, 2]
-    torch.testing.assert_close(of_words, site_pass.edited_logits(edit_lists).gather(2, words.expand(3, -1, -1)))
-
-    # Whole passes over the text, from the streams before the layers
+    of_words = site_pass.edited_logits(edit_lists).gather(2, words.expand(3, -1, -1))
     edits = [exchange_links(1, 2, 6, [4], [5])]
-    streams = view.residual_stream(tokens)
-    with counting(view._modules) as calls:
-        late = view.logits(tokens, None, edits, streams)
-        clean = view.logits(tokens, None, [], streams)
+    late = view.logits(TOKENS, None, edits)
+    calls: list[int] = []
+    for i, module in enumerate(view._modules):
+        module.register_forward_hook(lambda *_, i=i: calls.append(i))
+    torch.testing.assert_close(site_pass.edited_logits(edit_lists, words), of_words)
+    assert sorted(calls) == [1, 2, 2]
+    calls.clear()
+    torch.testing.assert_close(view.logits(TOKENS, None, edits, streams), late)
     assert calls == [1, 2]
-    torch.testing.assert_close(late, view.logits(tokens, None, edits))
-    torch.testing.assert_close(clean, view.logits(tokens))
 
 
 def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> None:
     view = make_view.__wrapped__("llama")  # not from the cache: its layers change
     check_refusals(view)
-
-    def add_neighbour(module: torch.nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        return output + output.roll(1, dims=1) / 2
-
-    view.model.model.layers[1].mlp.register_forward_hook(add_neighbour)
-    site_pass = view.site_pass(torch.randint(V, (2, 6)), torch.tensor([5, 3]))
-    assert type(site_pass) is SitePass
+    view.model.model.layers[1].mlp.register_forward_hook(lambda _, __, output: output + output.roll(1, dims=1) / 2)
+    assert type(view.site_pass(torch.randint(V, (2, 6)), torch.tensor([5, 3]))) is SitePass
 
 
 @each_type
-def test_the_record_is_consistent_with_head_weights(model_type: str, tokens: Tensor) -> None:
-    view = make_view(model_type)
-    for layer, record in enumerate(view.record(tokens)):
+def test_the_record_is_consistent_with_head_weights(model_type: str) -> None:
+    view, near = make_view(model_type), {"rtol": 1e-4, "atol": 1e-5}
+    for layer, record in enumerate(view.record(TOKENS)):
         torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
         weights, module = view.head_weights(layer), view._modules[layer]
         zero = torch.einsum("btd,hkd->bhtk", record.inputs, weights.value) - record.values  # minus the bias, if any
-        torch.testing.assert_close(zero, zero[:1, :, :1].expand_as(zero), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(zero, zero[:1, :, :1].expand_as(zero), **near)
         added = torch.einsum("bhtk,hdk->btd", record.head_output, weights.output)
         name = next(name for name in ("o_proj", "out_proj", "c_proj", "dense") if hasattr(module, name))
-        projection = getattr(module, name)
-        expected = projection(record.head_output.transpose(1, 2).flatten(2))
-        if projection.bias is not None:
-            expected -= projection.bias
-        torch.testing.assert_close(added, expected, rtol=1e-4, atol=1e-5)
+        project, joined = getattr(module, name), record.head_output.transpose(1, 2).flatten(2)
+        torch.testing.assert_close(added, project(joined) - project(0 * joined), **near)  # without the bias
 
 
 @each_type
-def test_contributions_to_the_final_norm_add_up_to_logits(model_type: str, tokens: Tensor) -> None:
+def test_contributions_to_the_final_norm_add_up_to_logits(model_type: str) -> None:
     view = make_view(model_type)
-    stream, unembedding = view.residual_stream(tokens)[-1], view.unembedding()
+    stream, unembedding = view.residual_stream(TOKENS)[-1], view.unembedding()
     difference = unembedding[3] - unembedding[8]
     pulled = view.final_norm_pullback(difference.expand_as(stream), stream)
     body = getattr(view.model.base_model, "decoder", view.model.base_model)
     norm = next(module for name, module in body.named_children() if "norm" in name or name == "ln_f")
-    bias = 0.0 if getattr(norm, "bias", None) is None else (norm.bias * difference).sum()
-    torch.testing.assert_close((pulled * stream).sum(-1) + bias, norm(stream) @ difference, rtol=1e-4, atol=1e-4)
+    expected = (norm(stream) - norm(0 * stream)) @ difference  # without the bias
+    torch.testing.assert_close((pulled * stream).sum(-1), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("model_type", ["bloom", "gpt_neo"])

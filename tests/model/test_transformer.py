@@ -22,17 +22,13 @@ from tests.tiny_models import H, K, V, config, each_variant, random_model, rando
 B, T = 2, 7
 
 
-@pytest.fixture
-def tokens() -> Tensor:
-    return torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
+TOKENS = torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
 
 
-@pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("slopes", [None, alibi_slopes(H)], ids=["no slopes", "alibi"])
-def test_attention_in_bfloat16_has_eight_bits(scaled: bool, slopes: Tensor | None) -> None:
+@pytest.mark.parametrize("options", [{"scaled": False}, {"scaled": True}, {"scaled": True, "slopes": alibi_slopes(H)}])
+def test_attention_in_bfloat16_has_eight_bits(options: dict[str, Any]) -> None:
     heads = torch.randn(3, B, H, T, K, generator=torch.Generator().manual_seed(0))
-    expected = attend(*heads, scaled=scaled, slopes=slopes)
-    output = attend(*heads.bfloat16(), scaled=scaled, slopes=slopes)
+    expected, output = attend(*heads, **options), attend(*heads.bfloat16(), **options)
     assert output.dtype == torch.bfloat16
     assert (output.float() - expected).norm() / expected.norm() < 0.02
 
@@ -64,10 +60,10 @@ def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_s
     assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
 
 
-def test_dropout_applies_in_training_and_without_a_mask_the_future_reaches_all(tokens: Tensor) -> None:
+def test_dropout_applies_in_training_and_without_a_mask_the_future_reaches_all() -> None:
     model, plain = random_model(dropout=1 - 1e-9), random_model()
-    assert torch.equal(model(tokens), plain(tokens))
-    torch.testing.assert_close(model.train()(tokens), model.unembed(model.embed(tokens)))
+    assert torch.equal(model(TOKENS), plain(TOKENS))
+    torch.testing.assert_close(model.train()(TOKENS), model.unembed(model.embed(TOKENS)))
     attention = Attention(config(mask=Mask.none))
     with pytest.raises(UserError, match="model.mask=none"):
         attention.scores(*attention.project(torch.ones(B, T, H * K))[:2])
@@ -91,15 +87,15 @@ def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: 
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, weights), rtol=1e-4, atol=atol)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 7, 8), (7, 8)])
-def test_a_rotation_is_the_product_of_complex_numbers(shape: tuple[int, ...]) -> None:
+def test_a_rotation_is_the_product_of_complex_numbers() -> None:
     cos, sin = rope_tables(7, 8, theta=100.0)
 
     def by_complex_numbers(x: Tensor) -> Tensor:
         turned = torch.complex(*x.chunk(2, dim=-1)) * torch.complex(cos[:, :4], sin[:, 4:])
         return torch.cat([turned.real, turned.imag], dim=-1)
 
-    assert_same(lambda x: rotate(x, cos, sin), by_complex_numbers, normal(*shape))
+    for shape in ((2, 3, 7, 8), (7, 8)):
+        assert_same(lambda x: rotate(x, cos, sin), by_complex_numbers, normal(*shape))
 
 
 # One part, and two parts of which the second is short.
@@ -119,39 +115,35 @@ def test_the_cross_entropy_is_pytorchs(n_tokens: int, scale: float) -> None:
 
 
 def test_the_cross_entropy_in_bfloat16_has_eight_bits() -> None:
-    stream, embedding = normal(4, 200, 16), normal(11, 16, seed=1)
+    inputs = normal(4, 200, 16), normal(11, 16, seed=1)
     targets = torch.randint(11, (4, 200), generator=torch.Generator().manual_seed(3))
-    exact = summed_cross_entropy(stream, embedding, targets)
+    exact = summed_cross_entropy(*inputs, targets)
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = summed_cross_entropy(stream, embedding, targets)
+        rounded = summed_cross_entropy(*inputs, targets)
     assert rounded.dtype == torch.float32 and 0 < abs(rounded.item() / exact.item() - 1) < 2**-8
-    gradients = [torch.autograd.grad(loss, (stream, embedding)) for loss in (rounded, exact)]
-    for found, expected in zip(*gradients, strict=True):
+    for found, expected in zip(*(torch.autograd.grad(loss, inputs) for loss in (rounded, exact)), strict=True):
         assert found.dtype == torch.float32 and (found - expected).norm() / expected.norm() < 2**-6
 
 
 @each_variant
-def test_logits_equal_the_forward_pass_also_with_an_idle_edit(switches: dict, tokens: Tensor) -> None:
+def test_logits_equal_the_forward_pass_with_edits_also_at_the_site(switches: dict) -> None:
     view = random_view(n_layer=L, **switches)
-    torch.testing.assert_close(view.logits(tokens), view.model(tokens))
+    torch.testing.assert_close(view.logits(TOKENS), view.model(TOKENS))
     same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
-    torch.testing.assert_close(view.logits(tokens, edits=same), view.logits(tokens), rtol=1e-4, atol=1e-4)
-
-
-def test_an_output_edit_equals_removing_the_head_from_the_projection(tokens: Tensor) -> None:
-    view = random_view(n_layer=L)
-    check_refusals(view)
-    edited = view.logits(tokens, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
+    torch.testing.assert_close(view.logits(TOKENS, edits=same), view.logits(TOKENS), rtol=1e-4, atol=1e-4)
+    check_against_whole_passes(view, TransformerSitePass)
+    edited = view.logits(TOKENS, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
     with torch.no_grad():
         view.model.layers()[1].attention.output.weight[:, K : 2 * K] = 0
-    torch.testing.assert_close(edited, view.model(tokens))
+    torch.testing.assert_close(edited, view.model(TOKENS))
 
 
 @each_variant
-def test_the_record_is_consistent_with_the_streams(switches: dict, tokens: Tensor) -> None:
+def test_the_record_is_consistent_with_the_streams(switches: dict) -> None:
     view = random_view(n_layer=L, **switches)
-    streams = view.residual_stream(tokens)
-    for layer, record in enumerate(view.record(tokens)):
+    check_refusals(view)
+    streams = view.residual_stream(TOKENS)
+    for layer, record in enumerate(view.record(TOKENS)):
         weights = record.scores.softmax(-1)
         assert (weights.triu(1) == 0).all()
         torch.testing.assert_close(weights @ record.values, record.head_output)
@@ -164,25 +156,20 @@ def test_the_record_is_consistent_with_the_streams(switches: dict, tokens: Tenso
 
 
 @pytest.mark.parametrize("silent", ["attention.output", "mlp.down"])
-def test_a_record_reads_what_one_half_of_a_layer_writes(silent: str, tokens: Tensor) -> None:
+def test_a_record_reads_what_one_half_of_a_layer_writes(silent: str) -> None:
     view = random_view(n_layer=2)
     first, last = view.model.layers()
     with torch.no_grad():
         first.get_submodule(silent).weight.zero_()
-    inputs = view.record(tokens)[1].inputs
-    torch.testing.assert_close(inputs, last.norm_1(view.residual_stream(tokens)[1]))
+    inputs = view.record(TOKENS)[1].inputs
+    torch.testing.assert_close(inputs, last.norm_1(view.residual_stream(TOKENS)[1]))
 
 
-def test_drawn_outputs_write_as_much_as_an_embedding(tokens: Tensor) -> None:
+def test_drawn_outputs_write_as_much_as_an_embedding() -> None:
     model = untrained(seed=1)
-    start, *later = TransformerView(model).residual_stream(tokens)
+    start, *later = TransformerView(model).residual_stream(TOKENS)
     assert all(torch.equal(stream, start) for stream in later)
     draw_outputs(model, seed=1)
-    streams = TransformerView(model).residual_stream(tokens)
+    streams = TransformerView(model).residual_stream(TOKENS)
     written = [(after - before).std() / start.std() for before, after in pairwise(streams)]
     assert all(0.2 < size < 5 for size in written), written
-
-
-@each_variant
-def test_the_site_pass_equals_whole_passes_with_the_same_edits(switches: dict[str, Any]) -> None:
-    check_against_whole_passes(random_view(n_layer=L, **switches), TransformerSitePass)

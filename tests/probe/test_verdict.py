@@ -19,7 +19,7 @@ from tests.report import sample
 
 LINK = QUESTIONS["number"]
 EDGE = QUESTIONS["next_pronoun_gender"]
-WHOSE = QUESTIONS["antecedent"]
+WHOSE = QUESTIONS["next_pronoun_whose"]
 STRONG = {
     "p_pair_accuracy": Estimate(0.0005), "p_contrast": Estimate(0.0005), "lead": Estimate(0.4, 0.3, 0.5),
     "selectivity": Estimate(0.5), "swap": Estimate(0.7, 0.6, 0.8), "specificity": Estimate(0.3, 0.2, 0.4),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,20 @@ class Opened:
         self.page.locator("#live-text").fill(text)
         self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
 
-    def word_weights(self) -> list[float]:
-        """Return the weight on every word from the first to the chosen one, as the titles of the lines say it."""
-        titles = self.page.locator("#live-lines .link title").all_text_contents()
-        return [float(re.search(r": (\d\.\d\d)", title)[1]) for title in titles]
+    def titles(self, page: Any = None) -> list[str]:
+        """Return the titles of the lines from the chosen word to every word up to it."""
+        return (page or self.page).locator("#live-lines .link title").all_text_contents()
+
+    def word_weights(self, page: Any = None) -> list[float]:
+        return [float(re.search(r": (\d\.\d\d)", title)[1]) for title in self.titles(page)]
 
     def line(self, word: str) -> Any:
         """Return the end of the chosen head's line to a word, where it can be clicked."""
-        titles = self.page.locator("#live-lines .link title").all_text_contents()
-        place = next(i for i, title in enumerate(titles) if f"to “{word}”" in title)
+        place = next(i for i, title in enumerate(self.titles()) if f"to “{word}”" in title)
         return self.page.locator(f"#live-lines [data-name=line-{place}] rect")
+
+    def press(self, name: str) -> None:
+        self.page.get_by_role("button", name=name, exact=True).click()
 
     def next_words(self, name: str = "live-next") -> list[str]:
         """Return the listed next words with their probabilities: "purred 0.29"."""
@@ -77,25 +82,18 @@ class Opened:
 
 
 def shown_weights(row: Any, query: int) -> Any:
-    """Return what `Opened.word_weights` shows of a row of attention weights."""
     return pytest.approx(list(row[: query + 1]), abs=0.0051)
-
-
-def _absent(reason: str) -> None:
-    """Skip the test, but fail in continuous integration, where the browser must be installed."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Start Chromium; without Chromium or Playwright, the tests are skipped."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        _absent("playwright is not installed: pip install -r requirements-dev.txt")
+    """Start Chromium; without Chromium or Playwright, the tests are skipped, in continuous integration they fail."""
     path = shutil.which("chromium")
-    if path is None:
-        _absent("no Chromium: apt-get install chromium")
+    if path is None or find_spec("playwright") is None:
+        absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        absent("pip install -r requirements-dev.txt, and apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser

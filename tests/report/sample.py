@@ -1,7 +1,7 @@
 """Page contents without a run: the worked examples in a random model, and the findings of an example head."""
 
 from base64 import b64decode
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import cycle
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from data.tokenizer import end_id, word_tokenizer
-from data.words import word_spans
+from data.typed_json import from_json, to_json
 from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer, n_parameters
@@ -46,23 +46,11 @@ HOSTILE = (
 )
 
 
-def tokenized(text: str) -> TokenizedText:
-    spans = [span for _, span in word_spans(text)]
-    return TokenizedText(text, list(range(len(spans) + 1)), spans, spans)
-
-
 def unpacked(stored: list[list[list[int]]], n_words: int) -> np.ndarray:
     """Return the weights [L, H, W, W] that a page stores of a sentence."""
     weights = np.zeros((*np.shape(stored)[:2], n_words, n_words))
     weights[..., *np.tril_indices(n_words)] = np.array(stored) / 10_000
     return weights
-
-
-def grid(seed: int, centre: float, link: float) -> list[list[float]]:
-    """Return a score [L][H] near `centre`, and `link` for the link head."""
-    values = centre + 0.04 * np.random.default_rng(seed).normal(size=(N_LAYER, N_HEAD))
-    values[LINK_HEAD] = link
-    return values.round(4).tolist()
 
 
 def finding(name: str, **changes: Any) -> Finding:
@@ -73,20 +61,20 @@ def finding(name: str, **changes: Any) -> Finding:
     criterion = Criterion("beats_baselines", "E1", {"lead_low": 0.49}, {"lead_low": "above 0"}, "met", "")
     unmet = Criterion("causal_edge", "E3", {"swap": None}, {"swap": "above 0.2"}, "not measured", "Why.")
     tested = Tested([LINK_HEAD], values, [criterion, unmet], "supported", "E3", ["swap not measured"])
-    grids = {"accuracy": grid(1, 0.5, 0.9989), "block_accuracy": grid(2, 0.18, 0.99), "contrast": grid(3, 0, 1.67)}
-    grids = grids if question.outcome == "attention" else {"edge_effect": grid(5, 0, 0.4), "t": grid(6, 0, 9)}
+    names = ("accuracy", "block_accuracy", "contrast", "p") if question.outcome == "attention" else ("edge_effect", "p")
+    grid = np.random.default_rng(1).random((N_LAYER, N_HEAD)).round(4) / 2
+    grid[LINK_HEAD] = 0.9989
     passage = Shown(
         kind="typical", text="Anna does not listen to Ben.", query=6, word="", meant=[[1]], other=[[6]],
         weights={"ben": 0.16, "anna": 0.79}, next=[("She", 0.91), ("He", 0.02)],
         exchanged=[("She", 0.23), ("He", 0.55)],
     )  # fmt: skip
     facts: dict[str, Any] = {
-        "question": name, "description": question.description, "link": question.link, "outcome": question.outcome,
-        "unit": "head", "head": tested, "curve": [(LINK_HEAD, 0.98, Estimate(0.99, 0.9, 1.0))], "n": 920,
-        "clusters": {"frames": 28, "one": 60, "two": 80}, "smallest_p": 0.0005, "rules": {"nearest": 0.5},
-        "untrained": {"accuracy": Estimate(0.4766, 0.4388, 0.519)}, "grids": grids | {"p": grid(4, 0.7, 0.0005)},
+        **question.words_of_findings, "unit": "head", "head": tested, "n": 920, "smallest_p": 0.0005,
+        "curve": [(LINK_HEAD, 0.98, Estimate(0.99, 0.9, 1.0))], "clusters": {"frames": 28, "one": 60, "two": 80},
+        "rules": {"nearest": 0.5}, "untrained": {"accuracy": Estimate(0.4766, 0.4388, 0.519)},
+        "grids": dict.fromkeys(names, grid.tolist()), "examples": [passage] if question.outcome == "edge" else [],
         "parts": {part: Part(n=920, values=values, rules={"nearest": 0.5}) for part in ("iid", HEADLINE)},
-        "examples": [passage] if question.outcome == "edge" else [],
     }  # fmt: skip
     return Finding(**facts | changes)
 
@@ -104,11 +92,10 @@ def opened_run() -> tuple[OpenedRun, WeightHistory]:
     model, *earlier = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
     settings = replace(compose_settings(), model=model.config)
     run = blank(
-        OpenedRun, name="default", source="runs/default", model=TransformerView(model), untrained=None,
+        OpenedRun, name="default", source="runs/default", model=TransformerView(model), untrained=None, seed=1,
         tokenizer=tokenizer, bos_id=end_id(tokenizer), data=settings.data, shape=asdict(model.config),
-        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1], seed=1,
-        resumed=("Resumed at step 240 with optim.learning_rate 0.01 (before: 0.02).",), settings=settings,
-        transformer=model,
+        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1],
+        resumed=("Resumed at step 240 with seed 2 (before: 1).",), settings=settings, transformer=model,
     )  # fmt: skip
     return run, WeightHistory([STEPS[0], STEPS[6]], [pack_parameters(each, torch.float16) for each in earlier])
 
@@ -143,13 +130,12 @@ def read(live: dict[str, Any], text: str) -> TokenizedText:
 def content() -> PageContent:
     """Return the content of a page with findings of both outcomes, both worked examples and a user's sentence."""
     run, history = opened_run()
-    worked = {}
-    for name, examples in EXAMPLES.items():
-        worked[name] = [run.measure_example(example, LINK_HEAD) for example in examples]
-    number = finding("number", examples=worked["number"])
-    suggestive = replace(number.head, verdict="suggestive", level="E1")
-    cue = finding("later_cue", head=suggestive, examples=worked["later_cue"])
-    found = results(number, cue, finding("next_pronoun_gender"))
+    number, cue = (
+        finding(name, examples=[run.measure_example(example, LINK_HEAD) for example in examples])
+        for name, examples in EXAMPLES.items()
+    )
+    suggestive = replace(cue, head=replace(cue.head, verdict="suggestive", level="E1"))
+    found = results(number, suggestive, finding("next_pronoun_gender"))
     texts = ["The fox thanked the hen because it was kind."]
     return replace(page_content(run, found, history, texts, ["A note on top."]), omissions=["much"])
 
@@ -163,22 +149,15 @@ def without_probe() -> PageContent:
 def hostile() -> PageContent:
     """Return the content with every free text replaced by a string that tries to become markup or a script."""
     texts = cycle(HOSTILE)
-    # What the script reads as names and numbers
-    names = {"id", "verdict", "place", "weights", "live", "kind"}
+    names = {"id", "place", "weights", "live", "kind"}  # what the script reads as names and numbers
 
-    def attack(value: Any, key: str) -> Any:
+    def attack(value: Any, key: str = "") -> Any:
         if key in names:
             return value
-        if is_dataclass(value):
-            return replace(value, **{part.name: attack(getattr(value, part.name), part.name) for part in fields(value)})
         if isinstance(value, dict):
-            return {name: attack(inner, name if key != "environment" else key) for name, inner in value.items()}
-        if isinstance(value, list | tuple):
+            return {name: attack(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
             return [attack(inner, key) for inner in value]
         return next(texts) if isinstance(value, str) else value
 
-    page = content()
-    findings = []
-    for each in attack(page.findings, ""):
-        findings.append(replace(each, question=HOSTILE[0] + each.question, verdict=HOSTILE[1]))
-    return replace(attack(page, ""), findings=findings)
+    return from_json(PageContent, attack(to_json(content())), "hostile")

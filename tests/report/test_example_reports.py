@@ -3,7 +3,7 @@
 import gzip
 import json
 import re
-from operator import itemgetter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from data.typed_json import from_json
+from model.observe import TransformerView
 from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
 from tests.report.conftest import Show, shown_weights
@@ -27,40 +28,33 @@ The cat is|The dog ran after the cat. It|I like|I have a dog. He|My mother is|He
 Tom and Anna went to the park. They|Anna has a cat. She|The boy saw a|The girl was sad because she
 Once upon a time there was a|One day, the|The sun is|It was raining, so|The cat sat on the mat because it was
 The ball is red. It|Ben likes to play football. He|The teacher said|We went to the beach and|The bird can|The fish
-My name is|What is|Hello|Lily gave Tom a|The dogs barked. They|The car is fast. It|The king and the queen
-In the morning, I|The baby was crying. She|When the bus came,|Lucy met Jack. He|The buses were late, so
-The mouse ran away from the cat because it was|A big lion|The children played in the garden. They|My brother and I
-The tree is|Mum said that|I am|You are|The horse was tired, so it|The trucks stood near the house. They
-The frog jumped. It|Sam was happy because he|Where is the|The phone rang. It|the cat and the dog"""
+My name is|What is|Hello|Lily gave Tom a|The dogs barked. They|The car is fast. It"""
 
-box = itemgetter("x", "y", "width", "height")
 each_report = pytest.mark.parametrize("name", REPORTS)
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in REPORTS.items()}
 
 
-def text_of(name: str) -> str:
-    return REPORTS[name].read_text(encoding="utf-8")
-
-
-def content_of(name: str) -> dict[str, Any]:
-    return json.loads(re.search(r'id="content">(.*?)</script>', text_of(name), re.DOTALL)[1])
+@cache
+def content_of(name: str) -> tuple[dict[str, Any], dict[str, Any], TransformerView]:
+    """Return the content of a report, its live model, and the same as a view."""
+    content = json.loads(re.search(r'id="content">(.*?)</script>', TEXTS[name], re.DOTALL)[1])
+    live = content["live"]["model"]
+    return content, live, model_of(live)
 
 
 @each_report
 def test_a_report_is_what_the_program_writes_now_and_is_small_enough(name: str) -> None:
-    content = content_of(name)
-    text = text_of(name)
-    assert page(from_json(PageContent, content, name)) == text, "make reports"
-    assert not re.search("/tmp|/home|/root", text)  # no folder of its maker
-    history = sum(map(len, content["live"]["model"]["earlier"]["data"]))
-    assert len(text) <= 5_000_000 and (name == "english" or len(text) - history <= 1_300_000)
+    content, live, _ = content_of(name)
+    assert page(from_json(PageContent, content, name)) == TEXTS[name], "make reports"
+    assert not re.search("/tmp|/home|/root", TEXTS[name])  # no folder of its maker
+    history = sum(map(len, live["earlier"]["data"]))
+    assert len(TEXTS[name]) <= 5_000_000 and (name == "english" or len(TEXTS[name]) - history <= 1_300_000)
 
 
 @each_report
 def test_the_model_in_a_report_computes_what_it_shows(name: str, show: Show) -> None:
-    content = content_of(name)
-    live = content["live"]["model"]
-    model = model_of(live)
-    with show(text_of(name)) as view:
+    content, live, model = content_of(name)
+    with show(TEXTS[name]) as view:
         expected = [p for _, p in next_tokens(model, read(live, live["text"]).tokens, 5)]
         assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(expected, abs=0.0051)
         typed = read(live, "fruit flies")
@@ -81,7 +75,7 @@ def test_the_model_in_a_report_computes_what_it_shows(name: str, show: Show) -> 
 
 
 def test_in_the_english_report_a_cut_link_changes_the_pronoun_and_a_space_at_the_end_nothing(show: Show) -> None:
-    with show(text_of("english")) as view:
+    with show(TEXTS["english"]) as view:
         answers = view.page.locator("#live-answers")
         before = answers.inner_text()
         assert re.search(r"\b[Ss]?he\b", before)
@@ -95,40 +89,32 @@ def test_in_the_english_report_a_cut_link_changes_the_pronoun_and_a_space_at_the
 
 def block_numbers() -> list[tuple[str, list[str], np.ndarray, list[tuple[str, float]]]]:
     """Return text, words, attention [L, H, W] of the last word, and next words of each sentence of the block."""
-    content = content_of("stories")
-    live = content["live"]["model"]
+    content, live, model = content_of("stories")
     block = []
     for sentence in content["sentences"][:4]:
         text = read(live, sentence["text"])
-        weights = word_attention(model_of(live), text)
-        block.append((text.text, text.words, weights[:, :, -1], sentence["next"]))
+        block.append((text.text, text.words, word_attention(model, text)[:, :, -1], sentence["next"]))
     return block
 
 
 def head_line(name: tuple[int, ...], words: list[str], weights: np.ndarray) -> str:
-    """Return what a picture says about a head: its weights [L, H, W] from .1 on, at most two."""
     row = weights[name]
     large = [f"{words[at]} {row[at]:.2f}" for at in np.argsort(-row)[:2] if row[at] >= 0.1]
     return "L{}H{}: ".format(*name) + ", ".join(large)
 
 
 def drawn(name: str) -> list[str]:
-    """Return the texts of a picture in docs/pictures."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", (DOCS / f"pictures/{name}.svg").read_text(encoding="utf-8"))
 
 
-def test_the_readme_shows_the_numbers_of_the_report() -> None:
-    layer, head = content_of("stories")["findings"][0]["place"]
-    readme = (DOCS.parent / "README.md").read_text()
+def test_the_readme_and_the_pictures_show_the_numbers_of_the_report() -> None:
+    # Every head's weights, then the next words, in each sentence of the block
+    layer, head = content_of("stories")[0]["findings"][0]["place"]
+    expected = []
     for text, words, weights, answers in block_numbers():
         cat, buses = (weights[layer, head, words.index(noun)] for noun in ("cat", "buses"))
-        assert f"| {text} | {cat:.2f} | {buses:.2f} | {answers[0][0]}, {answers[1][0]} |" in readme, "make reports"
-
-
-def test_the_pictures_show_the_numbers_of_the_report() -> None:
-    # Every head's weights, then the next words, in each sentence of the block
-    expected = []
-    for _, words, weights, answers in block_numbers():
+        row = f"| {text} | {cat:.2f} | {buses:.2f} | {answers[0][0]}, {answers[1][0]} |"
+        assert row in (DOCS.parent / "README.md").read_text(), "make reports"
         expected += [head_line(place, words, weights) for place in np.ndindex(*weights.shape[:2])]
         for word, chance in answers[:4]:
             expected += [word, f"{chance:.2f}"]
@@ -136,9 +122,9 @@ def test_the_pictures_show_the_numbers_of_the_report() -> None:
     assert texts == expected, "make reports"
 
     # The English model at "flies", which the text says is split
-    live = content_of("english")["live"]["model"]
+    _, live, model = content_of("english")
     texts = [read(live, text) for text in ("time flies", "fruit flies")]
-    weights = np.array([word_attention(model_of(live), text)[:, :, 2] for text in texts])  # [2, L, H, W]
+    weights = np.array([word_attention(model, text)[:, :, 2] for text in texts])  # [2, L, H, W]
     change = np.abs(weights[0] - weights[1]).sum(-1)
     place = tuple(np.argwhere(change == change.max())[0])
     for text, of_text in zip(texts, weights, strict=True):
@@ -163,35 +149,27 @@ def test_the_pictures_of_mask_and_softmax_are_what_they_say() -> None:
 
 
 def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(show: Show) -> None:
-    rows = re.findall(r"^\| `(.*?)` \| (.*?) \|$", (DOCS / "teach.md").read_text(), re.MULTILINE)
-    rows = [(rows[0][0] + address if address[0] == "&" else address, expected) for address, expected in rows]
-    removals = {f"remove=L{layer}H{head}" for layer in range(2) for head in range(2)}
-    assert removals <= {address.split("&", 1)[-1] for address, _ in rows}  # answer 3b is about all of them
-    (*_, cat), (*_, buses), *_ = block_numbers()
-    they = rows[1][0]
-    moving = " ".join(drawn("demo"))
-    found = re.search(r"Attention head (L\dH\d) ", text_of("stories"))[1]
-    assert found in (DOCS / "teach.md").read_text().partition("- 3b")[2]
-    with show(text_of("stories")) as view:
-        for address, expected in rows:
+    key, shown = (DOCS / "teach.md").read_text(), {}
+    with show(TEXTS["stories"]) as view:
+        for address, expected in re.findall(r"^\| `(.*?)` \| (.*?) \|$", key, re.MULTILINE):
             view.page.goto("about:blank")
-            view.page.goto(f"{view.url}{address}")
-            words = view.next_words()
-            assert words[0] == expected, address
-            word, chance = expected.split()
-            if address.startswith(f"{they}&"):
-                continue
-            if f"remove={found}" in address:
-                assert float(chance) < 0.5 * cat[0][1]
-            elif "&remove" in address:
-                assert word in dict(cat[:4])
-            if "&exchange" in address or "&" not in address and "the cat sat" in address:
-                assert " ".join(words[:4]) in moving
-            if "&exchange" in address:
-                exchanged = word
-        # "It" is read as "They", and with two heads "They" as "It"
-        assert exchanged in dict(buses[:4]) and word in dict(cat[:4])
-        assert "“It”: where" in moving and "“They”: where" in moving and moving.count("next word") == 4
+            view.page.goto(f"{view.url}{next(iter(shown)) if address[0] == '&' else ''}{address}")
+            shown[address] = view.next_words()[:4]
+            assert shown[address][0] == expected, address
+    (*_, cat), (*_, buses), *_ = block_numbers()
+    found = re.search(r"Attention head (L\dH\d) ", TEXTS["stories"])[1]
+    assert found in key.partition("- 3b")[2]
+    for head in ("L0H0", "L0H1", "L1H0", "L1H1"):  # answer 3b is about all of them
+        word, chance = shown[f"&remove={head}"][0].split()
+        assert float(chance) < 0.5 * cat[0][1] if head == found else word in dict(cat[:4])
+
+    # "It" is read as "They", and with two heads "They" as "It"
+    it, they, *_, both = shown.values()
+    exchanged = [words for address, words in shown.items() if address.startswith("&exchange")]
+    assert exchanged[-1][0].split()[0] in dict(buses[:4]) and both[0].split()[0] in dict(cat[:4])
+    moving = " ".join(drawn("demo"))
+    assert [words for words in (it, they, *exchanged) if " ".join(words) not in moving] == []
+    assert "“It”: where" in moving and "“They”: where" in moving and moving.count("next word") == 4
 
 
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
@@ -210,14 +188,11 @@ def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, p
 @pytest.mark.parametrize("size", SIZES)
 def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, int], show: Show) -> None:
     width, height = size
-    with show(text_of(name), viewport={"width": width, "height": height}) as view:
+    with show(TEXTS[name], viewport={"width": width, "height": height}) as view:
         for part in ("#live-text", "#live-lines path.arc:not(.faint)", "#live-next li:first-child", "#live-next"):
-            left, top, wide, high = box(view.page.locator(part).first.bounding_box())
-            assert left >= 0 and left + wide <= width, part
-            assert top >= 0 and top + high <= height, part
-        before = view.next_words()
-        view.line("Anna" if name == "english" else "cat").click()
-        assert view.next_words() != before
+            box = view.page.locator(part).first.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width, part
+            assert box["y"] >= 0 and box["y"] + box["height"] <= height, part
         view.type(" ".join(["the cat sat near a bus"] * 5))
         words = view.page.locator("#live-lines .word")
         assert words.count() == 31 and view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -225,12 +200,11 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
 
 
 def test_a_pupil_s_sentences_are_continued_by_words_and_every_chip_is_known(show: Show) -> None:
-    """The unknown word follows at most 5 of 50 sentences in the page in English, and 10 in that of the stories."""
+    """The unknown word follows at most a tenth of the sentences in the page in English, and a fifth in the other."""
     texts = PUPIL.replace("\n", "|").split("|")
-    assert len(texts) == 50
-    for name, most in (("english", 5), ("stories", 10)):
-        vocabulary = content_of(name)["live"]["model"]["tokenizer"]["vocabulary"]
-        with show(text_of(name)) as view:
+    for name, most in (("english", len(texts) / 10), ("stories", len(texts) / 5)):
+        vocabulary = content_of(name)[1]["tokenizer"]["vocabulary"]
+        with show(TEXTS[name]) as view:
             unknown = 0
             for text in texts:
                 view.type(text)
@@ -243,7 +217,7 @@ def test_a_pupil_s_sentences_are_continued_by_words_and_every_chip_is_known(show
 
 @each_report
 def test_a_next_word_that_is_clicked_is_written(name: str, show: Show) -> None:
-    with show(text_of(name)) as view:
+    with show(TEXTS[name]) as view:
         field, first = view.page.locator("#live-text"), view.page.locator("#live-next button").first
         view.type("Tom and Anna went to the park. They ")
         word = first.inner_text()
@@ -254,7 +228,7 @@ def test_a_next_word_that_is_clicked_is_written(name: str, show: Show) -> None:
 
 
 def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show) -> None:
-    with show(text_of("stories")) as view:
+    with show(TEXTS["stories"]) as view:
         before = view.next_words()[0]
         view.type("ONE sunny day, the Cat sat near the buses. it")  # "it" is a word of its own
         assert view.page.locator(".lines .word text").all_text_contents()[1:7] == "One sunny day , the cat".split()
@@ -265,22 +239,21 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
         assert field.input_value() == "ONE sunny day, the Cat sat near the buses. They"
         view.type("The kit")
         assert notes.inner_text() == ""  # the word is not yet written to its end
-        view.page.get_by_role("button", name="kitten", exact=True).click()
-        assert view.page.locator("#live-text").input_value() == "The kitten"
+        view.press("kitten")
+        assert field.input_value() == "The kitten"
         view.page.locator(".chip.frame").first.click()
         assert "Fill the gap" in notes.inner_text()
         for word in ("cat", "buses"):
             view.page.locator(f".chip[data-name={word}]").click()
-        assert view.page.locator("#live-text").input_value() == "One sunny day, the cat sat near the buses. It"
+        assert field.input_value() == "One sunny day, the cat sat near the buses. It"
         assert view.next_words()[0] == before
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_each_lesson_has_the_answer_of_the_worksheet_and_fits(size: tuple[int, int], show: Show) -> None:
-    """The answers are rows of the key; only the exchange changes the kind of the word."""
     key = "".join(path.read_text() for path in DOCS.glob("*.md"))
     answers = []
-    with show(text_of("stories"), viewport={"width": size[0], "height": size[1]}) as view:
+    with show(TEXTS["stories"], viewport={"width": size[0], "height": size[1]}) as view:
         opened = view.next_words()[0]
         view.page.get_by_role("link", name="Lesson").click()
         for number in range(1, 6):
@@ -298,18 +271,16 @@ def test_each_lesson_has_the_answer_of_the_worksheet_and_fits(size: tuple[int, i
 
 
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
-    live = content_of("stories")["live"]["model"]
-    layer, head = content_of("stories")["findings"][0]["place"]
-    text = read(live, live["text"])
-    scores = model_of(live).attention_scores(torch.tensor([text.tokens]))[layer, 0, head, -1].double()
-    cat = int(scores.argmax())
+    content, live, model = content_of("stories")
+    layer, head = content["findings"][0]["place"]
+    scores = model.attention_scores(torch.tensor([read(live, live["text"]).tokens]))[layer, 0, head, -1].double()
+    cat = scores.max()
     width = live["shape"]["d_model"] // live["shape"]["n_head"]
-    with show(text_of("stories")) as view:
-        found = view.page.locator("#live-how .shown td").all_inner_texts()
-        expected = [scores[cat] * width**0.5, scores[cat], scores[cat].exp(), scores.softmax(0)[cat]]
-        values = [float(number.replace(",", "")) for number in found[2:6]]
-        assert values == pytest.approx(list(map(float, expected)), rel=1e-3, abs=0.0051)
-        total = view.page.locator("#live-how .sums td").nth(1).inner_text().replace(",", "")
-        assert float(total) == pytest.approx(float(scores.exp().sum()), rel=1e-3)
+    with show(TEXTS["stories"]) as view:
+        expected = torch.stack([cat * width**0.5, cat, cat.exp(), scores.softmax(0).max(), scores.exp().sum()])
+        found = view.page.locator("#live-how .shown td").all_inner_texts()[2:6]
+        found.append(view.page.locator("#live-how .sums td").nth(1).inner_text())
+        values = [float(number.replace(",", "")) for number in found]
+        assert values == pytest.approx(expected.tolist(), rel=1e-3, abs=0.0051)
         view.page.locator("[data-name=word-6]").click()  # the later words are masked
         assert view.page.locator("#live-how .masked").first.inner_text().count("−∞") == 1

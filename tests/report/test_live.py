@@ -1,6 +1,7 @@
 """The live section of the page shows what torch computes, after typing and after each change."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
-from probe.sentences import EXAMPLE_BLOCK, TokenizedText, word_attention
+from probe.sentences import EXAMPLE_BLOCK, word_attention
 from report.live import Live
 from tests.report import sample
 from tests.report.conftest import Opened, Show, shown_weights
@@ -19,10 +20,7 @@ LIVE = CONTENT.live.model
 TEXT = EXAMPLE_BLOCK[0].text  # "One sunny day, the cat sat near the buses. It"
 JSON = to_json(LIVE)
 VIEW = sample.model_of(JSON)
-
-
-def read(text: str) -> TokenizedText:
-    return sample.read(JSON, text)
+read = partial(sample.read, JSON)
 
 
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
@@ -30,10 +28,6 @@ def expected_words(text: str, edits: list[HeadEdit] | None = None, model: Transf
     names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "(unknown)"}
     words = [names.get(i, LIVE.tokenizer.vocabulary[i]) for i in chances.indices.tolist()]
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
-
-
-def press(view: Opened, name: str) -> None:
-    view.page.get_by_role("button", name=name, exact=True).click()
 
 
 def n_changes(view: Opened) -> int:
@@ -46,38 +40,31 @@ def open_at(view: Opened, state: str) -> None:
     view.page.goto(state if state.startswith("file:") else f"{view.url}#{state}")
 
 
-def check(view: Opened, text: str, model: TransformerView = VIEW) -> None:
-    """Compare the next words, and the lines of two heads from the last word, with torch."""
-    assert view.next_words() == expected_words(text, model=model)
-    for layer, head in ((0, 1), (1, 2)):
-        view.pick(f"L{layer}H{head}")
-        row = word_attention(model, read(text))[layer, head, -1]
-        assert view.word_weights() == shown_weights(row, len(row) - 1)
-    view.check()
-
-
 def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(show: Show) -> None:
     it, cat, buses = (read(TEXT).words.index(word) for word in ("It", "cat", "buses"))
     removed, cut = remove_head(1, 2), cut_link(0, 1, it, [cat])
-    exchanged = exchange_links(0, 1, it, [cat], [buses])
     with show() as view:
-        press(view, "Remove L1H2")
-        assert view.next_words() == expected_words(TEXT, [removed])
+
+        def check_edits(*edits: HeadEdit) -> None:
+            assert view.next_words() == expected_words(TEXT, list(edits)) and n_changes(view) == len(edits)
+
+        view.press("Remove L1H2")
         view.pick("L0H1")
         view.line("cat").click()
-        assert view.next_words() == expected_words(TEXT, [removed, cut]) and n_changes(view) == 2
+        check_edits(removed, cut)
         assert view.next_words("live-before") == expected_words(TEXT)
         view.line("buses").click()  # the second line of the head: both change places
-        assert view.next_words() == expected_words(TEXT, [removed, exchanged]) and n_changes(view) == 2
-        press(view, "Undo")
-        assert view.next_words() == expected_words(TEXT, [removed, cut])
+        check_edits(removed, exchange_links(0, 1, it, [cat], [buses]))
+        view.press("Undo")
+        check_edits(removed, cut)
         view.line("buses").click(modifiers=["Shift"])  # cut as well
-        both = [removed, cut, cut_link(0, 1, it, [buses])]
-        assert view.next_words() == expected_words(TEXT, both) and n_changes(view) == 3
+        check_edits(removed, cut, cut_link(0, 1, it, [buses]))
         for word in ("buses", "cat"):
             view.line(word).click()
-        press(view, "Put back L1H2")
-        assert view.next_words() == expected_words(TEXT) and view.page.locator("#live-before").count() == 0
+        check_edits(removed)
+        view.press("Put back L1H2")
+        check_edits()
+        assert view.page.locator("#live-before").count() == 0
         view.check()
 
 
@@ -96,14 +83,17 @@ def test_a_click_on_an_arc_moves_lines_and_bars_unless_unwanted(motion: str, sho
 
 
 def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show) -> None:
-    earlier = [sample.model_of(JSON, data) for data in LIVE.earlier.data]
-    names = [*(f"step {step}" for step in LIVE.earlier.steps), f"step {LIVE.step:,}, trained"]
+    earlier = zip(LIVE.earlier.steps, LIVE.earlier.data, strict=True)
+    models = {f"step {step}": sample.model_of(JSON, data) for step, data in earlier}
     with show() as view:
         label = view.page.locator("#step-name")
-        for position, (name, model) in enumerate(zip(names, [*earlier, VIEW], strict=True)):
+        for position, (name, model) in enumerate((models | {f"step {LIVE.step:,}, trained": VIEW}).items()):
             view.page.locator("#step").fill(str(position))
-            assert label.inner_text() == name
-            check(view, TEXT, model)
+            assert (label.inner_text(), view.next_words()) == (name, expected_words(TEXT, model=model))
+            for layer, head in ((0, 1), (1, 2)):
+                view.pick(f"L{layer}H{head}")
+                row = word_attention(model, read(TEXT))[layer, head, -1]
+                assert view.word_weights() == shown_weights(row, len(row) - 1)
         view.page.locator("#play").click()
         assert label.inner_text() == "step 0"
         view.page.locator("#step-name:has-text('trained')").wait_for()
@@ -172,14 +162,11 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
 def test_hostile_texts_stay_text(show: Show) -> None:
     vocabulary = [*LIVE.tokenizer.vocabulary[:-4], *sample.HOSTILE[:4]]
     model = replace(LIVE, tokenizer=replace(LIVE.tokenizer, vocabulary=vocabulary), source=sample.HOSTILE[0])
-    enter = """(field, text) => {
-      field.value = text;
-      field.dispatchEvent(new Event("input"));
-      return new Promise((resolve) => setTimeout(resolve, 0));
-    }"""
     with show(replace(CONTENT, live=Live(model, ""))) as view:
         for text in (*sample.HOSTILE[:-1], "\ud800 lone", "x" * 6000, "\u2028\u2029"):
-            view.page.locator("#live-text").evaluate(enter, text)
+            view.page.locator("#live-text").evaluate("(field, text) => (field.value = text)", text)
+            view.page.locator("#live-text").dispatch_event("input")
+            view.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
             assert view.page.locator("#live-next li").count() == 5
         assert view.page.locator("img, iframe, base").count() == 0
         assert view.page.evaluate("window.hacked") is None
@@ -191,7 +178,7 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     with show(color_scheme=scheme, viewport={"width": width, "height": 800}) as view:
         view.type(f"{TEXT} zebra")
-        press(view, "Remove L0H1")
+        view.press("Remove L0H1")
         view.line("cat").click()
         for summary in view.page.locator("summary").all():
             summary.click()
@@ -204,31 +191,31 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
 def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
     with show() as view:
 
-        def focused() -> str:
+        def press_at(place: str, *keys: str) -> str:
+            """Return what has the focus after pressing keys at an element."""
+            if place:
+                view.page.locator(place).focus()
+            for key in keys:
+                view.page.keyboard.press(key)
             of_focus = "(({ dataset, id, labels }) => dataset.name ?? (id || labels?.[0].innerText) ?? '')"
             return view.page.evaluate(f"{of_focus}(document.activeElement)")
 
-        def press_at(name: str, *keys: str) -> str:
-            view.page.locator(f"[data-name={name}]").focus()
-            for key in keys:
-                view.page.keyboard.press(key)
-            return focused()
-
-        view.page.locator("#live-text").focus()
-        reached = []
+        reached = [press_at("#live-text")]
         while "Question" not in reached and len(reached) < 60:
-            view.page.keyboard.press("Tab")
-            reached.append(focused())
+            reached.append(press_at("", "Tab"))
         assert {"word-12", "L0H1", "remove-L0H0", "play", "step", "row-6", "Question"} <= set(reached)
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
-        assert press_at("line-6", "Enter") == "line-6" and "“cat” cut" in view.page.locator(".edits").inner_text()
-        press_at("line-6", *["ArrowRight"] * 4, "Enter")
+        assert (
+            press_at("[data-name=line-6]", "Enter") == "line-6"
+            and "“cat” cut" in view.page.locator(".edits").inner_text()
+        )
+        press_at("[data-name=line-6]", *["ArrowRight"] * 4, "Enter")
         assert view.next_words() == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])
-        press_at("undo", "Enter", "Enter")
+        press_at("[data-name=undo]", "Enter", "Enter")
         assert n_changes(view) == 0
-        assert press_at("word-12", "Home", "ArrowRight", " ") == "word-1"
+        assert press_at("[data-name=word-12]", "Home", "ArrowRight", " ") == "word-1"
         assert "“One”" in view.page.locator("#live-lines h2").inner_text()
-        press_at("L0H1", "ArrowDown", "ArrowRight", "Enter")
+        press_at("[data-name=L0H1]", "ArrowDown", "ArrowRight", "Enter")
         assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == "L1H2"
 
 
@@ -250,7 +237,7 @@ def test_changes_stay_with_their_words(show: Show) -> None:
         for head in ("L0H0", "L1H3"):
             view.pick(head)
             view.line("cat").click()
-        press(view, "Remove L1H3")
+        view.press("Remove L1H3")
         view.type("The dog slept. It")
         assert "2 of your changes" in view.page.locator("#live-notes").inner_text()
         assert view.next_words() == expected_words("The dog slept. It", [remove_head(1, 3)])

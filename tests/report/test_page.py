@@ -3,7 +3,6 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from antecedent_lab import open_model
 from data.errors import UserError
 from data.typed_json import to_json
 from probe.sentences import word_attention
-from report.page import PageContent, page
+from report.page import page
 from tests.report import sample
 from tests.report.conftest import Markup, Show, shown_weights
 
@@ -22,10 +21,11 @@ CONTENT = sample.content()
 TEXT = page(CONTENT)
 
 
+SENTENCES = {sentence.id: sentence for sentence in CONTENT.sentences}
+
+
 def weights_of(name: str) -> Any:
-    """Return the weights [L, H, W, W] that the content stores for a sentence."""
-    sentence = next(sentence for sentence in CONTENT.sentences if sentence.id == name)
-    return sample.unpacked(sentence.weights, len(sentence.words))
+    return sample.unpacked(SENTENCES[name].weights, len(SENTENCES[name].words))  # [L, H, W, W]
 
 
 def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:
@@ -52,13 +52,10 @@ def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> N
 
 
 @pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
-def test_the_page_opens_without_requests(show: Show, make: Callable[[], PageContent]) -> None:
+def test_the_page_opens_without_requests(show: Show, make: Any) -> None:
     with show(make()) as view:
         assert view.page.locator("h1").is_visible()
         assert view.page.evaluate("window.hacked") is None
-        has_live = make is not sample.without_probe
-        assert view.page.locator("#live-text").count() == has_live
-        assert has_live or view.page.locator(".live-reason").inner_text() == "No: <b>elsewhere</b>."
         view.check()
 
 
@@ -71,34 +68,33 @@ def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> No
         assert not view.page.locator("#stored").is_visible() and not view.page.locator("#live").is_visible()
 
 
-def test_a_stored_sentence_is_chosen_from_a_list(show: Show) -> None:
+def test_stored_sentences_and_questions_are_chosen_from_lists(show: Show) -> None:
     with show() as view:
         view.open_evidence()
         view.pick("L1H2")
-        words = CONTENT.sentences[2].words
-        row = weights_of("worked-number-2")[1, 2, words.index("They")]
-        view.page.locator("#stored select").select_option("worked-number-2")
-        assert view.page.locator("#live-text").input_value() == CONTENT.sentences[2].text
-        assert view.word_weights() == shown_weights(row, words.index("They"))
+        sentence = SENTENCES["worked-number-2"]
+        they = sentence.words.index("They")
+        view.page.locator("#stored select").select_option(sentence.id)
+        assert view.page.locator("#live-text").input_value() == sentence.text
+        assert view.word_weights() == shown_weights(weights_of(sentence.id)[1, 2, they], they)
         view.type("The dog slept.")
         assert view.page.locator("#stored select").input_value() == "–"
 
-
-def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
-    with show(sample.without_probe()) as view:
-        view.pick("L1H2")
-        view.page.locator("#live-lines [data-name=word-5]").click()
-        assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
-
-
-def test_choosing_a_question_shows_its_claim_and_its_head(show: Show) -> None:
-    with show() as view:
-        view.open_evidence()
+        # A question shows its claim and its head.
         view.page.get_by_label("Question").select_option(index=1)
         assert view.page.locator("[data-question] .badge:visible").inner_text().endswith("suggestive")
         view.page.get_by_label("Question").select_option(index=2)
         place = "L{}H{}".format(*CONTENT.findings[2].place)
         assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == place
+
+
+def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
+    with show(sample.without_probe()) as view:
+        assert view.page.locator("#live-text").count() == 0
+        assert view.page.locator(".live-reason").inner_text() == "No: <b>elsewhere</b>."
+        view.pick("L1H2")
+        view.page.locator("#live-lines [data-name=word-5]").click()
+        assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
 
 
 def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run: Path) -> None:
@@ -108,8 +104,7 @@ def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run:
     assert len(repr(view_of_it)) < 200 and len(view_of_it) < 200_000
     with show(f"<!doctype html><meta charset=utf-8>{view_of_it._repr_html_()}") as view:
         weights = word_attention(opened.model, opened.tokenize(text))  # [L, H, W, W]
-        titles = view.page.frame_locator("iframe").locator("#live-lines .link title").all_text_contents()
-        found = [float(re.search(r": (\d\.\d\d)", title)[1]) for title in titles]
+        found = view.word_weights(view.page.frame_locator("iframe"))
         assert found == shown_weights(weights[0, 0, -1], weights.shape[-1] - 1)
         view.check()
     with pytest.raises(UserError, match="has [0-9]+ tokens; the model reads"):

@@ -13,10 +13,12 @@ import pytest
 
 from data.config import TokenizerKind
 from data.errors import UserError
+from data.words import word_spans
 from model.config import Mask
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import Change, Estimate, Head, Shown
+from probe.sentences import TokenizedText
 from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from report.live import check_live, live_content
@@ -25,16 +27,11 @@ from report.tables import finding_tables, heads_csv, number, sentence_lines
 from tests.data.small_corpora import text_config
 from tests.probe.factories import blank
 from tests.report import sample
-from tests.report.sample import finding, results, tokenized
+from tests.report.sample import finding, results
 from training.settings import compose_settings, flatten
 from training.weight_history import WeightHistory
 
 NUMBER, EDGE = map(finding, ("number", "next_pronoun_gender"))
-
-
-def change(i: int, p: float = 0.5) -> Change:
-    values = {"before": 0.1, "after": 0.2 - i / 100, "difference": Estimate(-0.00001, -0.1, 0.2), "t": -i}
-    return blank(Change, question="number", measure="effect", head=Head(0, i), p=p, n=20, smallest_p=0.02, **values)
 
 
 def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
@@ -51,9 +48,15 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
+    # The table of heads has every measure of every head.
+    rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER)))))
+    assert len(rows) == 4 * 8 and rows[0].keys() == {"question", "measure", "layer", "head", "value"}
+    assert {"question": "number", "measure": "accuracy", "layer": "0", "head": "1", "value": "0.9989"} in rows
+
 
 def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
-    changes = [change(i, p=0.001 if i == 7 else 0.5) for i in range(9)]
+    of_all = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "difference": Estimate(-0.1)}
+    changes = [blank(Change, head=Head(0, i), t=-i, p=0.001 if i == 7 else 0.5, **of_all) for i in range(9)]
     found = results(changes=changes, warnings=["A warning."])
     lines = tables.change_lines(found, all_rows=False)
     text = "\n".join(lines)
@@ -63,17 +66,13 @@ def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)
 
 
-def test_the_table_of_heads_has_every_measure_of_every_head() -> None:
-    rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER)))))
-    assert len(rows) == 4 * 8 and rows[0].keys() == {"question", "measure", "layer", "head", "value"}
-    assert {"question": "number", "measure": "accuracy", "layer": "0", "head": "1", "value": "0.9989"} in rows
-
-
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
 def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None) -> None:
     weights = np.zeros((3, 4, 7, 7))
     weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
-    lines = sentence_lines(tokenized("fox saw the fox . it"), weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
+    spans = [span for _, span in word_spans("fox saw the fox . it")]
+    text = TokenizedText("fox saw the fox . it", list(range(7)), spans, spans)
+    lines = sentence_lines(text, weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
     assert lines[1] == "at “it”: the three largest weights of each head; before them the weights on fox"
     heads = [line.split() for line in lines if line.startswith("  L")]
     names = [f"L{i // 4}H{i % 4}" for i in range(12)]
@@ -84,43 +83,29 @@ def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None)
 
 RUN, HISTORY = sample.opened_run()
 TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.words, vocab_size=10, validation_path="b.txt")
+MEDIAN = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
+OWN = replace(NUMBER, file="own.jsonl", examples=[MEDIAN])
 
 
-def test_sentences_beyond_the_limit_are_left_out() -> None:
-    small = replace(sample.content().sentences[0], weights=[[[1]]])
-    big = replace(small, weights=[[[1] * MAX_SENTENCE_WEIGHTS]])
-    omissions: list[str] = []
-    assert within_size([small, big, small], omissions) == [small, small] and omissions[0].startswith("1 sentences")
-
-
-def test_the_page_of_a_run_has_its_findings_and_their_sentences() -> None:
-    text = "One sunny day, the cat sat near the buses. It"
-    shown = Shown(kind="median", text=text, query=12, word="", meant=[[6]], other=[[10]])
-    results = sample.results(replace(sample.finding("number"), examples=[shown]), warnings=["A warning."])
-    content = page_content(RUN, results, None, [text], ["A note."])
+def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> None:
+    content = page_content(RUN, results(OWN, warnings=["A warning."]), None, ["The dog slept."], ["A note."])
     assert content.notes == ["A note.", "A warning."]
-    median = next(sentence for sentence in content.sentences if sentence.id == "median-number-1")
-    assert median.words[median.query] == "It"
-    assert content.sentences[0].id == "yours-1"
+    yours, median = content.sentences
+    assert (yours.id, median.id, median.words[median.query]) == ("yours-1", "median-number-1", "It")
     untested = page_content(RUN, None, None)
     assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
-    passage = sample.finding("next_pronoun_gender")
-    model = live_content(RUN, sample.results(passage), None, None, []).model
-    assert (model.text, model.nouns) == (passage.examples[0].text, [])
-    median = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
-    own_finding = replace(sample.finding("number"), file="own.jsonl", examples=[median])
-    model = live_content(RUN, sample.results(own_finding), None, None, []).model
-    assert (model.text, model.nouns) == ("The cat sat. It", [])
+    for tested, text in ((EDGE, EDGE.examples[0].text), (OWN, "The cat sat. It")):
+        model = live_content(RUN, results(tested), None, None, []).model
+        assert (model.text, model.nouns) == (text, [])
 
 
 @pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
 def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
     run = replace(RUN, settings=replace(RUN.settings, data=data))
-    own_finding = replace(sample.finding("number"), file="own.jsonl")
-    train, probe = reproducing_commands(run, sample.results(own_finding, settings=ProbeConfig(n_untrained=2)))
+    train, probe = reproducing_commands(run, results(OWN, settings=ProbeConfig(n_untrained=2)))
     python, program, *arguments = shlex.split(train)
     assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
     assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]
@@ -129,26 +114,22 @@ def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
 ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fields(OpenedModel)})
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
+def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
+    for model, reason in (
         (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
         (replace(RUN, shape={**RUN.shape, "mask": Mask.none}), "model.mask=none"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_model_that_the_page_cannot_run_has_a_reason(model: OpenedModel, reason: str) -> None:
-    for wanted in (None, True):
-        content = live_content(model, None, None, wanted, [])
-        assert content.model is None and reason in content.reason
-    with pytest.raises(UserError, match=f"^live=true: .*{reason}"):
-        check_live(model, True)
-    check_live(model, None)
+    ):
+        for wanted in (None, True):
+            content = live_content(model, None, None, wanted, [])
+            assert content.model is None and reason in content.reason
+        with pytest.raises(UserError, match=f"^live=true: .*{reason}"):
+            check_live(model, True)
+        check_live(model, None)
 
 
 def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = replace(HISTORY, steps=[*HISTORY.steps, RUN.step], data=[*HISTORY.data, HISTORY.data[0]])
+    history = WeightHistory([*HISTORY.steps, RUN.step], [*HISTORY.data, ""])
     model = live_content(RUN, None, history, None, []).model
     assert model.type == "float32" and model.earlier == HISTORY
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")
@@ -158,10 +139,14 @@ def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.Mon
     assert live_content(RUN, None, None, True, []).model.type == "float16"
 
 
-def test_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
+def test_sentences_and_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
     steps = [0, 5, 11, 22, 44, 88, 175, 350, 700, 1050]  # of the default run
     history = WeightHistory(steps, ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * len(steps))
     omissions: list[str] = []
     earlier = live_content(replace(RUN, step=1400), None, history, None, omissions).model.earlier
     assert earlier.steps == [0, 22, 44, 88, 175, 350, 700, 1050] and len(earlier.data) == 8
-    assert omissions[0].startswith("the weights at 2 of 10 steps")
+    small = replace(sample.content().sentences[0], weights=[[[1]]])
+    big = replace(small, weights=[[[1] * MAX_SENTENCE_WEIGHTS]])
+    assert within_size([small, big, small], omissions) == [small, small]
+    of_steps, of_sentences = omissions
+    assert of_steps.startswith("the weights at 2 of 10 steps") and of_sentences.startswith("1 sentences")

@@ -29,8 +29,6 @@ from tests.program import ROOT, SMALL, SMALL_PROBE, process_state, run_program
 
 transformers = pytest.importorskip("transformers")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
-
-
 L, H = 3, 4
 LLAMA = {"hidden_size": 32, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
 LLAMA |= {"num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 128}
@@ -50,10 +48,10 @@ def tokenizer() -> Any:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A GPT-2 and a Qwen3 with random weights, as `save_pretrained` writes them."""
     paths = {}
-    bos = tokenizer().token_to_id(END)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token=END, eos_token=END)
+    special = {"bos_token_id": fast.bos_token_id, "eos_token_id": fast.eos_token_id}
     for name, shape in SHAPES.items():
-        settings = {**shape, "vocab_size": VOCABULARY, "bos_token_id": bos, "eos_token_id": bos}
-        config = transformers.AutoConfig.for_model(name, **settings)
+        config = transformers.AutoConfig.for_model(name, **shape, **special, vocab_size=VOCABULARY)
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for weight in model.parameters():
@@ -61,27 +59,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 torch.nn.init.normal_(weight, 0, 0.25)  # the usual initial attention is uniform
         paths[name] = tmp_path_factory.mktemp("models") / name
         model.save_pretrained(paths[name])
-        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token=END, eos_token=END)
         fast.save_pretrained(paths[name])
     return paths
-
-
-@pytest.fixture(scope="module")
-def folder(folders: dict[str, Path]) -> Path:
-    return folders["qwen3"]
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A part of the shipped text that has enough passages."""
     path = tmp_path_factory.mktemp("text") / "part.jsonl"
-    path.write_text("".join(json.dumps({"text": each}) + "\n" for each in read_documents([SHIPPED_TEXT])[:800]))
+    path.write_text("".join(json.dumps({"text": each}) + "\n" for each in read_documents([SHIPPED_TEXT])[:500]))
     return str(path)
 
 
 @pytest.fixture(scope="module")
-def result(folder: Path, text: str) -> ProbeResult:
-    return probe_model(folder, path=text, device="cpu", **SETTINGS)
+def result(folders: dict[str, Path], text: str) -> ProbeResult:
+    return probe_model(folders["qwen3"], path=text, device="cpu", **SETTINGS)
 
 
 def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbeResult) -> None:
@@ -95,9 +87,9 @@ def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbeRes
     assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
 
 
-def test_eval_writes_the_same_files(result: ProbeResult, folder: Path, text: str, tmp_path: Path) -> None:
+def test_eval_writes_the_same_files(result: ProbeResult, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
-    arguments = [f"model={folder}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
+    arguments = [f"model={folders['qwen3']}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
@@ -108,19 +100,20 @@ def test_eval_writes_the_same_files(result: ProbeResult, folder: Path, text: str
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
 
 
-def test_the_same_model_twice_has_no_change(folder: Path) -> None:
-    opened = open_model(folder, device="cpu")
-    own = str(ROOT / "docs/questions/it_cat.jsonl")
-    results = compare_models(opened, opened, own=own, n_bootstrap=150)
+def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:
+    opened = open_model(folders["qwen3"], device="cpu")
+    compare = partial(compare_models, opened, own=str(ROOT / "docs/questions/it_cat.jsonl"))
+    results = compare(opened, n_bootstrap=150)
     assert results.changes and all(change.p == 1 for change in results.changes)
     assert results.settings.n_bootstrap == 150
-    for setting, problem in (("n_bootstrap", "^probe.n_bootstrap=1: .*$"), ("n_boot", "n_boot")):
-        with pytest.raises(ValueError, match=problem):
-            compare_models(opened, opened, own=own, **{setting: 1})
-    with pytest.raises(ValueError, match="other tokens"):
-        compare_models(replace(opened, bos_id=3), opened, own=own)
-    with pytest.raises(UserError, match="^after=5: must be a model that open_model has opened"):
-        compare_models(opened, 5)  # type: ignore[arg-type]
+    for after, setting, problem in (
+        (opened, {"n_bootstrap": 1}, "^probe.n_bootstrap=1: .*$"),
+        (opened, {"n_boot": 1}, "n_boot"),
+        (replace(opened, bos_id=3), {}, "other tokens"),
+        (5, {}, "^after=5: must be a model that open_model has opened"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            compare(after, **setting)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +129,9 @@ def test_the_same_model_twice_has_no_change(folder: Path) -> None:
         ({"path": "a.txt", "own": "b.jsonl"}, True, "path=a.txt: cannot be combined with own="),
     ],
 )
-def test_a_bad_setting_is_named(result: ProbeResult, folder: Path, settings: dict, is_open: bool, problem: str) -> None:
-    with pytest.raises(ValueError, match=f"^{problem}[^\n]*$"):
-        probe_model(result.opened if is_open else folder, **settings)
+def test_a_bad_setting_is_named(result: ProbeResult, settings: dict, is_open: bool, problem: str) -> None:
+    with pytest.raises(UserError, match=f"^{problem}[^\n]*$"):
+        probe_model(result.opened if is_open else result.opened.source, **settings)
 
 
 @pytest.fixture
@@ -148,61 +141,45 @@ def opened(name: str, folders: dict[str, Path]) -> Any:
 
 def plain_log_probs(opened: LabModel, text: str, answer: str, edits: list[HeadEdit]) -> float:
     """Return log p of an answer by a pass over one text without padding."""
-    row = opened.encode(text)
     both = torch.tensor([opened.encode(text + answer)])
     after = opened.model.logits(both, edits=edits)[0].double().log_softmax(-1)
-    return sum(float(after[i - 1, both[0, i]]) for i in range(len(row), both.shape[1]))
+    return sum(float(after[i - 1, both[0, i]]) for i in range(len(opened.encode(text)), both.shape[1]))
 
 
 @each_model
-def test_attention_is_that_of_each_text_alone(name: str, opened: LabModel) -> None:
+def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, opened: LabModel) -> None:
     for text, weights in zip(TEXTS, opened.attention(TEXTS), strict=True):
-        tokens = torch.tensor([opened.encode(text)])
-        expected = opened.model.attention_scores(tokens).softmax(-1)[:, 0]
-        np.testing.assert_allclose(weights, expected, atol=1e-5)
-        assert weights.shape == expected.shape and expected.std() > 0.05
-
-
-@each_model
-def test_log_probabilities_are_those_of_plain_passes(name: str, opened: LabModel) -> None:
+        expected = opened.model.attention_scores(torch.tensor([opened.encode(text)])).softmax(-1)[:, 0]
+        np.testing.assert_allclose(weights, expected, atol=1e-5, strict=True)
+        assert expected.std() > 0.05
     for edits in ([], [remove_head(1, 2), cut_link(0, 1, 1, [0])]):
         values = opened.log_probs(TEXTS, *ANSWERS, edits=edits)
-        expected = np.empty((3, 3))
-        for i, text in enumerate(TEXTS):
-            for j, answer in enumerate(ANSWERS):
-                chosen = answer if isinstance(answer, str) else answer[i]
-                expected[i, j] = plain_log_probs(opened, text, chosen, edits)
-        np.testing.assert_allclose(values, expected, atol=1e-4)
-    assert len(opened.encode("It unbelievable")) > len(opened.encode("It she")) and expected.std() > 0.5
+        for text, last, of_text in zip(TEXTS, ANSWERS[-1], values, strict=True):
+            expected = [plain_log_probs(opened, text, answer, edits) for answer in (*ANSWERS[:-1], last)]
+            np.testing.assert_allclose(of_text, expected, atol=1e-4)
+    assert len(opened.encode("It unbelievable")) > len(opened.encode("It she")) and values.std() > 0.5
 
 
 @each_model
 @pytest.mark.parametrize("at", ["everywhere", "last"])
 @pytest.mark.parametrize("answer", [" she", " unbelievable"])
 def test_effects_are_those_of_plain_passes(name: str, opened: LabModel, at: str, answer: str) -> None:
-    foils = [" he", " they", " was"]
+    foils = ANSWERS[-1]
     effects = opened.effects(TEXTS, answer, foils, at=at)
     expected = np.empty_like(effects)
-    for i, text in enumerate(TEXTS):
-        last = torch.tensor([len(opened.encode(text)) - 1])
-
-        def margin(edits: list[HeadEdit], i: int = i, text: str = text) -> float:
-            return plain_log_probs(opened, text, answer, edits) - plain_log_probs(opened, text, foils[i], edits)
-
-        for layer, head in np.ndindex(*effects.shape[1:]):
-            edit = remove_head(layer, head)
-            if at == "last":
-                edit = SiteEdit(layer, head, output=torch.zeros_like).at(last)
-            expected[i, layer, head] = margin([]) - margin([edit])
+    for i, layer, head in np.ndindex(*effects.shape):
+        edit = remove_head(layer, head)
+        if at == "last":
+            edit = SiteEdit(layer, head, output=torch.zeros_like).at(torch.tensor([len(opened.encode(TEXTS[i])) - 1]))
+        of_answer, of_foil = (
+            plain_log_probs(opened, TEXTS[i], word, []) - plain_log_probs(opened, TEXTS[i], word, [edit])
+            for word in (answer, foils[i])
+        )
+        expected[i, layer, head] = of_answer - of_foil
     np.testing.assert_allclose(effects, expected, atol=2e-4)
     assert (np.abs(expected).mean(axis=0) > 1e-3).all()
-
-
-@each_model
-def test_without_heads_or_texts_there_is_no_effect(name: str, opened: LabModel) -> None:
-    for at in ("everywhere", "last"):
-        assert np.isnan(opened.effects(TEXTS, " she", " he", [], at)).all()
-        assert opened.effects([], " she", " he", at=at).shape[0] == 0 and opened.attention([]) == []
+    assert np.isnan(opened.effects(TEXTS, answer, foils, [], at)).all()  # of no head
+    assert opened.effects([], answer, " he", at=at).shape[0] == 0 and opened.attention([]) == []
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -245,10 +222,10 @@ def test_unknown_words_and_models_that_see_the_next_word_are_refused(trained_run
 
 
 Pass = Callable[..., Any]  # of an adapter
+SIZES = {"n_layer": 2, "n_head": 4, "context_length": 64, "vocab_size": VOCABULARY}
 
 
 def example(name: str) -> str:
-    """Return a code block of the page."""
     usage = (ROOT / "docs" / "usage.md").read_text()
     return re.search(rf"<!-- {name} -->\n```python\n(.*?)```", usage, re.DOTALL)[1]
 
@@ -306,12 +283,14 @@ def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[s
     model.set_attn_implementation("sdpa")
     with pytest.raises(UserError, match="^the model's attention was changed after it was opened; open it again$"):
         opened.effects(TEXTS, " she", " he")
-    with pytest.raises(UserError, match="^model=Qwen3Model: it has no output layer"):
-        open_model(model.model, tokenizer=fast)
-    with pytest.raises(UserError, match="^model=Qwen3ForCausalLM: give its tokenizer too"):
-        open_model(model)
-    with pytest.raises(UserError, match="^model=Qwen3ForCausalLM: its weights are not float32"):
-        open_model(model.to(torch.bfloat16), tokenizer=fast)
+    half = type(model).from_pretrained(folder, dtype=torch.bfloat16)
+    for given, reader, problem in (
+        (model.model, fast, "Qwen3Model: it has no output layer"),
+        (model, None, "Qwen3ForCausalLM: give its tokenizer too"),
+        (half, fast, "Qwen3ForCausalLM: its weights are not float32"),
+    ):
+        with pytest.raises(UserError, match=f"^model={problem}"):
+            open_model(given, tokenizer=reader)
 
 
 @pytest.mark.slow
@@ -347,12 +326,8 @@ def no_mask(record: Pass, *arguments: Any) -> Any:
     return [layer._replace(scores=layer.scores.clamp(min=-9)) for layer in record(*arguments)]
 
 
-def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **edits_and_streams: Any) -> Any:
-    return logits(tokens, None if positions is None else 0 * positions, **edits_and_streams)
-
-
-def beside_others(logits: Pass, tokens: Tensor, *others: Any, **edits_and_streams: Any) -> Any:
-    return logits(tokens, *others, **edits_and_streams) + len(tokens)
+def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **others: Any) -> Any:
+    return logits(tokens, None if positions is None else 0 * positions, **others)
 
 
 @pytest.mark.parametrize(
@@ -362,25 +337,22 @@ def beside_others(logits: Pass, tokens: Tensor, *others: Any, **edits_and_stream
         ("record", no_mask, "no report for this model: the recorded attention is not"),
         ("logits", lambda logits, tokens, positions=None, **_: logits(tokens, positions), "edits .* change nothing"),
         ("logits", first_rows, "the logits at positions are not those rows"),
-        ("logits", beside_others, "a text has other logits alone than beside another text"),
+        ("logits", lambda logits, *a, **b: logits(*a, **b) + len(a[0]), "a text has other logits alone than beside"),
         ("logits", lambda logits, tokens, positions=None, *_, **__: logits(tokens), "the logits at positions are not"),
         ("residual_stream", lambda streams, tokens: streams(tokens)[:1], "residual_stream must have the stream before"),
     ],
 )
 def test_a_wrong_adapter_is_refused(page: dict[str, Any], name: str, change: Pass, problem: str) -> None:
-    class Wrong(page["View"]):  # type: ignore[misc]
-        """The page's adapter with one changed pass."""
-
     right = getattr(page["View"], name)
-    setattr(Wrong, name, lambda self, *values, **named: change(partial(right, self), *values, **named))
-    view = Wrong(page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=VOCABULARY)
+    passes = {name: lambda self, *values, **named: change(partial(right, self), *values, **named)}
+    view = type("Wrong", (page["View"],), passes)(page["module"], **SIZES)
     with pytest.raises(UserError, match=f"^model=Wrong: (Wrong: )?{problem}[^\n]*$"):
         open_model(view, tokenizer=page["path"])
 
 
 def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str, Any]) -> None:
-    view = page["View"](page["module"], n_layer=3, n_head=4, context_length=64, vocab_size=VOCABULARY)
-    larger = page["View"](page["module"], n_layer=2, n_head=4, context_length=64, vocab_size=1000)
+    view = page["View"](page["module"], **SIZES | {"n_layer": 3})
+    larger = page["View"](page["module"], **SIZES | {"vocab_size": 1000})
     for model, problem in (
         (nn.Linear(2, 2), "Linear: Linear has no n_layer; write a subclass of OwnModel"),
         (view, r"View: View: record has 2 layers of \[4\] heads"),

@@ -16,13 +16,13 @@ from antecedent_lab.sources import check_items, source_of
 from antecedent_lab.sweeps import differing_settings
 from data.errors import UserError
 from data.own_file import load_question
-from data.pairs import Cell, Items, Pair
+from data.pairs import Items, Pair
 from data.typed_json import to_json
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
 from report.reproduce import eval_command
-from tests.probe.factories import SETTINGS, word_model
+from tests.probe.factories import SETTINGS, blank, cell, word_model
 from tests.program import ROOT
 from training.settings import compose_settings
 
@@ -52,15 +52,14 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
             read_results(opened)
 
 
-def test_damaged_sentences_are_a_warning(opened: OpenedModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_sentences_are_a_warning_and_records_an_error(opened: OpenedModel, capsys: Any) -> None:
     file = opened.folder / "probe" / "sentences.json"
     for content in ("{", '{"a": 1}', "[1]", '["\\ud800"]'):
         file.write_text(content)
         assert read_texts(opened.folder) == []
         assert re.fullmatch(f"warning: {file}: damaged.*; delete it\n", capsys.readouterr().err)
 
-
-def test_records_of_training_are_those_of_a_run(opened: OpenedModel) -> None:
+    # Records of training are those of a run.
     run = replace(opened, max_steps=9)
     assert (read_metrics(run).train, read_history(run)) == ([], None)
     for name, read in (("metrics.jsonl", read_metrics), ("weights.jsonl", read_history)):
@@ -87,16 +86,12 @@ def test_the_results_folder_is_locked_and_has_an_owner(opened: OpenedModel, monk
 def test_a_new_folder_without_files_is_removed(opened: OpenedModel, error: BaseException) -> None:
     opened = replace(opened, folder=opened.folder / "new", owner="hub/name")
 
-    def stopped(*files: str) -> None:
+    for files, remains in (([], False), (["page"], True), ([], True)):  # at last the folder was there before
         with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine") as folder:
             for name in files:
                 (folder / name).touch()
             raise error
-
-    stopped()
-    assert not opened.folder.exists() and opened.folder.parent.exists()
-    stopped("page")
-    stopped()  # the folder was there before
+        assert (opened.folder.exists(), opened.folder.parent.exists()) == (remains, True)
     assert (opened.folder / "probe/own/mine/page").exists()
 
 
@@ -122,35 +117,29 @@ def test_a_resume_with_other_settings_is_one_sentence_and_settings_alone_are_no_
         open_model(tmp_path, setting="run")
 
 
-def items_of(*cells: Cell) -> Items:
-    pair = Pair("q", "dev", (cells[0], cells[-1]), ("", ""), 0, ("f", "a", "b"))
-    return Items([pair])
-
-
-CELL = Cell(tokens=(0, 2, 3, 4, 5), query=4, meant=((2,),), other=((3,),), answers=(2,), foils=(3,), payoff=4, target=2)
-
-
 def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
     letters = word_model(["a b c d e"], context_length=8)
-    assert check_items(letters, items_of(CELL)) == []
-    unanswered = replace(CELL, payoff=None, tokens=(0, letters.unknown, 3, 4, 5), has_lost_answer=True)
-    warnings = check_items(letters, items_of(CELL, unanswered))
-    assert "10.0%" in warnings[0] and "In 1 of 2 texts" in warnings[1]
-    with pytest.raises(ValueError, match="reads 8 tokens, but the sentences need 11"):
-        check_items(letters, items_of(replace(CELL, tokens=CELL.tokens * 2)))
-    with pytest.raises(ValueError, match="writes token 99"):
-        check_items(letters, items_of(replace(CELL, foils=(99,))))
+    right = cell((0, 2, 3, 4, 5), ((2,), (3,)), 0, answers=(2,), foils=(3,))
+
+    def warnings_of(**changes: Any) -> list[str]:
+        return check_items(letters, Items([blank(Pair, cells=(right, replace(right, **changes)))]))
+
+    assert warnings_of() == []
+    unknown, unanswered = warnings_of(payoff=None, tokens=(0, letters.unknown, 3, 4, 5), has_lost_answer=True)
+    assert "10.0%" in unknown and "In 1 of 2 texts" in unanswered
+    with pytest.raises(UserError, match="reads 8 tokens, but the sentences need 11"):
+        warnings_of(tokens=right.tokens * 2)
+    with pytest.raises(UserError, match="writes token 99"):
+        warnings_of(foils=(99,))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "questions").glob("*.jsonl")), ids=lambda path: path.stem)
 def test_an_example_question_has_enough_blocks_and_right_links(path: Path) -> None:
     own = load_question(path)
-    assert own.name == path.stem and path.stat().st_size <= 150_000
-    assert own.n_left_out == 0 and min(len(own.dev), len(own.test)) >= 4 * 30
-    # Enough for a p below 0.01: 2^-8
-    assert len({text.frame for text in own.test}) >= 8
-    for side in (0, 1):
-        assert len({text.pair.split()[side] for text in own.test}) >= 8
+    assert (own.name, own.n_left_out) == (path.stem, 0) and path.stat().st_size <= 150_000
+    assert min(len(own.dev), len(own.test)) >= 4 * 30
+    for labels in zip(*((text.frame, *text.pair.split()) for text in own.test), strict=True):
+        assert len(set(labels)) >= 8  # enough for a p below 0.01: 2^-8
     for text in [*own.dev, *own.test]:
         (link,) = text.links
         assert {text.text[slice(*span)] for span in link.antecedents} == {text.pair.split()[text.meant]}
@@ -170,25 +159,21 @@ def saved_run(*overrides: str) -> dict[str, Any]:
 
 def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> None:
     standard = compose_settings()
-    for data in ([], ["data=text", "data.path=x"]):
-        runs = {"a": saved_run("seed=1", *data), "b": saved_run("seed=2", "threads=1", "log_every_steps=3", *data)}
-        assert differing_settings(runs, standard) == ({"a": (1, {}), "b": (2, {})}, {})
+    text = ["data=text", "data.path=x"]
+    runs = {"a": saved_run("seed=1", *text), "b": saved_run("seed=2", "threads=1", "log_every_steps=3", *text)}
+    assert differing_settings(runs, standard) == ({"a": (1, {}), "b": (2, {})}, {})
     runs = {"0": saved_run("variant=one_head", "seed=1"), "1": saved_run("seed=1"), "2": saved_run("seed=2")}
     by_run = {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
     assert differing_settings(runs, standard) == (by_run, {"model.n_head": standard.model.n_head})
 
 
-@pytest.mark.parametrize(
-    ("overrides", "error"),
-    [
+def test_runs_of_the_same_seed_or_other_batches_are_refused() -> None:
+    for overrides, error in (
         (["log_every_steps=3"], "a and b have the same settings and the same seed"),
         (["seed=2", "data.seed=5"], "data.seed"),
         (["data=text", "data.path=x"], "data.source differs"),
         (["tokens_per_batch=1024"], "tokens_per_batch"),
-        (["data.n_train_stories=8"], "data.n_train_stories"),
         (["model.context_length=32"], "model.context_length"),
-    ],
-)
-def test_runs_of_the_same_seed_or_other_batches_are_refused(overrides: list[str], error: str) -> None:
-    with pytest.raises(UserError, match=error):
-        differing_settings({"a": saved_run(), "b": saved_run(*overrides)}, compose_settings())
+    ):
+        with pytest.raises(UserError, match=error):
+            differing_settings({"a": saved_run(), "b": saved_run(*overrides)}, compose_settings())

@@ -31,12 +31,13 @@ def full_stories() -> dict[str, list[LinkedText]]:
     return {split: generate_split(FULL, split, train) for split in SPLITS}
 
 
-def all_rows(stories: dict[str, list[LinkedText]]) -> list[LinkedText]:
-    return [row for rows in stories.values() for row in rows]
+def all_rows(*splits: str) -> list[LinkedText]:
+    """Return the stories of these splits, or of all."""
+    return [row for split in splits or SPLITS for row in full_stories()[split]]
 
 
-def all_links(rows: list[LinkedText]) -> list[tuple[LinkedText, Link]]:
-    return [(row, link) for row in rows for link in row.links]
+def all_links(*splits: str) -> list[tuple[LinkedText, Link]]:
+    return [(row, link) for row in all_rows(*splits) for link in row.links]
 
 
 def text_config(path: Path, **changes: Any) -> TextConfig:

@@ -9,37 +9,17 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.pairs import Cell, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
-from data.tokenizer import (
-    END,
-    UNKNOWN,
-    bpe_tokenizer,
-    character_tokenizer,
-    encode,
-    end_id,
-    load_tokenizer,
-    unknown_id,
-    word_tokenizer,
-)
-from data.words import word_spans
+from data.pairs import Link, LinkedText, Span, check_blocks, link_pairs, word_positions
+from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, encode, load_tokenizer, word_tokenizer
 from tests.data.small_corpora import full_stories
 
 ODD = "naïve café 🙂  two  spaces\n\n\ttab <|endoftext|> ﷺ"
 Make = Callable[[Iterable[str]], Tokenizer]
 
 
-def make_bpe(texts: Iterable[str]) -> Tokenizer:
-    return bpe_tokenizer(texts, 300)
-
-
-def save(tokenizer: Tokenizer, path: Path) -> Path:
-    tokenizer.save(str(path))
-    return path
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_byte_level_bpe_decodes_any_text_exactly(seed: int) -> None:
-    tokenizer = make_bpe(["the cat sat on the mat"] * 9)
+    tokenizer = bpe_tokenizer(["the cat sat on the mat"] * 9, 300)
     characters = [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F600, 0x1F650)]
     text = "".join(map(chr, random.Random(seed).choices(characters, k=997)))
     for example in (text, ODD, "", " ", "\x00\ufffd"):
@@ -50,69 +30,40 @@ def test_the_word_vocabulary_is_the_most_frequent_words_and_characters_decode_ex
     tokenizer = word_tokenizer(["b b b c c a d d d d"], vocab_size=4)
     assert tokenizer.get_vocab() == {END: 0, UNKNOWN: 1, "d": 2, "b": 3}
     assert encode(tokenizer, ["a b c d"]) == [[1, 3, 1, 2]]
-    assert unknown_id(tokenizer) == 1 and unknown_id(make_bpe(["a"])) is None
     tokenizer = character_tokenizer([ODD, "abc"])
     ids = tokenizer.encode(ODD).ids
     assert len(ids) == len(ODD) and tokenizer.decode(ids, skip_special_tokens=False) == ODD
     assert tokenizer.encode("aZ").tokens == ["a", UNKNOWN]
 
 
-each_kind = pytest.mark.parametrize("make", [word_tokenizer, character_tokenizer, make_bpe])
-
-
-@each_kind
+@pytest.mark.parametrize("make", [word_tokenizer, character_tokenizer, lambda texts: bpe_tokenizer(texts, 300)])
 def test_the_end_token_inside_a_text_is_plain_text(make: Make, tmp_path: Path) -> None:
     text = f"a {END} b"
     tokenizer = make([text])
-    loaded = load_tokenizer(save(tokenizer, tmp_path / "tokenizer.json"))
-    assert end_id(tokenizer) == 0 and 0 not in tokenizer.encode(text).ids
-    assert loaded.encode(text).ids == tokenizer.encode(text).ids
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.token_to_id(END) == 0 and 0 not in tokenizer.encode(text).ids
+    assert load_tokenizer(tmp_path / "tokenizer.json").encode(text).ids == tokenizer.encode(text).ids
 
 
-@pytest.mark.parametrize("content", [b"", b'{"text": "a row"}', b"\xff\xfe"])
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(content)
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"text": "a row"}')
     with pytest.raises(ValueError, match="tokenizer.json is not a readable tokenizer"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
-TEXT = "The naïve cat 🙂🙃 sat near  the buses.\n\tIt purred, “ja”!"
-
-
-@each_kind
-@pytest.mark.parametrize("seed", range(3))
-def test_the_tokens_of_a_word_spell_it_and_no_token_has_two_words(make: Make, seed: int) -> None:
-    draw = random.Random(seed)
-    text = " ".join(draw.choices(TEXT.split(), k=29)) + draw.choice(["", " ", "\n"])
-    offsets = make([TEXT, text]).encode(text).offsets
-    spans = [span for _, span in word_spans(text)]
-    draw.shuffle(spans)
-    words = word_positions(text, offsets, spans)
-    assert words.keys() == set(spans)
-    in_words = [position - 1 for word in words.values() for position in word]
-    assert len(in_words) == len(set(in_words))
-    for (start, end), word in words.items():
-        assert list(word) == list(range(word[0], word[-1] + 1))
-        assert text[offsets[word[0] - 1][0] : offsets[word[-1] - 1][1]].strip() == text[start:end]
-    outside = set(range(len(offsets))) - set(in_words)
-    assert all(not text[slice(*offsets[index])].strip() for index in outside)
-
-
-def test_a_token_with_the_space_before_a_word_belongs_to_the_word() -> None:
+def test_the_tokens_of_a_word_spell_it() -> None:
+    # A token with the space before a word belongs to the word.
     assert word_positions("a cat", [(0, 0), (0, 1), (1, 5)], [(2, 5), (0, 1), (2, 5)]) == {(0, 1): (2,), (2, 5): (3,)}
     offsets = [(0, 1), (1, 3), (3, 3), (3, 5)]  # (3, 3): a special token
     assert word_positions("a cat", offsets, [(2, 5)]) == {(2, 5): (2, 4)}
+    offsets = [(0, 1), (1, 2), (2, 3), (2, 3), (3, 4), (4, 5)]  # bytes of one character
+    assert word_positions("a 🙂b!", offsets, [(2, 4), (4, 5)]) == {(2, 4): (3, 4, 5), (4, 5): (6,)}
 
 
-@pytest.mark.parametrize(
-    ("offsets", "spans", "word"),
-    [
-        ([(0, 5)], [(0, 1), (2, 5)], "a"),
-        ([(0, 1), (1, 4)], [(2, 5)], "cat"),
-        ([(0, 1)], [(2, 5)], "cat"),
-        ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "a c"),
-    ],
-)
+@pytest.mark.parametrize(("offsets", "spans", "word"), [
+    ([(0, 5)], [(0, 1), (2, 5)], "a"), ([(0, 1), (1, 4)], [(2, 5)], "cat"), ([(0, 1)], [(2, 5)], "cat"),
+    ([(0, 1), (2, 5)], [(0, 3), (2, 5)], "a c"),
+])  # fmt: skip
 def test_a_word_without_tokens_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
     with pytest.raises(ValueError, match=f"'{word}'"):
         word_positions("a cat", offsets, spans)
@@ -123,32 +74,17 @@ def texts() -> list[str]:
     return [story.text for story in full_stories()["train"]]
 
 
-def llama_tokenizer() -> Tokenizer:
+def llama_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Return a tokenizer in the layout of Llama 2: spaces are marks before words, put in by the normalizer."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
     special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=756, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(texts(), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.pre_tokenizer = None
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
-
-
-Linked = tuple[Tokenizer, list[tuple[str, Link, Cell]]]  # the text and the link of each cell
-
-
-@pytest.fixture(scope="module", params=["GPT-2", "Llama"])
-def subwords(request: pytest.FixtureRequest) -> Linked:
-    tokenizer = llama_tokenizer() if request.param == "Llama" else bpe_tokenizer(texts(), 900)
-    rows = full_stories()["test"]
-    both_links = []
-    for first, second in zip(rows[::2], rows[1::2], strict=True):
-        for link, other in zip(first.links, second.links, strict=True):
-            both_links += [(first.text, link), (second.text, other)]
-    cells = link_pairs(rows, tokenizer, 0, names_of).cells
-    return tokenizer, [(text, link, cell) for (text, link), cell in zip(both_links, cells, strict=True)]
 
 
 def names_of(text: LinkedText, link: Link) -> list[str]:
@@ -157,7 +93,7 @@ def names_of(text: LinkedText, link: Link) -> list[str]:
 
 def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() -> None:
     tokenizer = word_tokenizer(texts())
-    items = link_pairs(full_stories()["test"], tokenizer, end_id(tokenizer), names_of)
+    items = link_pairs(full_stories()["test"], tokenizer, 0, names_of)
     for pair in items.where(lambda pair: pair.cells[0].meant).pairs:
         first, second = pair.cells
         assert first.meant == second.other and first.other == second.meant and first.bystanders == second.bystanders
@@ -174,10 +110,18 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() 
             check_blocks(whole.take(index))
 
 
-def test_the_tokens_of_each_mention_spell_it(subwords: Linked) -> None:
-    tokenizer, cells = subwords
+@pytest.mark.parametrize("make", [lambda texts: bpe_tokenizer(texts, 900), llama_tokenizer], ids=["GPT-2", "Llama"])
+def test_the_tokens_of_each_mention_spell_it(make: Make) -> None:
+    tokenizer = make(texts())
+    rows = full_stories()["test"]
+    texts_and_links = [
+        (row.text, link)
+        for pair in zip(rows[::2], rows[1::2], strict=True)
+        for links in zip(*(row.links for row in pair), strict=True)
+        for row, link in zip(pair, links, strict=True)
+    ]
     n_several = 0
-    for text, link, cell in cells:
+    for (text, link), cell in zip(texts_and_links, link_pairs(rows, tokenizer, 0, names_of).cells, strict=True):
         assert len(cell.not_meant) == len(link.distractors)
         for span, word in zip(link.antecedents, cell.meant, strict=True):
             spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
@@ -188,46 +132,25 @@ def test_the_tokens_of_each_mention_spell_it(subwords: Linked) -> None:
     assert n_several > 50  # words of several tokens are covered
 
 
-def test_answers_and_foils_differ_and_fitting_whole_words_are_counted(subwords: Linked) -> None:
-    tokenizer, cells = subwords
-
-    def tokens(word: str) -> list[int]:
-        return tokenizer.encode(f"It {word}").ids[len(tokenizer.encode("It").ids) :]
-
-    known = []
-    for text, link, cell in cells:
-        if cell.payoff is None or not link.payoff:
-            continue
-        assert cell.answers and cell.foils and not set(cell.answers) & set(cell.foils)
-        assert len(cell.tokens) == max(cell.query, cell.payoff) + 1 and cell.target not in cell.foils
-        word = tokens(text[slice(*link.payoff)])
-        n_same_start = sum(tokens(candidate)[0] == word[0] for candidate in (*link.answers, *link.foils))
-        known.append(len(word) == 1 and n_same_start == 1)
-        assert cell.n_fitting == (len(link.answers) if known[-1] else 0)
-    assert 0 < sum(known) < len(known) - 100
-
-
-@pytest.mark.parametrize(
-    ("text", "answers", "foils", "expected"),  # tokens of answers and foils, the position of the payoff, its token
-    [
-        # A token that begins an answer and a foil is left out; if none is left for a side, there is no payoff.
-        ("It ran", "ran sat", "rang hum", ("▁s", "▁", 2, "▁r")),
-        ("It ran", "ran sat", "rang", ("▁s", "", None, None)),
-        ("It ran", "ran", "rang", ("", "", None, None)),
-        # Words that begin alike are measured at the first different token.
-        ("It ran", "ran", "rum", ("an", "u", 3, "an")),
-        # A token of the space alone is the first token of the next word.
-        ("It hum", "hum", "ran", ("▁", "▁r", 2, "▁")),
-        ("It hum", "hum", "tug", ("h", "t", 3, "h")),
-    ],
-)
+# The tokens of answers and foils, the position of the payoff, its token, the number of fitting whole words
+@pytest.mark.parametrize(("text", "answers", "foils", "expected"), [
+    # A token that begins an answer and a foil is left out; if none is left for a side, there is no payoff.
+    ("It ran", "ran sat", "rang hum", ("▁s", "▁", 2, "▁r", 0)),
+    ("It ran", "ran sat", "rang", ("▁s", "", None, None, 0)), ("It ran", "ran", "rang", ("", "", None, None, 0)),
+    # Words that begin alike are measured at the first different token.
+    ("It ran", "ran", "rum", ("an", "u", 3, "an", 0)),
+    # A token of the space alone is the first token of the next word.
+    ("It hum", "hum", "ran", ("▁", "▁r", 2, "▁", 0)), ("It hum", "hum", "tug", ("h", "t", 3, "h", 0)),
+    # The probability of a word is known if it is one token, with which no other word begins.
+    ("It s", "s hum", "ran", ("▁s▁", "▁r", 2, "▁s", 2)), ("It s", "s sat", "ran", ("▁s", "▁r", 2, "▁s", 0)),
+])  # fmt: skip
 def test_answers_are_told_apart_by_one_token(text: str, answers: str, foils: str, expected: tuple) -> None:
     merges = [("▁", "r"), ("a", "n"), ("▁", "s"), ("a", "t")]
     vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     words = (tuple(answers.split()), tuple(foils.split()))
-    link = Link("number", "pronoun", (0, 2), (0, 2), (), (), None, (3, len(text)), *words, (1.0,))
+    link = Link("number", "pronoun", (0, 2), (0, 2), (), (), None, (3, len(text)), *words, n_fitting=2)
     row = LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
     pairs = link_pairs([row, row], tokenizer, 0, lambda *_: ["first", "second"]).pairs
     assert pairs[1] == replace(pairs[0], question="second")
@@ -235,9 +158,8 @@ def test_answers_are_told_apart_by_one_token(text: str, answers: str, foils: str
     cell = pairs[0].cells[0]
     tokens = ["".join(map(tokenizer.id_to_token, ids)) for ids in (cell.answers, cell.foils)]
     target = None if cell.target is None else tokenizer.id_to_token(cell.target)
-    assert (*tokens, cell.payoff, target) == expected
+    assert (*tokens, cell.payoff, target, cell.n_fitting) == expected
     assert cell.tokens == (0, *tokenizer.encode(text).ids[: cell.payoff or 2])
-    assert not cell.n_fitting or cell.payoff
 
 
 def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:

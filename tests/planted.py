@@ -125,11 +125,8 @@ def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor,
     # The slowest planes
     half = config.head_dim // 2
     query, key = torch.zeros(2, config.head_dim, config.d_model)
-    number = half - 1
-    gender = half - 2
-    order = half - 3
-    nothing = 2 * half - 1
-    other_kind = 2 * half - 2
+    order, gender, number = range(half - 3, half)
+    other_kind, nothing = 2 * half - 2, 2 * half - 1
     # RMSNorm scales features by sqrt(D) / _LENGTH; scores are divided by sqrt(K).
     unit = math.sqrt(math.sqrt(config.head_dim)) * _LENGTH / math.sqrt(config.d_model)
     size = unit * math.sqrt(strength)

@@ -23,8 +23,6 @@ from training.metrics import load_metrics
 from training.run_dir import create_run, find_run, find_runs
 from training.weight_history import HISTORY_FILE, load_weight_history, pack_parameters
 
-FILES = {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
-
 
 def state_of(step: int) -> dict[str, Any]:
     return {"step": step, "model": {"weight": torch.full((500,), float(step))}}
@@ -49,7 +47,6 @@ def in_child(action: Callable[[], int | None]) -> int:
 
 def exit_at(call: int, action: Callable[[], None]) -> Callable[[], None]:
     """Returns `action` in a process that ends, as if killed, at the n-th file operation."""
-
     calls = count(1)
 
     def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,28 +128,25 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
 
 @pytest.mark.parametrize("call", range(1, 17))
 def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, call: int) -> None:
-    write_files(tmp_path, {name: "old" for name in FILES}, "marker.json")
-    status = in_child(exit_at(call, lambda: write_files(tmp_path, FILES, "marker.json")))
-    contents = {name: (tmp_path / name).read_text() if (tmp_path / name).exists() else None for name in FILES}
+    files = {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
+    write_files(tmp_path, dict.fromkeys(files, "old"), "marker.json")
+    status = in_child(exit_at(call, lambda: write_files(tmp_path, files, "marker.json")))
+    contents = {name: (tmp_path / name).read_text() if (tmp_path / name).exists() else None for name in files}
     if status == 0 or contents["marker.json"] == "new":
-        assert contents == {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
+        assert contents == files
     elif contents["marker.json"] == "old":
         assert set(contents.values()) == {"old"}
-    write_files(tmp_path, FILES, "marker.json")
+    write_files(tmp_path, files, "marker.json")
     assert {*os.listdir(tmp_path)} == {"a.txt", "sub", "marker.json"}
 
 
-@pytest.fixture(autouse=True)
-def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_a_name_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_runs_without_a_name_get_directories_of_their_own() -> None:
     runs = [create_run(None) for _ in range(8)]
-    for _, run_lock in runs:
+    for path, run_lock in runs:
         run_lock.close()
-    paths = {path for path, _ in runs}
-    assert len(paths) == 8 and all(path.parent == Path("runs") and path.is_dir() for path in paths)
+        assert path.parent == Path("runs") and path.is_dir()
+    assert len({path for path, _ in runs}) == 8
 
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
@@ -175,34 +169,28 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path
     assert str(error.value.filename).endswith(".lock") and (tmp_path / "mine").read_text() == "mine"
 
 
-def add_run(path: str) -> Path:
-    run = Path(path)
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "config.json").write_text("{}")
-    (run / "checkpoints" / "manifest.json").write_text("{}")
-    return run
-
-
 @pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
-def test_the_newest_run_with_a_checkpoint_is_found_in_sweeps_too(newest: str) -> None:
-    for age, path in enumerate(["runs/a", newest]):
-        os.utime(add_run(path) / "checkpoints" / "manifest.json", (1000 + age, 1000 + age))
-    (add_run("runs/c") / "checkpoints" / "manifest.json").unlink()
-    assert find_run(None) == Path(newest)
-
-
-def test_a_missing_run_is_an_error_and_runs_of_a_sweep_come_in_order() -> None:
-    Path("empty").mkdir()
-    for run in (None, "nowhere", "empty"):
-        with pytest.raises(FileNotFoundError):
-            find_run(run)
-    runs = [add_run(f"sweep/{name}") for name in ("0", "2", "10")]
-    assert find_runs("sweep") == runs
+def test_the_newest_run_is_found_in_sweeps_too(newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no run yet"):
+        find_run(None)
+    runs = [Path(name) for name in ("runs/a", newest, "runs/c", "sweep/0", "sweep/2", "sweep/10")]
+    for age, run in enumerate(runs):
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "config.json").write_text("{}")
+        if run != Path("runs/c"):
+            (run / "checkpoints" / MANIFEST).write_text("{}")
+            os.utime(run / "checkpoints" / MANIFEST, (1000 + age, 1000 + age))
+    assert find_run(None) == Path(newest) and find_runs("sweep") == runs[3:]
 
 
 def events_of(run: Path) -> EventAccumulator:
-    events = EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
-    return events.Reload()
+    return EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
+
+
+MODEL = random_model()
+N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
+PACKED = pack_parameters(MODEL, torch.float16)
 
 
 # (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
@@ -212,10 +200,14 @@ def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tm
         log = RunLog(tmp_path, resumed_step)
         for step in range(resumed_step + 1, end):
             log.record(step, "train", {"loss": step + 0.5, "nested": {"inner": step}})
+            log.weights(step, PACKED)
         log.close()
-        with (tmp_path / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 3, "spl')  # a line that the kill cut off
+        for name in ("metrics.jsonl", HISTORY_FILE):
+            with (tmp_path / name).open("a") as file:
+                file.write('{"step": 3, "spl')  # a line that the kill cut off
     assert [record["step"] for record in read_records(tmp_path)] == list(range(end))
+    history = load_weight_history(tmp_path / HISTORY_FILE, N_WEIGHTS)
+    assert history is not None and (history.steps, history.data) == (list(range(end)), [PACKED] * end)
     for tag in ("loss/train", "nested/inner"):
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
 
@@ -233,7 +225,7 @@ def test_tensorboard_shows_finite_numbers_and_images(tmp_path: Path) -> None:
     assert (image.step, image.width, image.height) == (3, 5, 4)
 
 
-def test_every_record_of_a_run_is_read_by_its_split_and_question(run: Path) -> None:
+def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: Path) -> None:
     metrics = load_metrics(run)
     assert [record.step for record in metrics.train] == [1, 2, 3, 4]
     assert [record.step for record in metrics.validation] == [0, 2, 4] and metrics.has_ended
@@ -244,49 +236,20 @@ def test_every_record_of_a_run_is_read_by_its_split_and_question(run: Path) -> N
     (run / "metrics.jsonl").write_text("".join(line for line in lines if '"whole": true' not in line))
     assert not load_metrics(run).has_ended
 
-
-def test_a_damaged_record_names_the_problem(tmp_path: Path) -> None:
-    cut = '{"step": 0}\n{"st\n{"step": 2}\n'
     incomplete = '{"step": 20, "split": "train", "loss": 2.0}\n'
-    for text, problem in ((cut, "damaged"), (incomplete, "no field gradient_norm")):
-        (tmp_path / "metrics.jsonl").write_text(text)
+    for text, problem in (('{"step": 0}\n{"st\n{"step": 2}\n', "damaged"), (incomplete, "no field gradient_norm")):
+        (run / "metrics.jsonl").write_text(text)
         with pytest.raises(UserError, match=f"metrics.jsonl: {problem}"):
-            load_metrics(tmp_path)
+            load_metrics(run)
 
 
-MODEL = random_model()
-N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
-
-
-@pytest.fixture
-def weights_file(tmp_path: Path) -> Path:
-    """A file that was recorded up to step 5 and resumed from step 1."""
-    for resumed_step, recorded in ((-1, (0, 1, 5)), (1, (4,))):
-        log = RunLog(tmp_path, resumed_step)
-        for step in recorded:
-            log.weights(step, pack_parameters(MODEL, torch.float16))
-        log.close()
-    return tmp_path / HISTORY_FILE
-
-
-def test_a_history_is_read_back_without_an_incomplete_line(weights_file: Path) -> None:
-    with weights_file.open("a") as stream:
-        stream.write('{"step": 5, "we')
-    weights = load_weight_history(weights_file, N_WEIGHTS)
-    assert weights is not None and weights.steps == [0, 1, 4]
-    assert weights.data == [pack_parameters(MODEL, torch.float16)] * 3
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"step": 4', '"step": 1'), ('"step": 4', '"step": 4.5'), ('"weights": "', '"weights": "AAAA'),
-        ('"weights": "', '"weights": "!!!!'), ('"weights"', '"other"'), ("{", "["),
-    ],
-)  # fmt: skip
-def test_a_damaged_history_is_an_error(weights_file: Path, old: str, new: str) -> None:
-    text = weights_file.read_text()
+@pytest.mark.parametrize(("old", "new"), [
+    ('"step": 4', '"step": 1'), ('"step": 4', '"step": 4.5'), ('"weights": "', '"weights": "AAAA'),
+    ('"weights": "', '"weights": "!!!!'), ('"weights"', '"other"'), ("{", "["),
+])  # fmt: skip
+def test_a_damaged_history_is_an_error(tmp_path: Path, old: str, new: str) -> None:
+    text = "".join(json.dumps({"step": step, "weights": PACKED}) + "\n" for step in (1, 4))
     assert old in text
-    weights_file.write_text(text.replace(old, new, 1))
+    (tmp_path / HISTORY_FILE).write_text(text.replace(old, new, 1))
     with pytest.raises(ValueError, match=HISTORY_FILE):
-        load_weight_history(weights_file, N_WEIGHTS)
+        load_weight_history(tmp_path / HISTORY_FILE, N_WEIGHTS)

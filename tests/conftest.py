@@ -41,7 +41,6 @@ def trained_run(cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run, small"
     result = run_program("train.py", f"out={out}", cache, *SMALL, "probe_sequences=8")
     assert result.status == 0 and result.err == "", result.err
-    (out.parent / "stdout.txt").write_text(result.out)
     return out
 
 

@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -74,7 +75,11 @@ def forked(action: Callable[[], int | None]) -> int:
     if pid == 0:
         status = 99
         try:
+            for number in SIGNALS:  # as in a new process
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             status = action() or 0
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return pid

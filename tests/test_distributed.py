@@ -1,15 +1,20 @@
 """Other systems: several processes, and one that lacks what Windows lacks."""
 
+import copy
+import os
 import socket
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.program import ROOT, SMALL, SMALL_PROBE, run_program, run_python
+from tests.program import ROOT, SMALL, SMALL_PROBE, forked, run_program, run_python
+from tests.tiny_models import small_trainer
 from training.checkpoint import load_checkpoint
+from training.device import process_group
 from training.logging import read_records
+from training.trainer import train_step
 
 RUN = [
     *SMALL, "device=cpu", "precision=float32", "optim=adamw", "max_steps=6", "eval_every_steps=3",
@@ -17,47 +22,18 @@ RUN = [
 ]  # fmt: skip
 
 
-def torchrun(*arguments: str, script: str = "train.py") -> subprocess.CompletedProcess[str]:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", f"--master-port={port}", "--nproc-per-node=2"]
-    return run_python(*launcher, str(ROOT / script), *arguments)
-
-
-# Every rank has other rows, and only rank 1 computes a loss that is not finite.
-NOT_FINITE = """
-import os
-import torch
-import torch.distributed as dist
-from tests.tiny_models import small_trainer
-from training.device import process_group
-from training.trainer import train_step
-
-with process_group(use_cuda=False) as distributed:
-    for settings in ([], ["optim=adamw"]):
-        trainer = small_trainer("tokens_per_batch=512", *settings, distributed=distributed)
-        train_step(trainer)
-        old_state, loss_fn = trainer.state(), trainer.loss_fn
-        trainer.loss_fn = lambda *inputs, targets: (
-            loss_fn(*inputs, targets=targets) * (float("nan") if distributed.rank == 1 else 1)
-        )
-        train_step(trainer)
-        state = trainer.state()
-        for part in ("model", "optimizer"):
-            torch.testing.assert_close(state[part], old_state[part], rtol=0, atol=0)
-        assert (trainer.skipped, trainer.skipped_in_row) == (1, 1)
-        trainer.loss_fn = loss_fn
-        assert train_step(trainer).loss.isfinite() and trainer.skipped_in_row == 0
-os._exit(0)  # threads of gloo may still run, and would abort an ordinary exit now and then
-"""
+        return free.getsockname()[1]
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: str) -> None:
     """Losses, weights and optimizer states are equal to float32 rounding."""
     assert run_program("train.py", f"out={tmp_path / 'one'}", cache, *RUN).status == 0
-    result = torchrun(f"out={tmp_path / 'two'}", cache, *RUN)
+    launcher = ["-m", "torch.distributed.run", f"--master-port={free_port()}", "--nproc-per-node=2"]
+    result = run_python(*launcher, str(ROOT / "train.py"), f"out={tmp_path / 'two'}", cache, *RUN)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("step     3") == 1  # only rank 0 prints
     runs = (tmp_path / "one", tmp_path / "two")
@@ -72,11 +48,28 @@ def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: st
     assert resumed.status == 0 and "warning: processes=1 from step 6 on (before: 2)" in resumed.err
 
 
-@pytest.mark.slow
-def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path: Path) -> None:
-    (tmp_path / "not_finite.py").write_text(NOT_FINITE)
-    result = torchrun(script=str(tmp_path / "not_finite.py"))
-    assert result.returncode == 0, result.stderr
+def train_with_one_loss_not_finite(rank: int, port: int) -> None:
+    """Every rank has other rows, and only rank 1 computes a loss that is not finite."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with process_group(use_cuda=False) as distributed:
+        for optim in ("muon", "adamw"):
+            trainer = small_trainer("tokens_per_batch=512", f"optim={optim}", distributed=distributed)
+            train_step(trainer)
+            old_state, loss_fn = copy.deepcopy(trainer.state()), trainer.loss_fn
+            factor = float("nan") if rank == 1 else 1
+            trainer.loss_fn = lambda *inputs, targets: factor * loss_fn(*inputs, targets=targets)  # noqa: B023
+            train_step(trainer)
+            for part in ("model", "optimizer"):
+                torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
+            assert (trainer.skipped, trainer.skipped_in_row) == (1, 1)
+            trainer.loss_fn = loss_fn
+            assert train_step(trainer).loss.isfinite() and trainer.skipped_in_row == 0
+
+
+def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() -> None:
+    port = free_port()
+    ranks = [forked(partial(train_with_one_loss_not_finite, rank, port)) for rank in (0, 1)]
+    assert [os.waitpid(rank, 0)[1] for rank in ranks] == [0, 0]
 
 
 WITHOUT_POSIX = ROOT / "tests" / "without_posix"  # takes away what Windows lacks

@@ -128,16 +128,13 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_and_heading_that_a_page_links_to_exists(page: Path) -> None:
-    for name, fragment in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
-        target = page.parent / name if name else page
-        assert target.exists(), name
-        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if fragment else []
-        assert not fragment or fragment in map(anchor, headings), f"{name}#{fragment}"
-
-
-def test_every_folder_and_file_of_the_tree_exists() -> None:
+def test_every_file_folder_and_heading_that_a_page_names_exists() -> None:
+    for page in PAGES:
+        for name, fragment in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page}: {name}"
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if fragment else []
+            assert not fragment or fragment in map(anchor, headings), f"{page}: {name}#{fragment}"
     tree = README[README.index("train.py  eval.py     entry points") :].split("```")[0]
     reading_order = README.partition("this page, ")[2].partition(".\n\n")[0].split(",")
     for name in [*re.findall(r"^(\w+/)", tree, re.MULTILINE), *map(str.strip, reading_order)]:
@@ -195,16 +192,14 @@ def test_the_notebook_shows_what_its_cells_print_and_draw() -> None:
 
 
 @pytest.mark.slow
-def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_of_the_notebook_runs(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    small = [setting.replace("probe_sequences=0", "probe_sequences=40") for setting in SMALL]
+    settings = [setting.replace("probe_sequences=0", "probe_sequences=40") for setting in [*SMALL, cache]]
+    small = f"cache_dir={cache.removeprefix('cache_dir=')!r}, n_bootstrap=100, n_untrained=2, n_controls=10)"
     changes = {
-        "settings = []": f"settings = {[*small, f'cache_dir={tmp_path}/cache']}",
-        "probe_model(opened)": f"probe_model(opened, cache_dir='{tmp_path}/cache', n_bootstrap=100, n_untrained=2)",
-        'items="stories")': f'items="stories", cache_dir="{tmp_path}/cache", n_bootstrap=100, n_untrained=2)',
-        '"runs/': f'"{tmp_path}/',
-        '"probes/': f'"{tmp_path}/probes/',
-    }
+        "settings = []": f"settings = {settings}", '"runs/': f'"{tmp_path}/', '"probes/': f'"{tmp_path}/probes/',
+        "probe_model(opened)": f"probe_model(opened, {small}", 'items="stories")': f'items="stories", {small}',
+    }  # fmt: skip
     script = "\n".join("".join(cell["source"]) for cell in CELLS)
     for old, new in changes.items():
         assert old in script

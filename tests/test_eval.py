@@ -20,7 +20,6 @@ from tests.program import SMALL, SMALL_PROBE, Result, run_program
 from training.metrics import load_metrics
 
 SENTENCE = "The cat sat near the buses. It"
-ABOUT = {"question": "mine", "description": "it or they, asked by me", "link": "a pronoun to my noun"}
 
 
 def train(out: Path, cache: str, *arguments: str) -> None:
@@ -112,16 +111,12 @@ def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cac
     assert evaluate(probed[0], cache, argument).error.startswith(argument.partition("=")[0] + "=")
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "error"),
-    [
-        ("config.json", "{", "", "config.json"),
-        ("config.json", '"run"', '"runs"', "config.json: not the settings of a run"),
-        ("config.json", '"rope_theta": 1', '"rope_theta": 2', "model.rope_theta"),
-        ("tokenizer.json", "{", "", "tokenizer.json"),
-        ("probe/probe.json", "{", "", "probe/probe.json"),
-    ],
-)
+@pytest.mark.parametrize(("file", "old", "new", "error"), [
+    ("config.json", "{", "", "config.json"), ("tokenizer.json", "{", "", "tokenizer.json"),
+    ("config.json", '"run"', '"runs"', "config.json: not the settings of a run"),
+    ("config.json", '"rope_theta": 1', '"rope_theta": 2', "model.rope_theta"),
+    ("probe/probe.json", "{", "", "probe/probe.json"),
+])  # fmt: skip
 def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new: str, error: str) -> None:
     content = (run / file).read_text()
     assert old in content
@@ -135,19 +130,18 @@ def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new
 def items(run: Path, cache: str, tmp_path: Path) -> Path:
     """Return the number question of the stories as a file of one's own."""
     corpus = load_data(open_run(run, torch.device("cpu")), cache.removeprefix("cache_dir="))
-    lines: list[dict[str, Any]] = [ABOUT]
+    lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
+    lines[0]["link"] = "a pronoun to my noun"
     for split, holdout in (("dev", "iid"), ("test", "headline")):
         for story in load_stories(corpus, split):
             links = [link for link in story.links if (link.level, link.site) == ("number", "pronoun")]
-            if story.family != "agreement" or story.holdout != holdout or not links:
-                continue
-            (link,) = links
-            lines.append({
-                "text": story.text, "query": link.query, "antecedents": link.antecedents,
-                "distractors": link.distractors, "payoff": link.payoff, "answers": link.answers, "foils": link.foils,
-                "block": (len(lines) - 1) // 4, "order": story.order, "meant": story.meant, "frame": story.frame,
-                "words": story.pair.split(), "split": split,
-            })  # fmt: skip
+            for link in links if (story.family, story.holdout) == ("agreement", holdout) else ():
+                lines.append({
+                    "text": story.text, "query": link.query, "antecedents": link.antecedents, "payoff": link.payoff,
+                    "distractors": link.distractors, "answers": link.answers, "foils": link.foils, "split": split,
+                    "block": (len(lines) - 1) // 4, "order": story.order, "meant": story.meant, "frame": story.frame,
+                    "words": story.pair.split(),
+                })  # fmt: skip
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -200,41 +194,30 @@ def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) 
     assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
 
 
-@pytest.fixture(scope="module")
-def english(cache: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """An evaluated run on English and the output of eval.py; the text is text.jsonl in the folder of the run."""
-    folder = tmp_path_factory.mktemp("english")
-    text = folder / "text.jsonl"
+def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache: str, tmp_path: Path) -> None:
+    text, run = tmp_path / "text.jsonl", tmp_path / "run"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for _, document in documents(800)))
     small = [argument for argument in SMALL if not argument.startswith("data.")]
     data = ["data=text", f"data.path={text}", "data.vocab_size=600", "data.validation_fraction=0.6"]
-    result = run_program("train.py", *small, *data, "probe_sequences=160", cache, f"out={folder / 'run'}")
-    assert " swap " in output(result)
-    return folder / "run", output(evaluate(folder / "run", cache))
-
-
-def test_a_run_on_english_prints_one_finding(english: tuple[Path, str], cache: str) -> None:
-    run, out = english
+    assert " swap " in output(run_program("train.py", *small, *data, "probe_sequences=160", cache, f"out={run}"))
+    out = output(evaluate(run, cache))
+    assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
+    assert len(out.splitlines()) <= 15 and out.count("weights exchanged") == 1
     results = results_of(run)
     (finding,) = results.findings
     assert finding.outcome == "edge" and load_metrics(run).probe[-1].questions.keys() == {finding.question}
-    assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
-    assert len(out.splitlines()) <= 15 and out.count("weights exchanged") == 1
     (missing,) = results.missing
     assert "(needed: 40)" in missing and missing not in out
     assert missing in output(evaluate(run, cache, "verbose=true"))
     claim = (run / "probe/claims.md").read_text()
     assert "the gender of the people it attends to" in claim or "does not know" in claim
 
-
-def test_another_text_has_a_folder_of_its_own(english: tuple[Path, str], cache: str) -> None:
-    run, _ = english
-    output(evaluate(run, cache, f"path={run.parent / 'text.jsonl'}"))
-    [finding] = results_of(run, "outside/text/probe.json").findings
-    assert finding.question == results_of(run).findings[0].question
-    path = run.parent / "other.txt"
-    path.write_text("Привет, мир. Lily met Tom. She ran home.", encoding="utf-8")
-    error = evaluate(run, cache, f"path={path}").error
+    # Another text, and one with too few passages
+    output(evaluate(run, cache, f"path={text}"))
+    [of_text] = results_of(run, "outside/text/probe.json").findings
+    assert of_text.question == finding.question
+    (tmp_path / "other.txt").write_text("Привет, мир. Lily met Tom. She ran home.", encoding="utf-8")
+    error = evaluate(run, cache, f"path={tmp_path / 'other.txt'}").error
     assert "too little to test" in error and "passages with a woman and a man (needed: 40)" in error
     assert not (run / "probe" / "outside" / "other").exists()
 

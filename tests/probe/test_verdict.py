@@ -158,7 +158,11 @@ def test_a_limit_is_named_where_it_holds() -> None:
 
 @pytest.mark.parametrize(
     ("change", "shown"),
-    [({}, "copies what"), ({"choice_share": NAN}, "may copy what"), ({"passages": NAN}, "is not shown to copy what")],
+    [
+        ({}, "copies what"), ({"choice_share": NAN}, "may copy what"), ({"passages": NAN}, "is not shown to copy what"),
+        # The author's pronouns inverted
+        ({"p_beyond_place": Estimate(0.99), "beyond_place": Estimate(-0.4)}, "is not shown to copy what"),
+    ],
 )
 def test_no_sentence_about_whose_says_antecedent(change: dict, shown: str) -> None:
     rules = {"nearest": 0.64, "place rule": 0.84}

@@ -122,10 +122,8 @@ def test_a_checkpoint_executes_nothing(name: str, run: Path, cache: str, tmp_pat
     for entry in read_manifest(run / "checkpoints")[:-1]:
         (run / "checkpoints" / entry.file).unlink()
     replace_newest_checkpoint(run, content)
-    for script, argument in (("train.py", f"out={run}"), ("eval.py", f"run={run}")):
-        arguments = ["resume=true", "max_steps=6"] if script == "train.py" else []
-        assert run_program(script, argument, cache, *arguments).error
-        assert not mark.exists()
+    for command in (["train.py", f"out={run}", "resume=true", "max_steps=6"], ["eval.py", f"run={run}"]):
+        assert run_program(*command, cache).error and not mark.exists()
 
 
 @pytest.mark.parametrize("file", ["../../outside.pt", "/tmp/outside.pt", "step_\0.pt", 3, None])

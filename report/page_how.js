@@ -104,7 +104,7 @@ function howTable(names, query, rows, at, shown, adds, word) {
 // Coloured cells: orange below 0, blue above; small ones are drawn stronger than they are. The number of the cell under the
 // pointer is the tooltip.
 function cells(values, most, name) {
-  const shares = Array.from(values, (value) => Math.round(100 * (Math.abs(value) / most) ** 0.7));
+  const shares = Array.from(values, (value) => Math.round(100 * Math.min(1, Math.abs(value) / most) ** 0.7));
   const hue = (i) => (values[i] < 0 ? "--orange-line" : "--blue-line");
   const size = 100 / values.length;
   const colour = (share, i) => `color-mix(in srgb, var(${hue(i)}) ${share}%, var(--middle))`;

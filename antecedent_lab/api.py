@@ -118,7 +118,7 @@ def open_model(
     items: str | None = None,
     tokenizer: Any = None,
     out: str | None = None,
-    device: str | Device = Device.auto,
+    device: object = Device.auto,  # or its name, or a torch.device
     threads: int | None = None,
     setting: str = "model",
 ) -> LabModel:
@@ -134,9 +134,9 @@ def open_model(
     is_loaded = not isinstance(model, str | Path)
     if not is_loaded and not str(model):
         raise UserError(f"{setting}=: the name is empty")
-    devices = [kind.value for kind in Device]
-    if device not in [*Device, *devices]:
-        raise UserError(f"device={device}: must be one of {', '.join(devices)}")
+    device = device.value if isinstance(device, Device) else str(device)
+    if device not in Device.__members__:
+        raise UserError(f"device={device}: must be one of {', '.join(Device.__members__)}")
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise UserError(f"threads={threads}: must be between 1 and {MAX_THREADS:,}")
     torch_device = choose_device(Device(device), Precision.float32, threads).device

@@ -10,6 +10,7 @@ from data.typed_json import from_json
 from probe import results as found
 from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
+from research.curve import CurveResults
 from research.frozen import compared, is_close
 from research.it_cat import ItCatResults
 from research.lab import LabResults
@@ -37,6 +38,7 @@ PAGES: dict[str, Any] = {
     "link_head_new": SeedsResults,
     "whose_short": SeedsResults,
     "whose_long": SeedsResults,
+    "curve": CurveResults,
     "it_cat": ItCatResults,
     "peers": PeerResults,
     "speed": SpeedResults,

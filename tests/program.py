@@ -7,7 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
-import traceback
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 ROOT = Path(__file__).parent.parent
 # Windows has no SIGHUP.
@@ -75,11 +76,10 @@ def forked(action: Callable[[], int | None]) -> int:
     if pid == 0:
         status = 99
         try:
+            tqdm.set_lock(threading.RLock())  # a fork that was killed may hold the shared one
             for number in SIGNALS:  # as in a new process
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             status = action() or 0
-        except Exception:
-            traceback.print_exc()
         finally:
             os._exit(status)
     return pid

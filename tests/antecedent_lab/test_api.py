@@ -101,7 +101,7 @@ def test_eval_writes_the_same_files(result: ProbeResult, folders: dict[str, Path
 
 
 def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:
-    opened = open_model(folders["qwen3"], device="cpu")
+    opened = open_model(folders["qwen3"], device=torch.device("cpu"))
     compare = partial(compare_models, opened, own=str(ROOT / "docs/questions/it_cat.jsonl"))
     results = compare(opened, n_bootstrap=150)
     assert results.changes and all(change.p == 1 for change in results.changes)

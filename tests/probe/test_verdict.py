@@ -159,9 +159,9 @@ def test_a_limit_is_named_where_it_holds() -> None:
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        ({}, "copies what"), ({"choice_share": NAN}, "may copy what"), ({"passages": NAN}, "is not shown to copy what"),
-        # The author's pronouns inverted
-        ({"p_beyond_place": Estimate(0.99), "beyond_place": Estimate(-0.4)}, "is not shown to copy what"),
+        ({}, "copies what"),
+        ({"choice_share": NAN}, "may copy what"),
+        ({"p_beyond_place": Estimate(0.99), "beyond_place": Estimate(-0.4)}, "is not shown to copy what"),  # inverted
     ],
 )
 def test_no_sentence_about_whose_says_antecedent(change: dict, shown: str) -> None:

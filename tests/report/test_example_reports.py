@@ -201,7 +201,7 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
         view.line("Anna" if name == "english" else "cat").click()
         assert view.next_words() != before
         # More than 100 % of a colour is none in Firefox and WebKit.
-        styles = view.page.eval_on_selector_all(".cells", "cells => cells.map(cell => cell.getAttribute('style')).join()")
+        styles = view.page.eval_on_selector_all(".cells", "cells => cells.map(cell => cell.style.cssText).join()")
         assert 50 < max(map(int, re.findall(r"\) (\d+)%", styles))) <= 100
         view.type(" ".join(["the cat sat near a bus"] * 5))
         words = view.page.locator("#live-lines .word")

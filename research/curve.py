@@ -1,0 +1,125 @@
+"""How a head that copies a gender, and what it tells of whose, come about over the checkpoints of one run.
+
+At each checkpoint the head of largest edge effect on dev is tested as `eval.py` does: the share of the decision that
+its swap moves on the other documents, and on all passages with two people what its edges tell of the author's person
+beyond the place rule. Writes research/results/curve.{json,md}. The run keeps its checkpoints:
+
+    python train.py experiment=english seed=346 max_steps=5000 eval_every_steps=250 keep_checkpoints=100 out=RUN
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import MISSING
+
+from antecedent_lab.opened import open_run
+from antecedent_lab.sources import source_of
+from data.pairs import Items
+from data.text_tables import markdown_table
+from model.observe import TransformerView
+from model.transformer import Transformer, load_weights
+from probe.config import ProbeConfig
+from probe.edge_study import Half
+from probe.edits import Sites, all_heads, alone
+from probe.questions import DEV, TESTED, WHOSE, WHOSE_QUESTIONS
+from probe.results import Estimate
+from probe.statistics import estimate_ratios
+from probe.whose import whose_values
+from research.measure import start_benchmark, value_cell, write_page
+from training.checkpoint import read_manifest
+from training.metrics import load_metrics
+
+
+@dataclass
+class _Options:
+    """python -m research.curve run=DIR [threads=1], a run of experiment=english with its checkpoints."""
+
+    run: str = MISSING
+    cache_dir: str = ".cache"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One checkpoint."""
+
+    step: int
+    loss: float  # of the validation text, nats per token
+    head: str
+    swap: Estimate
+    beyond_place: float
+    p: float
+    choice_share: Estimate
+    author_auc: float
+
+    def cells(self) -> list[str]:
+        numbers = [f"{self.step:,}", value_cell(self.loss, ".3f"), self.head, value_cell(self.swap, ".2f")]
+        beyond = [value_cell(self.beyond_place, ".2f"), value_cell(self.p, ".4f")]
+        return [*numbers, *beyond, value_cell(self.choice_share, ".2f"), value_cell(self.author_auc, ".2f")]
+
+
+@dataclass(frozen=True)
+class CurveResults:
+    """The table of the page."""
+
+    seed: int
+    n_passages: int
+    points: list[_Point]
+
+    def lines(self) -> list[str]:
+        header = ["step", "loss", "head", "swap", "beyond place", "p", "share of the choice", "AUC"]
+        return [
+            f"Seed {self.seed}, one run; {self.n_passages:,} passages with two people. Not corrected for the number of "
+            "checkpoints. The last loss is that of the whole validation text, the others are of its beginning.",
+            "",
+            *markdown_table(header, [point.cells() for point in self.points]),
+        ]
+
+
+def _point(model: TransformerView, items: Items, copied: str, config: ProbeConfig) -> dict[str, object]:
+    """Return what is measured of the weights of one checkpoint."""
+    heads = all_heads(model)
+    dev = Half(model, items.of(copied, DEV), config.tokens_per_batch)
+    head = heads[int(dev.edge_effects(alone(heads)).values.mean(axis=0).argmax())]
+    tested = Half(model, items.of(copied, TESTED), config.tokens_per_batch)
+    moved, total = tested.swaps([[head]])
+    swap = estimate_ratios({"swap": moved[:, 0]}, total, tested.two.items, config)["swap"]
+    sites = Sites(model, items.of(copied, WHOSE), config.tokens_per_batch)
+    values = whose_values(sites, [head], config)
+    return {
+        "head": str(head),
+        "swap": swap,
+        "beyond_place": values["beyond_place"].value,
+        "p": values["p_beyond_place"].value,
+        "choice_share": values["choice_share"],
+        "author_auc": values["author_auc"].value,
+    }
+
+
+def main(options: _Options) -> None:
+    """Measure every checkpoint, and write the page."""
+    torch.set_num_threads(options.threads)
+    folder = Path(options.run)
+    run = open_run(folder, torch.device("cpu"))
+    config = ProbeConfig()
+    items = source_of(run, config, options.cache_dir).items
+    (copied,) = WHOSE_QUESTIONS
+    losses = {record.step: record.loss for record in load_metrics(folder).validation}
+
+    points = []
+    for checkpoint in read_manifest(folder / "checkpoints"):
+        state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
+        model = Transformer(run.settings.model, run.transformer.vocab_size, seed=0)
+        load_weights(model, state["model"])
+        measured = _point(TransformerView(model.eval()), items, copied, config)
+        loss = losses.get(checkpoint.step)
+        points.append(_Point(checkpoint.step, np.nan if loss is None else loss, **measured))  # type: ignore[arg-type]
+        print(f"step {checkpoint.step}: {' '.join(points[-1].cells()[1:])}", flush=True)
+    page = CurveResults(run.settings.run.seed, len(items.of(copied, WHOSE).pairs), points)
+    write_page("curve", "A head that copies, and whose, over one run", page, options.threads)
+
+
+if __name__ == "__main__":
+    start_benchmark(main, _Options)

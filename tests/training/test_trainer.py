@@ -26,7 +26,7 @@ def test_steps_are_those_of_plain_pytorch(n_batches: int) -> None:
     """With two micro-batches the gradient is that of the mean loss of both."""
     settings = ["optim=adamw", "optim.warmup_steps=0", "optim.clip_norm=0.5", "max_steps=1000000"]
     trainer = small_trainer(*settings, f"gradient_accumulation_steps={n_batches}")
-    model = copy.deepcopy(trainer.model)
+    first, model = copy.deepcopy(trainer.model), copy.deepcopy(trainer.model)
     optim = trainer.settings.optim
     matrices = [weight for name, weight in model.named_parameters() if name.startswith("blocks.") and weight.ndim == 2]
     gains = [weight for weight in model.parameters() if weight.ndim < 2]
@@ -50,7 +50,9 @@ def test_steps_are_those_of_plain_pytorch(n_batches: int) -> None:
         assert stats.loss.item() == pytest.approx(loss.item(), rel=1e-5)
         assert stats.gradient_norm.item() == pytest.approx(norm.item(), rel=1e-4)
         assert stats.n_tokens == targets.numel()
-    torch.testing.assert_close(trainer.model.state_dict(), model.state_dict(), rtol=1e-4, atol=1e-6)
+    # By matrix: AdamW turns a gradient near 0, which is rounding, into a step of any size.
+    for start, found, expected in zip(first.parameters(), trainer.model.parameters(), model.parameters(), strict=True):
+        assert (found - expected).norm() < 1e-4 * (expected - start).norm()
 
 
 @pytest.mark.parametrize("poisoned", ["loss", "gradient"])

@@ -203,11 +203,13 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         raise UserError(f"too little to test: {'; '.join(studied.missing)}")
 
     # What probe.json says
+    few = f"On a CPU a model of this size is compared with at most {MAX_UNTRAINED_LARGE} untrained models."
+    limits = [few] if affordable(replace(config, n_untrained=99), opened).n_untrained < 99 else []
     results = ProbeResults(
         model=tested_model(opened),
         settings=config,
         data=source.data,
-        warnings=[*opened.resumed, *source.warnings, *_of_large(opened, config)],
+        warnings=[*opened.resumed, *source.warnings, *limits],
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
         contract=studied.contract,
@@ -272,11 +274,6 @@ def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
         tokens_per_batch=min(config.tokens_per_batch, BATCH_TOKENS),
         n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
     )
-
-
-def _of_large(opened: OpenedModel, config: ProbeConfig) -> list[str]:
-    few = f"On a CPU a model of this size is compared with at most {MAX_UNTRAINED_LARGE} untrained models."
-    return [few] if affordable(replace(config, n_untrained=99), opened).n_untrained < 99 else []
 
 
 def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:

@@ -13,7 +13,6 @@ from antecedent_lab.saved import (
     PAGE,
     TEXTS,
     folder_name,
-    print_address,
     read_history,
     read_metrics,
     read_results,
@@ -120,7 +119,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         finally:  # minutes of work are shown on a full disk too
             log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
     if folder is not None and log is print:
-        print_address(folder / PAGE)
+        print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
 
 def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
@@ -206,7 +205,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
             content = page_content(opened, results, read_history(opened), texts, missing, settings.live)
             write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
     if folder is not None:
-        print_address(folder / PAGE, "#yours-1")
+        print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1", flush=True)
 
 
 def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:

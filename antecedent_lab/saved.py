@@ -119,8 +119,3 @@ def read_history(opened: OpenedModel) -> WeightHistory | None:
     if opened.is_external:
         return None
     return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
-
-
-def print_address(page: Path, place: str = "") -> None:
-    """Print the address of a page, or of a `place` in it, which begins with #."""
-    print(f"\nreport {page.resolve().as_uri()}{place}", flush=True)

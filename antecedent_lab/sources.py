@@ -1,6 +1,5 @@
 """The questions for a model, and their items in its tokens, from stories, English text or a file."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
@@ -103,7 +102,7 @@ def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, c
     data = {"fingerprint": opened.data_fingerprint}
     if path is not None:
         source_name = "_".join(Path(file.strip()).stem for file in path.split(","))
-        data = {"fingerprint": _fingerprint_of(texts)}
+        data = {"fingerprint": sha256("\n".join(texts).encode()).hexdigest()}
     return Source(source_name, list(PASSAGE_QUESTIONS.values()), items, data, documents, warnings)
 
 
@@ -131,7 +130,7 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
 
     guards_off = own.guards_off if own.control else [*own.guards_off, WITHOUT_LINK]
     question = question_of_file(own.name, own.description, own.link, guards_off, own.file)
-    data = {"fingerprint": _fingerprint_of(map(repr, [*texts, *own.control]))}
+    data = {"fingerprint": sha256("\n".join(map(repr, [*texts, *own.control])).encode()).hexdigest()}
     return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
 
 
@@ -171,7 +170,3 @@ def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
     named = {cell.tokens[place] for place in (cell.query, *chain(*cell.meant, *cell.not_meant))}
     if opened.unknown in named.union(cell.answers, cell.foils):
         raise UserError(f"{where}: a word that is read or answered is not in this model's vocabulary")
-
-
-def _fingerprint_of(texts: Iterable[str]) -> str:
-    return sha256("\n".join(texts).encode()).hexdigest()

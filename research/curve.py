@@ -9,6 +9,7 @@ beyond the place rule. Writes research/results/curve.{json,md}. The run keeps it
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,24 +79,17 @@ class CurveResults:
         ]
 
 
-def _point(model: TransformerView, items: Items, copied: str, config: ProbeConfig) -> dict[str, object]:
-    """Return what is measured of the weights of one checkpoint."""
+def _measured(model: TransformerView, items: Items, copied: str, config: ProbeConfig) -> tuple[Any, ...]:
+    """Return what is measured of the weights of one checkpoint, the fields of `_Point` from `head` on."""
     heads = all_heads(model)
     dev = Half(model, items.of(copied, DEV), config.tokens_per_batch)
     head = heads[int(dev.edge_effects(alone(heads)).values.mean(axis=0).argmax())]
     tested = Half(model, items.of(copied, TESTED), config.tokens_per_batch)
     moved, total = tested.swaps([[head]])
-    swap = estimate_ratios({"swap": moved[:, 0]}, total, tested.two.items, config)["swap"]
-    sites = Sites(model, items.of(copied, WHOSE), config.tokens_per_batch)
-    values = whose_values(sites, [head], config)
-    return {
-        "head": str(head),
-        "swap": swap,
-        "beyond_place": values["beyond_place"].value,
-        "p": values["p_beyond_place"].value,
-        "choice_share": values["choice_share"],
-        "author_auc": values["author_auc"].value,
-    }
+    (swap,) = estimate_ratios({"swap": moved[:, 0]}, total, tested.two.items, config).values()
+    values = whose_values(Sites(model, items.of(copied, WHOSE), config.tokens_per_batch), [head], config)
+    beyond, p, share, auc = (values[name] for name in ("beyond_place", "p_beyond_place", "choice_share", "author_auc"))
+    return str(head), swap, beyond.value, p.value, share, auc.value
 
 
 def main(options: _Options) -> None:
@@ -113,9 +107,9 @@ def main(options: _Options) -> None:
         state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
         model = Transformer(run.settings.model, run.transformer.vocab_size, seed=0)
         load_weights(model, state["model"])
-        measured = _point(TransformerView(model.eval()), items, copied, config)
+        measured = _measured(TransformerView(model.eval()), items, copied, config)
         loss = losses.get(checkpoint.step)
-        points.append(_Point(checkpoint.step, np.nan if loss is None else loss, **measured))  # type: ignore[arg-type]
+        points.append(_Point(checkpoint.step, np.nan if loss is None else loss, *measured))
         print(f"step {checkpoint.step}: {' '.join(points[-1].cells()[1:])}", flush=True)
     page = CurveResults(run.settings.run.seed, len(items.of(copied, WHOSE).pairs), points)
     write_page("curve", "A head that copies, and whose, over one run", page, options.threads)

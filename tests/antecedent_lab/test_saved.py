@@ -11,6 +11,7 @@ import pytest
 from antecedent_lab import saved
 from antecedent_lab.api import open_model
 from antecedent_lab.opened import load_resumes
+from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
 from antecedent_lab.sources import check_items, source_of
 from antecedent_lab.sweeps import differing_settings
@@ -32,6 +33,15 @@ def opened(tmp_path: Path) -> OpenedModel:
     """An external model whose folder has a probe/ folder."""
     (tmp_path / "probe").mkdir()
     return replace(word_model(["a b"]), folder=tmp_path)
+
+
+def test_a_log_has_a_line_for_each_stage_with_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    with stages("testing", lines.append) as show:
+        for second, stage, share in ((5, "heads", 0.0), (8, "controls", 0.25), (9, "controls", 0.5), (0, "edits", 0.0)):
+            monkeypatch.setattr("time.monotonic", lambda second=second: second)
+            show(stage, share)
+    assert lines == ["testing: heads", "testing: controls, about 9 s left", "testing: edits"]
 
 
 def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) -> None:

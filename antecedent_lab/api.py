@@ -137,7 +137,7 @@ def open_model(
     device = device.value if isinstance(device, Device) else str(device)
     if device not in Device.__members__:
         raise UserError(f"device={device}: must be one of {', '.join(Device.__members__)}")
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
+    if threads is not None and not (type(threads) is int and 1 <= threads <= MAX_THREADS):
         raise UserError(f"threads={threads}: must be between 1 and {MAX_THREADS:,}")
     torch_device = choose_device(Device(device), Precision.float32, threads).device
 

@@ -100,6 +100,11 @@ class LabModel(OpenedModel):
         check_edits(self.model, edits)
         values = np.empty((len(texts), len(answers)))
         for batch in self._batches(texts, answers):
+            last = int(batch.positions[:, 0].min())  # of the shortest text
+            if any(edit.token > last for edit in edits):
+                raise UserError(
+                    f"edits: a text has tokens 0 to {last}; edit texts of other lengths in calls of their own"
+                )
             values[batch.texts] = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits))
         return values
 
@@ -245,7 +250,8 @@ class LabModel(OpenedModel):
         """Return the tokens of an answer after a text; UserError if it would change the text's own tokens."""
         if not isinstance(answer, str) or not answer:
             raise UserError(f"answers: {answer!r} is no text")
-        if text[-1:].isalnum() and answer[0].isalnum() and text[-1].lower() != text[-1].upper():
+        is_word = text[-1:].isalnum() and answer[0].isalnum() and text[-1].lower() != text[-1].upper()
+        if is_word or (text[-1:] and text[-1] in ".,;:!?" and answer[0].isalpha()):
             problem = f"would continue the word {text.split()[-1]!r}"
             raise UserError(f"answers: {answer!r} {problem}; begin the answer with a space")
         both = self.encode(text + answer)

@@ -99,6 +99,8 @@ class OwnQuestion:
             lines.append(f"control: {len(self.control) // len(_CELLS):,} blocks without the link")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
+        if not any(text.links[0].answers for text in self.test) or GUARDS[2] not in self.guards_off:
+            lines.append(f"note: the best verdict is suggestive without answers, or without {GUARDS[2]} in guards_off")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
         if min(_n_clusters(self.dev)) < MIN_BLOCKS:

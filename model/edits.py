@@ -81,6 +81,8 @@ def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right
 
 def _check_links(token: int, targets: Sequence[int]) -> None:
     """Raise UserError unless `targets` are one or more tokens that a head can attend to from `token`."""
+    if type(token) is not int or token < 0:
+        raise UserError(f"no link from token {token}: give its position, from 0")
     if not isinstance(targets, Sequence) or not targets or not all(0 <= target <= token for target in targets):
         raise UserError(f"no link from token {token} to {targets}: give a list of tokens from 0 to {token}")
 
@@ -95,7 +97,7 @@ def _edit_token(layer: int, head: int, token: int, change: Callable[[Tensor], Te
         edited[:, token] = change(attention[:, token])
         return edited
 
-    return HeadEdit(layer, head, weights=weights)
+    return HeadEdit(layer, head, weights=weights, token=token)
 
 
 def _mask(row: Tensor, tokens: Sequence[int]) -> Tensor:

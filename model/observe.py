@@ -27,6 +27,7 @@ class HeadEdit:
     head: int
     weights: Change | None = None  # for the attention weights [B, T, T] of the head
     output: Change | None = None  # for the weighted sum of values [B, T, K] of the head
+    token: int = 0  # the last position that it names, which every text must have
 
 
 @dataclass(frozen=True)

@@ -125,19 +125,21 @@ def check_passes(model: ObservableModel) -> None:
         found = model.logits(tokens, positions)
         if found.shape != at.shape or not torch.allclose(found, at, rtol=1e-4, atol=1e-4):
             raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
-    for change in ({"output": torch.zeros_like}, {"weights": _on_first}):
-        edits = [HeadEdit(*head, **change) for head in all_heads(model)]
-        if torch.equal(model.logits(tokens, edits=edits), logits):
-            raise UserError(f"{kind}: edits of the heads' {min(change)} change nothing, so no effect can be measured")
+
+    # The other passes, and edits of each head
+    heads = [record.scores.shape[1] for record in model.record(tokens)]
+    if heads != model.n_layer * [model.n_head]:
+        raise UserError(f"{kind}: record has {len(heads)} layers of {heads[:1]} heads, not what n_layer and n_head say")
+    edits = {f"the output of {head}": [HeadEdit(*head, output=torch.ones_like)] for head in all_heads(model)}
+    edits["the heads' weights"] = [HeadEdit(*head, weights=_on_first) for head in all_heads(model)]
+    for what, each in edits.items():
+        if torch.equal(model.logits(tokens, edits=each), logits):
+            raise UserError(f"{kind}: edits of {what} change nothing, so no effect can be measured")
     if isinstance(model, OwnModel):
         reference = model.reference(tokens).float()
         if not torch.allclose(reference, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
             raise UserError(f"{kind}: the logits of run are not those of the module")
 
-    # The other passes
-    heads = [record.scores.shape[1] for record in model.record(tokens)]
-    if heads != model.n_layer * [model.n_head]:
-        raise UserError(f"{kind}: record has {len(heads)} layers of {heads[:1]} heads, not what n_layer and n_head say")
     shapes = [tuple(stream.shape[:2]) for stream in model.residual_stream(tokens)]
     if shapes != (model.n_layer + 1) * [(2, length)]:
         raise UserError(f"{kind}: residual_stream must have the stream before each layer and after the last")

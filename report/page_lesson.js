@@ -32,10 +32,10 @@ function lessonFacts() {
   const sentence = current();
   const query = queryOf(sentence);
   const [target, other] = live.nouns.map((noun) => sentence.words.indexOf(noun));
-  const [layer] = question()?.place ?? [0];
+  const [layer, chosen] = question()?.place ?? [0, 0];
   const looks = (head) => attentionRow(sentence, query, layer, head)[target] >= 0.5;
   const found = HEADS.filter((place) => place.layer === layer && looks(place.head));
-  const heads = found.length ? found : [{ layer: state.layer, head: state.head }];
+  const heads = found.length ? found : [{ layer, head: chosen }];
   const [from, left, right] = [query, target, other].map((position) => label(sentence.words[position], 16));
   return { from, left, right, heads, places: { query, target, other } };
 }

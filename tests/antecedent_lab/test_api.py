@@ -119,6 +119,7 @@ def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("settings", "is_open", "problem"),
     [
+        ({"threads": "1"}, False, "threads=1: must be between 1 and"),
         ({"device": "tpu"}, False, "device=tpu: must be one of auto, cpu, cuda"),
         ({"threads": 0}, False, "threads=0: must be between 1 and"),
         ({"items": "poems"}, False, "items=poems: must be stories"),
@@ -193,6 +194,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "500 tokens": (lambda m: m.attention(["It", "cat " * 500]), r"texts\[1\]: has [\d,]+ tokens; the model reads 128"),
     "long answer": (lambda m: m.log_probs(["It" + 125 * " It"], " unbelievable"), r"texts\[0\]: has \d+ tokens with"),
     "a text of None": (lambda m: m.log_probs(["It", None], " she"), r"texts\[1\]: must be a str, not NoneType"),
+    "answer at a stop": (lambda m: m.log_probs(["The dog."], "she"), "answers: 'she' would continue the word 'dog.'"),
+    "edit of a short text": (
+        lambda m: m.log_probs(TEXTS, " she", edits=[cut_link(0, 0, 4, [1])]), "edits: a text has tokens 0 to ",
+    ),
+    "half a token": (lambda m: cut_link(0, 0, 1.5, [1]), "no link from token 1.5: give its position"),
     "answer in a word": (lambda m: m.log_probs(["The dog"], "she"), "answers: 'she' would continue the word 'dog'"),
     "space before": (lambda m: m.log_probs(["The dog "], "she"), "answers: 'she' changes the tokens of 'The dog '"),
     "no answer": (lambda m: m.log_probs(TEXTS), "answers: give at least one word"),
@@ -322,6 +328,15 @@ def twice_the_scores(run: Pass, tokens: Tensor, attend: Pass) -> Any:
     return run(tokens, lambda layer, stream, scores, values: attend(layer, stream, 2 * scores, values))
 
 
+def one_head_apart(run: Pass, tokens: Tensor, attend: Pass) -> Any:
+    def mixed(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
+        weights = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf).softmax(-1)
+        own = (weights @ values).transpose(1, 2)[:, :, :1].flatten(2)
+        return torch.cat([own, attend(layer, stream, scores, values)[..., own.shape[-1] :]], -1)
+
+    return run(tokens, mixed)
+
+
 def no_mask(record: Pass, *arguments: Any) -> Any:
     return [layer._replace(scores=layer.scores.clamp(min=-9)) for layer in record(*arguments)]
 
@@ -334,6 +349,7 @@ def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **others: An
     ("name", "change", "problem"),
     [
         ("run", twice_the_scores, "the logits of run are not those of the module"),
+        ("run", one_head_apart, "edits of the output of L0H0 change nothing"),
         ("record", no_mask, "no report for this model: the recorded attention is not"),
         ("logits", lambda logits, tokens, positions=None, **_: logits(tokens, positions), "edits .* change nothing"),
         ("logits", first_rows, "the logits at positions are not those rows"),

@@ -201,16 +201,17 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
     rows = crossed(12, PAIRED)
     own = load_question(write(tmp_path / "a.jsonl", ABOUT, *rows))
     dev, test = (len(texts) // 4 for texts in (own.dev, own.test))
-    title, of_dev, of_test, smallest, note = own.check_lines(2000)
+    title, of_dev, of_test, smallest, best, note = own.check_lines(2000)
     assert title == "names: she or he" and smallest.startswith("smallest p that is possible: 0.0039;")
     assert of_dev == f"dev  {dev:5} blocks: 4 frames, 4 and 4 words"
     assert of_test == f"test {test:5} blocks: 8 frames, 8 and 8 words"
     left_out = f"note: {own.n_left_out} of 192 blocks are left out: frame and words are not all in dev, or all in test."
-    assert note == left_out and "smallest p that is possible: 0.0099;" in own.check_lines(100)[3]
+    assert note == left_out and best.startswith("note: the best verdict is suggestive without answers, or ")
+    assert "smallest p that is possible: 0.0099;" in own.check_lines(100)[3]
     assert replace(own, control=own.test).check_lines(2000)[3] == f"control: {test} blocks without the link"
     few = load_question(write(tmp_path / "a.jsonl", *rows_of())).check_lines(2000)
     assert "smallest p that is possible: 0.2500;" in few[3]
-    assert few[4].startswith("note: give test 8 frames and 8 words")
+    assert few[5].startswith("note: give test 8 frames and 8 words")
     # The order of the blocks does not matter.
     turned = [row for start in range(len(rows) - 4, -1, -4) for row in rows[start : start + 4]]
     again = load_question(write(tmp_path / "a.jsonl", *turned))

@@ -1,6 +1,6 @@
 """The place rule predicts which of two people the author means from place and form, not from the meaning of words.
 
-It is the baseline for what a head tells of whom the author means: a logistic regression of "the person named last is
+It is the baseline for a head that predicts whom the author means: a logistic regression of "the person named last is
 meant" on features of both mentions and of the words before the pronoun, and on all products of two of them. Words of
 the story have no features of their own, but a few that show the form of a sentence.
 """

@@ -1,8 +1,8 @@
-"""How a head that copies a gender, and what it tells of whose, come about over the checkpoints of one run.
+"""Both findings about "she" or "he" at every checkpoint of one run: copies a gender, predicts whom the author means.
 
-At each checkpoint the head of largest edge effect on dev is tested as `eval.py` does: the share of the decision that
-its swap moves on the other documents, and on all passages with two people what its edges tell of the author's person
-beyond the place rule. Writes research/results/curve.{json,md}. The run keeps its checkpoints:
+The head with the largest edge effect on dev is tested at each checkpoint: its swap on the tested documents, and on all
+passages with two people whether its edges predict the author's person beyond the place rule. Writes
+research/results/curve.{json,md}. The run keeps its checkpoints:
 
     python train.py experiment=english seed=346 max_steps=5000 eval_every_steps=250 keep_checkpoints=100 out=RUN
 """
@@ -47,7 +47,7 @@ class _Point:
     """One checkpoint."""
 
     step: int
-    loss: float  # of the validation text, nats per token
+    loss: float  # validation loss, nats per token
     head: str
     swap: Estimate
     beyond_place: float
@@ -80,7 +80,7 @@ class CurveResults:
 
 
 def _measured(model: TransformerView, items: Items, copied: str, config: ProbeConfig) -> tuple[Any, ...]:
-    """Return what is measured of the weights of one checkpoint, the fields of `_Point` from `head` on."""
+    """Return the fields of `_Point` from `head` on."""
     heads = all_heads(model)
     dev = Half(model, items.of(copied, DEV), config.tokens_per_batch)
     head = heads[int(dev.edge_effects(alone(heads)).values.mean(axis=0).argmax())]

@@ -53,7 +53,7 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
     with one_line_errors():
         check_arguments(sys.argv[1:], groups)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing a report
-        # Beside other work, torch's idle threads would keep the processor from the one that they wait for.
+        # Idle OpenMP threads sleep soon: on a busy CPU their spinning slows training many times.
         os.environ.setdefault("GOMP_SPINCOUNT", "30000")
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
         if {"-h", "--help"} & set(sys.argv):

@@ -28,7 +28,7 @@ from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
-from report.tables import claims_markdown, heads_csv, items_jsonl, summary_lines
+from report.tables import claims_markdown, items_jsonl, summary_lines
 from training.device import choose_device
 from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
@@ -104,7 +104,6 @@ class ProbeResult:
         files = {
             "probe.json": json.dumps(to_json(results), indent=2) + "\n",
             "claims.md": claims_markdown(results),
-            "heads.csv": heads_csv(results),
             "items.jsonl": items_jsonl(self.scores, results.findings) if self.scores else "",
             PAGE: self.page(texts, live=live),
         }

@@ -14,7 +14,7 @@ STORIES = "stories"
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
     "check": {"items", "verbose"},  # a file of items, without a model
-    "before": {"items", "tokenizer", "out", "verbose"},  # two models on the same items
+    "before": {"items", "tokenizer", "out", "live", "verbose"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
     "path": {"tokenizer", "out", "live", "verbose"},  # English text
     "probe": {"items", "tokenizer", "out", "live", "verbose"},

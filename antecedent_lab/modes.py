@@ -11,12 +11,10 @@ from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.opened import load_data
 from antecedent_lab.saved import (
     PAGE,
-    TEXTS,
     folder_name,
     read_history,
     read_metrics,
     read_results,
-    read_texts,
     results_folder,
 )
 from antecedent_lab.sources import source_of
@@ -29,19 +27,19 @@ from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.results import Head, ProbeResults
 from probe.sentences import TokenizedText, removal_effects, word_attention
-from report.content import page_content, unknown_note
+from report.content import comparison_content, page_content, unknown_note
 from report.live import check_live
 from report.page import page
+from report.reproduce import eval_command
 from report.tables import MOST_HEADS, change_lines, sentence_lines
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
-from training.files import is_locked, write_files
+from training.files import write_files
 from training.logging import gap_lines
 from training.metrics import ValidationRecord
 from training.run_dir import find_run
 from training.settings import Precision
 
-MAX_TEXTS = 12  # that a page keeps
 Log = Callable[[str], None]
 
 
@@ -92,8 +90,8 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
         setting = "model" if settings.run is None else "run"
         opened = _open(str(find_run(getattr(settings, setting), setting)), setting, settings)
         line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
-        if is_locked(opened.folder):
-            line += " (it is still in training)"
+        if not read_metrics(opened).has_ended:
+            line += " (its training has not ended)"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)
     return opened
@@ -114,8 +112,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         result = probe_source(opened, source, config)
         try:
             if folder is not None:
-                texts = [] if subfolder else read_texts(opened.folder)
-                result.save(folder, texts, live=settings.live)
+                result.save(folder, live=settings.live)
         finally:  # minutes of work are shown on a full disk too
             log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
     if folder is not None and log is print:
@@ -153,6 +150,7 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
+    check_live(opened, settings.live)
     own_file = settings.own_file
     before = _open(str(settings.before), "before", settings)
     print(printable(f"compared with {before.source}"), flush=True)
@@ -163,16 +161,15 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
         results = compare_models(before, opened, own=own_file, cache_dir=settings.cache_dir, **asdict(config))
         try:
             if folder is not None:
-                table = change_lines(results, all_rows=True)
-                files = {
-                    "comparison.json": json.dumps(to_json(results), indent=2) + "\n",
-                    "comparison.md": "\n".join(["```", *table, "```", ""]),
-                }
+                arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
+                command = eval_command(opened, *arguments)
+                content = comparison_content(before, opened, results, command, settings.live)
+                files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
                 write_files(folder, files, "comparison.json")
         finally:
             print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
         if folder is not None:
-            print(f"\nwrote {folder}/comparison.json and .md")
+            print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
 
 
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
@@ -199,11 +196,10 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         no_pronoun = "no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"
         print(printable("\n".join(lines or [f"note: {no_pronoun}"])))
 
-        # The page with the newest sentences first
+        # The page, with the sentence first
         if folder is not None:
-            texts = list(dict.fromkeys([text, *read_texts(opened.folder)]))[:MAX_TEXTS]
-            content = page_content(opened, results, read_history(opened), texts, missing, settings.live)
-            write_files(folder, {TEXTS: json.dumps(texts, indent=2) + "\n", PAGE: page(content)})
+            content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
+            write_files(folder, {PAGE: page(content)})
     if folder is not None:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1", flush=True)
 

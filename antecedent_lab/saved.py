@@ -2,13 +2,12 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from antecedent_lab.opened import OWNER
-from data.errors import UserError, damaged_file_error
+from data.errors import damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from report.reproduce import eval_command
@@ -18,7 +17,6 @@ from training.run_dir import first_unwritable
 from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history
 
 PAGE = "report.html"
-TEXTS = "sentences.json"  # the user's sentences, newest first
 MAX_FOLDER_NAME = 120  # bytes
 
 
@@ -88,21 +86,6 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
                 return results, []
     problem = "The last probe tested another checkpoint or is of another version"
     return None, [f"{problem}; probe again: {command}"]
-
-
-def read_texts(run: Path) -> list[str]:
-    """Return the user's sentences, newest first; none, with a warning, if their file is damaged."""
-    path = run / "probe" / TEXTS
-    try:
-        with damaged_file_error(path, "delete it"):
-            texts = json.loads(path.read_text()) if path.exists() else []
-            if not isinstance(texts, list):
-                raise UserError("not a list")
-            "".join(texts).encode()  # TypeError for other values, UnicodeEncodeError for lone surrogates
-    except ValueError as error:
-        print(f"warning: {error}", file=sys.stderr)
-        return []
-    return texts
 
 
 def read_metrics(opened: OpenedModel) -> Metrics:

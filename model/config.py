@@ -30,7 +30,6 @@ class Position(StrEnum):
     rope = "rope"  # queries and keys are rotated (Su et al. 2021)
     learned = "learned"  # a learned vector per position is added to the token embedding (GPT-2)
     sinusoidal = "sinusoidal"  # fixed sines and cosines are added (Vaswani et al. 2017, section 3.5)
-    alibi = "alibi"  # a penalty for distance, with a slope per head, is added to the scores (Press et al. 2022)
     none = "none"  # from the causal mask only
 
 
@@ -60,9 +59,6 @@ class ModelConfig:
     mask: Mask = _setting("none: not causal, the model sees its targets", default=Mask.causal)
     tie_query_key: bool = _setting("query and key share one projection", default=False)
     tie_key_value: bool = _setting("key and value share one projection", default=False)
-    token_shift: bool = _setting(  # Peng et al. 2023; fast on characters, but it blurs what the probe measures
-        "add a learned share of the previous token's embedding to each embedding", default=False
-    )
 
     def __post_init__(self) -> None:
         check_limits(self, "model.")
@@ -74,8 +70,6 @@ class ModelConfig:
             raise UserError(f"model.d_model={self.d_model}: must be even for model.position=sinusoidal")
         if self.weighting is Weighting.sum and self.scale is Scale.none:
             raise UserError("model.scale=none: has no effect with model.weighting=sum, a common factor cancels")
-        if self.weighting is Weighting.sum and self.position is Position.alibi:
-            raise UserError("model.position=alibi: needs model.weighting=softmax")
 
     @property
     def head_dim(self) -> int:

@@ -76,7 +76,8 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
     if source and path.is_dir():
         return path, None
     if not source or path.exists() or source.startswith((".", "/", "~")):
-        raise UserError(f"{setting}={source}: no such model; give a folder of save_pretrained or a hub name")
+        problem = "is a file" if path.is_file() else "no such model"
+        raise UserError(f"{setting}={source}: {problem}; give a folder of save_pretrained or a hub name")
 
     # Everything else is a name on the hub.
     from huggingface_hub import snapshot_download

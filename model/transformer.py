@@ -62,11 +62,6 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1) / width**0.5
 
 
-def alibi_slopes(n_head: int) -> Tensor:
-    """Return the slope of each head [H]: 2^(-8/H) down to 2^-8 (Press et al. 2022, section 3)."""
-    return 2.0 ** (-8 * torch.arange(1, n_head + 1, dtype=torch.float32) / n_head)
-
-
 def document_bias(document_ids: Tensor, *, causal: bool = True) -> Tensor:
     """Return the term [B, 1, T, T], 0 or -inf, that hides other documents of `document_ids` [B, T], and later keys."""
     is_visible = document_ids[:, None, :, None] == document_ids[:, None, None, :]  # [B, 1, T, T]
@@ -84,42 +79,27 @@ def document_positions(document_ids: Tensor) -> Tensor:
     return index - torch.where(is_first, index, 0).cummax(dim=1).values
 
 
-def _position_bias(distance: Tensor, slopes: Tensor | None = None, *, causal: bool = True) -> Tensor:
-    """Return the term added to the scores, float32: -inf for later keys, else ALiBi's penalty or 0.
-
-    `distance` [..., Tq, T] is the position of the query minus that of the key, `slopes` [H] the penalty per token of
-    distance, which adds an axis of heads; without `causal` later keys stay visible.
-    """
-    bias = torch.zeros_like(distance, dtype=torch.float32)
-    if slopes is not None:
-        bias = -slopes[:, None, None] * distance.abs()  # [..., H, Tq, T]
-    return bias.masked_fill(distance < 0, float("-inf")) if causal else bias
-
-
 def attention_scores(
     query: Tensor,
     key: Tensor,
     query_positions: Tensor | None = None,
     *,
     scaled: bool = True,
-    slopes: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1) plus the bias of positions, [B, H, Tq, T] float32.
+    """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32; -inf for later keys.
 
     The `query` [B, H, Tq, K] stands at `query_positions` [B, Tq] among the keys [B, H, T, K] (default: query i at i).
     """
     scores = query.float() @ key.float().mT  # [B, H, Tq, T]
     if scaled:
         scores = scores / query.shape[-1] ** 0.5
-
-    # The causal mask and ALiBi depend on the distance of query and key.
+    if not causal:
+        return scores
     if query_positions is None:
         query_positions = torch.arange(query.shape[-2], device=query.device)[None]  # [1, Tq]
     key_positions = torch.arange(key.shape[-2], device=key.device)  # [T]
-    distance = query_positions[:, None, :, None] - key_positions  # [B or 1, 1, Tq, T]
-    bias = _position_bias(distance, slopes, causal=causal)  # [B or 1, 1 or H, Tq, T]
-    return scores + bias.to(scores.dtype)  # autocast makes the scores bfloat16
+    return scores.masked_fill(key_positions > query_positions[:, None, :, None], float("-inf"))
 
 
 def _positive_scores(scores: Tensor) -> Tensor:
@@ -140,7 +120,6 @@ def attend(
     bias: Tensor | None = None,
     *,
     scaled: bool = True,
-    slopes: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
     """Return softmax(scores) @ value [B, H, T, K], by PyTorch's fused kernel, which never stores the weights.
@@ -148,13 +127,6 @@ def attend(
     Query, key and value are [B, H, T, K]; `bias` [B, 1, T, T] is that of `document_bias` (default: each row is one
     document); the switches are those of `attention_scores`.
     """
-    # ALiBi is one more term of the scores.
-    if slopes is not None:
-        index = torch.arange(query.shape[-2], device=query.device)
-        distance = index[:, None] - index  # [T, T]
-        penalty = _position_bias(distance, slopes, causal=causal)  # [H, T, T]
-        bias = penalty if bias is None else bias + penalty  # [B or none, H, T, T]
-
     # In bfloat16 the gradient of this kernel takes 4 times as long on a CPU.
     output_type = value.dtype
     if not query.is_cuda:
@@ -174,7 +146,6 @@ class Attention(nn.Module):
     the weights: the same scores by the formula, in float32.
     """
 
-    slopes: Tensor | None  # [H] of ALiBi
     cos: Tensor | None  # [context_length, K] of RoPE
     sin: Tensor | None  # [context_length, K] of RoPE
 
@@ -185,11 +156,10 @@ class Attention(nn.Module):
         self.scaled = config.scale is Scale.inverse_sqrt
         self.causal = config.is_causal
         self.uses_sum_weighting = config.weighting is Weighting.sum
-        slopes = alibi_slopes(config.n_head) if config.position is Position.alibi else None
         cos, sin = None, None
         if config.position is Position.rope:
             cos, sin = rope_tables(config.context_length, config.head_dim, config.rope_theta)
-        for name, table in (("slopes", slopes), ("cos", cos), ("sin", sin)):
+        for name, table in (("cos", cos), ("sin", sin)):
             self.register_buffer(name, table, persistent=False)
 
         projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
@@ -221,7 +191,7 @@ class Attention(nn.Module):
     def weighted_values(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return weights @ value [B, H, T, K] of each head; `bias` is that of `document_bias`."""
         if not self.uses_sum_weighting:
-            return attend(query, key, value, bias, scaled=self.scaled, slopes=self.slopes, causal=self.causal)
+            return attend(query, key, value, bias, scaled=self.scaled, causal=self.causal)
 
         # There is no kernel for weights without an exponential, so the whole matrix is stored.
         scores = attention_scores(query, key, causal=self.causal)  # [B, H, T, T]
@@ -241,7 +211,7 @@ class Attention(nn.Module):
         """
         if not self.causal:
             raise UserError("model.mask=none: a model that sees its targets has no attention to interpret")
-        scores = attention_scores(query, key, query_positions, scaled=self.scaled, slopes=self.slopes)
+        scores = attention_scores(query, key, query_positions, scaled=self.scaled)
         return _positive_scores(scores).log() if self.uses_sum_weighting else scores
 
     def by_head(self) -> tuple[Tensor, Tensor]:
@@ -298,8 +268,6 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Embedding(vocab_size, config.d_model)
         if config.position is Position.learned:
             self.position_embedding = nn.Embedding(config.context_length, config.d_model)
-        if config.token_shift:
-            self.shift = nn.Parameter(torch.zeros(config.d_model))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.final_norm = RMSNorm(config.d_model, config.norm_eps)
         _initialise(self, seed)
@@ -326,12 +294,7 @@ class Transformer(nn.Module):
         x = self.token_embedding(tokens)  # [B, T, D]
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
-        if self.config.token_shift:
-            # The first token of a document has no previous one.
-            previous = F.pad(x[:, :-1], (0, 0, 1, 0)) * (positions > 0)[..., None]  # [B, T, D]
-            x = x + self.shift * previous
-
-        # RoPE and ALiBi come later, in attention.
+        # RoPE comes later, in attention.
         if self.config.position is Position.learned:
             x = x + self.position_embedding(positions)
         if self.config.position is Position.sinusoidal:
@@ -354,7 +317,7 @@ def _initialise(model: Transformer, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith("gain"):
             parameter.fill_(1.0)
-        elif name.endswith(("output.weight", "down.weight", "shift")):
+        elif name.endswith(("output.weight", "down.weight")):
             # Each block starts as the identity.
             parameter.zero_()
         else:

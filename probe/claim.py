@@ -46,8 +46,6 @@ def limits_of(finding: Finding, model: TestedModel) -> list[str]:
     if model.is_external:
         limits.append("that the words or frames were new to the model: its training data are unknown")
     limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")
-    if model.shape.get("token_shift"):
-        limits.append("that a head fetches the previous token: model.token_shift adds it to every position")
     accuracy = finding.judged.values.get("accuracy")
     if accuracy and accuracy.low == accuracy.high:
         limits.append("how rare errors are: there was none, so resampling shows none")

@@ -1,19 +1,22 @@
 """Everything the report page shows of a model, small enough for one file."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
-from probe.opened_model import OpenedModel
+from probe.opened_model import OpenedModel, OpenedRun
+from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import TokenizedText, next_tokens, word_attention
-from report.live import live_content
+from report.live import ENGLISH_TEXT, live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
-from report.tables import finding_tables, head_names
-from training.weight_history import WeightHistory
+from report.tables import CHANGE_LEGEND, Table, change_tables, finding_tables, head_names
+from training.weight_history import WeightHistory, pack_parameters
 
 MAX_SENTENCE_WEIGHTS = 1_000_000  # of all sentences, up to 5 MB
 
@@ -53,6 +56,52 @@ def page_content(
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
+
+
+def comparison_content(
+    before: OpenedModel, after: OpenedModel, results: ProbeResults, command: str, live: bool | None = None
+) -> PageContent:
+    """Return the content of a page about two models: what changed, and the same sentences in both.
+
+    The slider of a live page has the weights of both. `command` makes the page again; `live` as in `page_content`.
+    """
+    # One live page needs models of the same settings.
+    both = None
+    if isinstance(before, OpenedRun) and dict(before.shape) == dict(after.shape):
+        both = WeightHistory([0], [pack_parameters(before.transformer, torch.float16)])
+    questions = [QUESTIONS[change.question] for change in results.changes if change.question in QUESTIONS]
+    texts = list(dict.fromkeys(example.text for question in questions for example in question.examples))
+    texts = texts or [ENGLISH_TEXT]
+    content = page_content(after, None, both, texts, [*results.missing, *results.warnings], live)
+
+    # Otherwise each sentence as either model reads it.
+    shown, sentences = content.live, content.sentences
+    if shown.model and shown.model.earlier.steps:
+        shown = replace(shown, model=replace(shown.model, before=before.source))
+    else:
+        old = page_content(before, None, None, texts, live=False).sentences
+        sentences = [*sentences, *(replace(each, id=f"before-{each.id}") for each in old)]
+    return replace(
+        content,
+        run=replace(content.run, commands=[*content.run.commands[:-1], command]),
+        heading=f"What changed from {before.name} to {after.name}?",
+        findings=[_changed(name, table, results) for name, table in change_tables(results, all_rows=True).items()],
+        sentences=sentences,
+        live=shown,
+    )
+
+
+def _changed(question: str, table: Table, results: ProbeResults) -> PageFinding:
+    """Return what changed for one question; the place is the head that changed most."""
+    of_heads = [change for change in results.changes if change.question == question and change.head]
+    most = max(of_heads, key=lambda change: abs(change.t))
+    assert most.head is not None
+    return PageFinding(
+        question=question, description=table.title, verdict="compared", heads=str(most.head), place=most.head,
+        claim=f"{'; '.join(table.note.splitlines())}. Most: {most.head}.",
+        tables=[replace(table, title="What changed", note=CHANGE_LEGEND)],
+        does_not_show=["A head that changed need not be why the answer changed."], reasons=[],
+    )  # fmt: skip
 
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:

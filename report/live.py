@@ -18,7 +18,7 @@ MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
 MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
-_ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
+ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class LiveModel:
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
+    before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def live_content(
         text = EXAMPLE_BLOCK[0].text
         nouns = [EXAMPLE_BLOCK[0].antecedent, EXAMPLE_BLOCK[0].distractor]
     else:
-        text = _ENGLISH_TEXT
+        text = ENGLISH_TEXT
 
     # Small models are exact; half the digits make larger ones half as long.
     model = opened.transformer

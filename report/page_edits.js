@@ -14,6 +14,12 @@ function undo() {
   update({ edits: past.pop() ?? state.edits.slice(0, -1) });
 }
 
+// Ctrl+Z takes a change back, but in a field it is the browser's own.
+function onUndoKey(event) {
+  const isField = event.target.matches("input, textarea, select");
+  if (!isField && event.key === "z" && (event.ctrlKey || event.metaKey) && past.length) undo();
+}
+
 function isOfHead(edit, layer = state.layer, head = state.head) {
   return edit.layer === layer && edit.head === head;
 }

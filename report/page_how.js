@@ -13,7 +13,7 @@ function drawHow() {
   const shown = state.row !== null && state.row < rows.length ? state.row : largestRow;
 
   // What the head adds to the logits of the five most probable words
-  const chances = softmax(logitsOf(run, at));
+  const chances = nextChances(run, at);
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, 5);
   const adds = best.map((id) => {
     const direction = pulledBack(run, layer, head, at, id);
@@ -64,10 +64,9 @@ function howTable(names, query, rows, at, shown, adds, word) {
   // The columns
   const { shape, width } = liveModel(liveStep());
   const isSum = shape.weighting === "sum";
-  const slope = slopeOf(shape, state.head);
   const power = ({ score }) => (score === -Infinity ? 0 : isSum ? Math.max(score, 0) + 1e-4 : Math.exp(score));
   const isChanged = rows.some(({ weight, share }) => Math.abs(weight - share) > 1e-6);
-  const scaled = `${shape.scale === "none" ? "not scaled" : `÷ √${width}`}${slope ? ` − ${brief(slope)} × distance` : ""}`;
+  const scaled = shape.scale === "none" ? "not scaled" : `÷ √${width}`;
   const weighting = isSum ? ["above 0", "share"] : ["e to this", "softmax"];
   const changed = isChanged ? ["changed"] : [];
   const header = ["word", "key", "query × key", "sum", scaled, ...weighting, ...changed, "weight × value", `adds to ${word}`];

@@ -70,16 +70,19 @@ function pythonCode(text) {
     return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")})`;
   });
   const about = [];
-  if (liveStep() !== live.step) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
+  const isBefore = live.before && state.time !== END;
+  if (liveStep() !== live.step && !isBefore) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
   if (live.type === "float16") about.push("# exact weights: those of this file are rounded to float16");
   return [
     ...about,
     "import torch",
     "from antecedent_lab import cut_link, exchange_links, open_model, remove_head",
-    `opened = open_model(${JSON.stringify(live.source)}, device="cpu")`,
+    `opened = open_model(${JSON.stringify(isBefore ? live.before : live.source)}, device="cpu")`,
     `tokens = torch.tensor([opened.tokenize(${JSON.stringify(text)}).tokens])`,
     `edits = [${edits.join(", ")}]  # layer, head, token, tokens`,
-    "chances = opened.model.logits(tokens, edits=edits)[0, -1].softmax(-1)",
+    "logits = opened.model.logits(tokens, edits=edits)[0, -1]",
+    ...(liveTokenizer.unknown !== null ? ["logits[opened.unknown] = -torch.inf  # the unknown word is no next word"] : []),
+    "chances = logits.softmax(-1)",
     "for chance, token in zip(*chances.topk(5)):",
     "    print(opened.decode(int(token)), round(float(chance), 2))",
   ].join("\n");

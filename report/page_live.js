@@ -48,7 +48,7 @@ function typed(text) {
   showNotes([
     ...notes,
     small ? `In the stories a sentence begins with a capital letter: “${small}” is another word than “${titled(small)}”.` : "",
-    lost.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
+    lost.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}. What follows is a guess among the words it knows.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
   ]);
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
@@ -82,6 +82,7 @@ function drawLive() {
   if (!live) return;
   const field = document.getElementById("live-text");
   field.addEventListener("input", onTyped);
+  document.addEventListener("keydown", onUndoKey);
   document.getElementById("word-list").closest("details").hidden = liveTokenizer.kind === "bpe"; // parts of words
   show("word-list", `${knownWords.length.toLocaleString("en")} words: ${knownWords.join(" ")}`);
   document.getElementById("share").addEventListener("toggle", drawShare); // drawn only while it is open
@@ -97,7 +98,11 @@ function drawAnswers() {
   if (!before.length) return show("live-answers");
   const after = live ? nextWords(passOf(sentence.text, state.edits), 5) : before;
   const columns = [answerList(state.edits.length ? "With your changes" : "Next word", after, "live-next")];
-  if (state.edits.length) columns.push(answerList("As trained", before, "live-before"));
+  if (state.edits.length) columns.push(answerList("Without your changes", before, "live-before"));
+  if (live?.before && !state.edits.length) {
+    const [name, step] = state.time === END ? ["Before", steps[0]] : ["After", live.step];
+    columns.push(answerList(name, nextWords(passOf(sentence.text, [], step), 5), "live-other"));
+  }
   show("live-answers", ...columns);
 }
 

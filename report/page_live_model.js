@@ -57,9 +57,15 @@ function tokenEdits(read, edits) {
 
 // Probabilities
 
+// The probability of each token after position `at`. The unknown word is none, so the others share its part.
+function nextChances(run, at) {
+  const isUnknown = (id) => id === liveTokenizer.unknown;
+  return softmax(logitsOf(run, at).map((logit, id) => (isUnknown(id) ? -Infinity : logit)));
+}
+
 // The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
 function nextWords(pass, n) {
-  const chances = softmax(logitsOf(pass.run));
+  const chances = nextChances(pass.run);
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
   return best.map((id) => [tokenName(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }

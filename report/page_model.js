@@ -135,7 +135,6 @@ function embed({ shape, weights }, tokens) {
   tokens.forEach((token, position) => {
     for (let i = 0; i < width; i++) {
       let value = table[token * width + i];
-      if (shape.token_shift && position) value += weights.shift[i] * table[tokens[position - 1] * width + i];
       if (shape.position === "learned") value += weights["position_embedding.weight"][position * width + i];
       if (shape.position === "sinusoidal") value += sinusoid(position, i, width);
       x[position * width + i] = value;
@@ -209,13 +208,8 @@ function scoresOf({ shape, width }, query, key, head, row) {
     const from = token * shape.d_model + head * width;
     let sum = 0;
     for (let i = 0; i < width; i++) sum += query[at + i] * key[from + i];
-    return sum * scale - slopeOf(shape, head) * (row - token);
+    return sum * scale;
   });
-}
-
-// What ALiBi takes from a score for each token of distance.
-function slopeOf(shape, head) {
-  return shape.position === "alibi" ? 2 ** ((-8 * (head + 1)) / shape.n_head) : 0;
 }
 
 // The weights of the last of these tokens on all of them; they sum to 1.

@@ -11,7 +11,7 @@ function drawSlider() {
     update({ time: Number(range.value) });
   });
   const play = button("", () => (playTimer ? stopPlaying() : playFrom(0)), { id: "play" });
-  show("slider", play, range, element("output", { for: "step", id: "step-name" }));
+  show("slider", live.before ? null : play, range, element("output", { for: "step", id: "step-name" }));
   redrawOn("time playing", () => {
     range.value = state.time; // a link may have changed it
     range.setAttribute("aria-valuetext", stepName());
@@ -20,8 +20,9 @@ function drawSlider() {
   });
 }
 
-// The step of the weights that are shown.
+// The step of the weights that are shown, or which of two models it is.
 function stepName() {
+  if (live.before) return state.time === END ? `after: ${live.source}` : `before: ${live.before}`;
   return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : ""}`;
 }
 

@@ -1,7 +1,5 @@
-"""The results of a probe as tables, for the terminal and the page, and as CSV and JSON lines."""
+"""The results of a probe as tables, for the terminal and the page, and as JSON lines."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +43,7 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
 _PLACE_LEGEND = """\
 beyond place: the edges predict the author's person beyond a fitted rule of place; choice: share of it lost; looks at
 it: attends more to the author's person."""
-_CHANGE_LEGEND = """\
+CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
 changed: p below 0.01. The intervals are not corrected."""
@@ -283,17 +281,32 @@ def claims_markdown(results: ProbeResults) -> str:
 
 
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
-    """Return a table for each question: of all heads, or of those that changed and decide most."""
+    """Return the tables of `change_tables` for a terminal."""
+    remarks = [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]
+    if not any(change.difference.value for change in results.changes):
+        return ["both models give exactly the same numbers", *remarks]
+    lines = []
+    for name, table in change_tables(results, all_rows).items():
+        notes = [f"  {note}" for note in table.note.splitlines()]
+        lines += ["", f"{name}: {table.title}", *aligned([table.header, *table.rows]), *notes]
+    return [*lines, "", CHANGE_LEGEND, *remarks]
+
+
+def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
+    """Return a table for each question: of all heads, or of those that changed and decide most.
+
+    A line of its note counts the changed heads of a measure.
+    """
     # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
     for change in results.changes:
         by_measure = grouped.setdefault(change.question, {"answer": [], "effect": [], "attention": []})
         by_measure[change.measure].append(change)
 
-    # A table for each question, with the number of changed heads below it
-    lines = []
+    # A table for each question
+    found = {}
     for question, by_measure in grouped.items():
-        rows = [["", "before", "after", "difference [95 %]", "p", ""]]
+        rows: list[list[str]] = []
         description = QUESTIONS[question].description if question in QUESTIONS else question
         notes = []
         for measure, changes in by_measure.items():
@@ -303,25 +316,17 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
                 smallest_p = changes[0].smallest_p
                 few = f"; so few frames and words cannot show a change (smallest p {smallest_p:.3f})"
                 counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
-                notes.append(f"  {measure}: {counts}{few if smallest_p >= MAX_P else ''}")
-        lines += ["", f"{question}: {description}", *aligned(rows), *notes]
-    lines += ["", _CHANGE_LEGEND]
-    if not any(change.difference.value for change in results.changes):
-        lines.append("note: both models give exactly the same numbers")
-    for sentence in [*results.missing, *results.warnings]:
-        lines.append(printable(f"note: {sentence}"))
-    return lines
+                notes.append(f"{measure}: {counts}{few if smallest_p >= MAX_P else ''}")
+        header = ["", "before", "after", "difference [95 %]", "p", ""]
+        found[question] = Table(description, header, rows, "\n".join(notes))
+    return found
 
 
 def _most_changed(changes: list[Change]) -> list[Change]:
-    """Return what changed, the largest before and after, and at least FEWEST_CHANGES by |t|."""
+    """Return what changed and the largest |t|, at least FEWEST_CHANGES of them."""
     by_t = sorted(changes, key=lambda change: -abs(change.t))
-    shown = [change for change in by_t if change.p < MAX_P][:MOST_CHANGES]
-    if changes:
-        shown.append(max(changes, key=lambda change: change.before))
-        shown.append(max(changes, key=lambda change: change.after))
-    shown = list(dict.fromkeys(shown))
-    return list(dict.fromkeys([*shown, *by_t]))[: max(FEWEST_CHANGES, len(shown))]
+    n_changed = sum(change.p < MAX_P for change in changes)
+    return by_t[: max(FEWEST_CHANGES, min(n_changed, MOST_CHANGES))]
 
 
 def _change_row(change: Change) -> list[str]:
@@ -377,20 +382,6 @@ def sentence_lines(
 
 
 # Files
-
-
-def heads_csv(results: ProbeResults) -> str:
-    """Return every measure of every head: a row for each question, measure and head."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["question", "measure", "layer", "head", "value"])
-    grids = {finding.question: finding.grids for finding in results.findings}
-    for question, of_question in grids.items():
-        for name, grid in of_question.items():
-            for head, value in np.ndenumerate(np.array(grid, dtype=float)):
-                shown = "" if math.isnan(value) else f"{value:.6g}"
-                writer.writerow([question, name, *head, shown])
-    return stream.getvalue()
 
 
 def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:

@@ -25,7 +25,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sum, learned positions": {"weighting": Weighting.sum, "position": Position.learned},
     "tied query and key, sinusoidal positions": {"tie_query_key": True, "position": Position.sinusoidal},
     "tied key and value, unscaled": {"tie_key_value": True, "scale": Scale.none, "position": Position.none},
-    "alibi, token shift": {"position": Position.alibi, "token_shift": True},
 }
 each_variant = pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS)
 

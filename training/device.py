@@ -48,7 +48,8 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
     multiplies_bfloat16 = torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16()
     is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
-    name = f"cuda ({torch.cuda.get_device_name()})" if is_cuda else f"cpu ({torch.get_num_threads()} threads)"
+    n = torch.get_num_threads()
+    name = f"cuda ({torch.cuda.get_device_name()})" if is_cuda else f"cpu ({n} thread{'s' if n > 1 else ''})"
     description = f"{name}, {str(dtype).removeprefix('torch.')}"
     return ComputeDevice(torch.device("cuda" if is_cuda else "cpu"), dtype, description)
 

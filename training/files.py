@@ -96,19 +96,6 @@ def lock(folder: Path) -> FolderLock:
     return folder_lock
 
 
-def is_locked(folder: Path) -> bool:
-    """Return whether a process is writing to `folder`; False where this one may not write."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        lock(folder).close()
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def write_files(folder: Path, files: Mapping[str, str], marker: str | None = None) -> None:
     """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
 

@@ -79,7 +79,7 @@ def find_run(run: str | None, setting: str = "run") -> Path:
 def find_runs(sweep: str) -> list[Path]:
     """Return the directories of the runs of a sweep, by number, then name; FileNotFoundError if there are none."""
     if (Path(sweep) / "config.json").is_file():
-        raise FileNotFoundError(f"{sweep}: is a single run; use run={sweep}")
+        raise FileNotFoundError(f"runs={sweep}: is one run; use model={sweep}")
     runs = [path.parent for path in Path(sweep).glob("*/config.json")] if sweep else []
     if not runs:
         raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; train a sweep with python train.py -m seed=1,2,3")

@@ -12,7 +12,7 @@ from antecedent_lab import saved
 from antecedent_lab.api import open_model
 from antecedent_lab.opened import load_resumes
 from antecedent_lab.progress import stages
-from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, read_texts, results_folder
+from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, results_folder
 from antecedent_lab.sources import check_items, source_of
 from antecedent_lab.sweeps import differing_settings
 from data.errors import UserError
@@ -62,14 +62,7 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
             read_results(opened)
 
 
-def test_damaged_sentences_are_a_warning_and_records_an_error(opened: OpenedModel, capsys: Any) -> None:
-    file = opened.folder / "probe" / "sentences.json"
-    for content in ("{", '{"a": 1}', "[1]", '["\\ud800"]'):
-        file.write_text(content)
-        assert read_texts(opened.folder) == []
-        assert re.fullmatch(f"warning: {file}: damaged.*; delete it\n", capsys.readouterr().err)
-
-    # Records of training are those of a run.
+def test_damaged_records_are_an_error(opened: OpenedModel) -> None:
     run = replace(opened, max_steps=9)
     assert (read_metrics(run).train, read_history(run)) == ([], None)
     for name, read in (("metrics.jsonl", read_metrics), ("weights.jsonl", read_history)):

@@ -15,7 +15,7 @@ from data.loader import IGNORE
 from model.config import Mask, Position
 from model.loss import summed_cross_entropy
 from model.observe import HeadEdit, TransformerSitePass, TransformerView
-from model.transformer import Attention, alibi_slopes, attend, draw_outputs, rope_tables, rotate
+from model.transformer import Attention, attend, draw_outputs, rope_tables, rotate
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
 from tests.tiny_models import H, K, V, config, each_variant, random_model, random_view, untrained
 
@@ -25,7 +25,7 @@ B, T = 2, 7
 TOKENS = torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
 
 
-@pytest.mark.parametrize("options", [{"scaled": False}, {"scaled": True}, {"scaled": True, "slopes": alibi_slopes(H)}])
+@pytest.mark.parametrize("options", [{"scaled": False}, {"scaled": True}])
 def test_attention_in_bfloat16_has_eight_bits(options: dict[str, Any]) -> None:
     heads = torch.randn(3, B, H, T, K, generator=torch.Generator().manual_seed(0))
     expected, output = attend(*heads, **options), attend(*heads.bfloat16(), **options)
@@ -44,11 +44,11 @@ def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches: dict) ->
 
 
 def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_seed_alone() -> None:
-    model = untrained(1009, seed=7, position=Position.learned, token_shift=True)
+    model = untrained(1009, seed=7, position=Position.learned)
     for name, weight in model.named_parameters():
         if name.endswith("gain"):
             assert (weight == 1).all()
-        elif name.endswith(("output.weight", "down.weight", "shift")):
+        elif name.endswith(("output.weight", "down.weight")):
             assert (weight == 0).all()
         else:
             sd = 0.02 if "embedding" in name else 1 / math.sqrt(H * K)

@@ -149,7 +149,6 @@ def test_a_limit_is_named_where_it_holds() -> None:
     without_doubt = {"accuracy": Estimate(1.0, 1.0, 1.0)}
     for words, shape, accuracy in (
         ("training data are unknown", {"source": "transformers"}, {}),
-        ("token_shift", {"token_shift": True}, {}),
         ("resampling shows none", {}, without_doubt),
     ):
         assert words in " ".join(limits_of(link(STRONG | accuracy), replace(MODEL, shape=shape)))

@@ -24,8 +24,10 @@ read = partial(sample.read, JSON)
 
 
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
-    chances = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1].softmax(-1).topk(5)
-    names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "(unknown)"}
+    logits = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1]
+    logits[LIVE.tokenizer.unknown] = -torch.inf
+    chances = logits.softmax(-1).topk(5)
+    names = {LIVE.tokenizer.start: "(end)"}
     words = [names.get(i, LIVE.tokenizer.vocabulary[i]) for i in chances.indices.tolist()]
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 
@@ -59,8 +61,9 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
         check_edits(removed, cut)
         view.line("buses").click(modifiers=["Shift"])  # cut as well
         check_edits(removed, cut, cut_link(0, 1, it, [buses]))
-        for word in ("buses", "cat"):
-            view.line(word).click()
+        view.page.keyboard.press("Control+z")
+        check_edits(removed, cut)
+        view.line("cat").click()
         check_edits(removed)
         view.press("Put back L1H2")
         check_edits()
@@ -98,6 +101,24 @@ def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show
         assert label.inner_text() == "step 0"
         view.page.locator("#step-name:has-text('trained')").wait_for()
         assert "play" in view.page.locator("#play").inner_text()
+
+
+def test_a_comparison_shows_the_next_words_of_both_models(show: Show) -> None:
+    earlier = replace(LIVE.earlier, steps=[0], data=LIVE.earlier.data[:1])
+    old = sample.model_of(JSON, earlier.data[0])
+    content = replace(CONTENT, live=Live(replace(LIVE, earlier=earlier, before="runs/old"), ""))
+    with show(content) as view:
+        words = {"after": expected_words(TEXT), "before": expected_words(TEXT, model=old)}
+        for position, (shown, other) in enumerate([("before", "after"), ("after", "before")]):
+            view.page.locator("#step").fill(str(position))
+            assert view.page.locator("#step-name").inner_text().startswith(f"{shown}: ")
+            assert (view.next_words(), view.next_words("live-other")) == (words[shown], words[other])
+        view.press("Remove L1H2")
+        assert view.next_words("live-before") == words["after"] and not view.next_words("live-other")
+        view.page.locator("#step").fill("0")
+        view.page.locator("#share summary").click()
+        assert 'open_model("runs/old"' in view.page.locator("#live-code").text_content()
+        assert view.page.locator("#play").count() == 0
 
 
 def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) -> None:
@@ -153,7 +174,8 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
         view.page.locator("#share summary").click()
         code = view.page.locator("#live-code").text_content()
     printed: list[str] = []
-    run = SimpleNamespace(model=VIEW, tokenize=read, decode=LIVE.tokenizer.vocabulary.__getitem__)
+    facts = LIVE.tokenizer
+    run = SimpleNamespace(model=VIEW, tokenize=read, decode=facts.vocabulary.__getitem__, unknown=facts.unknown)
     monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, device: run)
     exec(code, {"print": lambda *parts: printed.append(f"{parts[0]} {parts[1]:.2f}")})  # the page's own lines
     assert printed == expected

@@ -1,7 +1,5 @@
 """What is shown of results: tables, lines, files, pictures for TensorBoard, and the content of the page."""
 
-import csv
-import io
 import math
 import re
 import shlex
@@ -23,7 +21,7 @@ from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from report.live import check_live, live_content
 from report.reproduce import reproducing_commands
-from report.tables import finding_tables, heads_csv, number, sentence_lines
+from report.tables import finding_tables, number, sentence_lines
 from tests.data.small_corpora import text_config
 from tests.probe.factories import blank
 from tests.report import sample
@@ -48,19 +46,14 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
-    # The table of heads has every measure of every head.
-    rows = list(csv.DictReader(io.StringIO(heads_csv(results(NUMBER)))))
-    assert len(rows) == 4 * 8 and rows[0].keys() == {"question", "measure", "layer", "head", "value"}
-    assert {"question": "number", "measure": "accuracy", "layer": "0", "head": "1", "value": "0.9989"} in rows
-
 
 def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
     of_all = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "difference": Estimate(-0.1)}
-    changes = [blank(Change, head=Head(0, i), t=-i, p=0.001 if i == 7 else 0.5, **of_all) for i in range(9)]
+    changes = [blank(Change, head=Head(0, i), t=-i, p=0.001 if i == 8 else 0.5, **of_all) for i in range(9)]
     found = results(changes=changes, warnings=["A warning."])
     lines = tables.change_lines(found, all_rows=False)
     text = "\n".join(lines)
-    assert re.findall(r"^  effect (L\w+)", text, re.MULTILINE) == ["L0H7", "L0H0", "L0H8", "L0H6"]
+    assert re.findall(r"^  effect (L\w+)", text, re.MULTILINE) == ["L0H8", "L0H7", "L0H6", "L0H5"]
     assert "  effect: 1 of 9 heads changed, 20 cases" in text and "changed" in lines[3]
     assert "(smallest p 0.020)" in text and lines[-1] == "note: A warning."
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)

@@ -62,7 +62,6 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
     ("optim.name=sgd", "one of muon, adamw"), ("model.rope_theta=1e999", "64 bits"), ("data=text", "no value"),
     ("max_steps=99999999999999999999", ""), ("model.context_length=1", "2 or more"), ("model.dropout=1", "below 1"),
     ("model.norm_eps=0", "above 0"), ("model.scale=none model.weighting=sum", "a common factor cancels"),
-    ("model.position=alibi model.weighting=sum", "needs model.weighting=softmax"),
     ("model.d_model=15 model.n_head=1 model.position=sinusoidal", "even for model.position=sinusoidal"),
     ("model.d_model=30 model.n_head=6", "even for model.position=rope"), ("data.n_train_stories=3", "4 or more"),
 ])  # fmt: skip

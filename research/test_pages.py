@@ -12,6 +12,7 @@ from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
 from research.frozen import compared, is_close
+from research.gold import GoldResults
 from research.it_cat import ItCatResults
 from research.lab import LabResults
 from research.measure import (
@@ -39,6 +40,7 @@ PAGES: dict[str, Any] = {
     "whose_short": SeedsResults,
     "whose_long": SeedsResults,
     "curve": CurveResults,
+    "gold": GoldResults,
     "it_cat": ItCatResults,
     "peers": PeerResults,
     "speed": SpeedResults,

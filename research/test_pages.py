@@ -42,6 +42,7 @@ PAGES: dict[str, Any] = {
     "curve": CurveResults,
     "gold": GoldResults,
     "it_cat": ItCatResults,
+    "it_cat_long": ItCatResults,
     "peers": PeerResults,
     "speed": SpeedResults,
     "whose": WhoseResults,
@@ -101,3 +102,10 @@ def test_the_texts_of_cells_and_options() -> None:
     assert share_range(0, 200) == "[0.0%, 1.8%]"
     assert short_paths("texts=/a/b/c.txt,d/e.txt") == "texts=b/c.txt,d/e.txt"
     assert listed("a,b") == ["a", "b"] and listed("") == []
+
+
+def test_annotated_antecedents_establish_nothing_and_small_heads_tell_only_place() -> None:
+    rows = json.loads((RESULTS / "gold.json").read_text())["rows"]
+    assert {row["verdict"] for row in rows} == {"not established"}
+    p_values = {row["model"]: row["values"]["p_beyond_place"]["value"] for row in rows if row["corpus"] == "GAP"}
+    assert min(p_values["english"], p_values["stories260K"]) >= 0.01 > p_values["SmolLM2-135M"]

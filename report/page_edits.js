@@ -17,7 +17,9 @@ function undo() {
 // Ctrl+Z takes a change back, but in a field it is the browser's own.
 function onUndoKey(event) {
   const isField = event.target.matches("input, textarea, select");
-  if (!isField && event.key === "z" && (event.ctrlKey || event.metaKey) && past.length) undo();
+  if (isField || event.key !== "z" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault(); // or the browser takes back a letter in the field
+  if (past.length) undo();
 }
 
 function isOfHead(edit, layer = state.layer, head = state.head) {
@@ -57,8 +59,8 @@ function clickLine(target, isCutOnly) {
 function drawChanges() {
   const edits = state.edits.map((edit) => element("li", {}, editName(edit, current())));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
-  const clicks = "Click a line: it is cut. Click a second one: the two change places. Click a word: look from there.";
-  const more = "A second click: back. Click a next word: it is written. L0H1: layer 0, head 1.";
+  const clicks = "Click a line: it is cut. Click a second one: the two change places. A second click: back.";
+  const more = "Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1.";
   const help = element("p", { class: "rule" }, edits.length ? clicks : `${clicks} ${more}`);
   show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
 }

@@ -66,7 +66,7 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
     shares = [page["looks"]["value"], short[1]["rules"]["nearest"], page["looks_where_unsure"]["value"]]
     looks, nearest, unsure = (f"{share:.2f}".removeprefix("0") for share in shares)
     assert f"in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where" in english
-    assert f"pass in {richer['passed']} of {richer['n']} draws" in english
+    assert f"pass the test of p in {richer['passed']} of {richer['n']} draws" in english
     cues = [row["head"] for row in link_head["heads"] if row["question"] == "later_cue"]
     assert 2 * sum(head.startswith("L0") for head in cues) > len(cues)  # "in most runs" in README.md
     for training in link_head["training"]:

@@ -50,6 +50,8 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
         def check_edits(*edits: HeadEdit) -> None:
             assert view.next_words() == expected_words(TEXT, list(edits)) and n_changes(view) == len(edits)
 
+        view.page.locator("#live-text").press_sequentially(" ")
+        view.page.keyboard.press("Backspace")
         view.press("Remove L1H2")
         view.pick("L0H1")
         view.line("cat").click()
@@ -61,7 +63,8 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(s
         check_edits(removed, cut)
         view.line("buses").click(modifiers=["Shift"])  # cut as well
         check_edits(removed, cut, cut_link(0, 1, it, [buses]))
-        view.page.keyboard.press("Control+z")
+        view.page.locator("h1").click()
+        view.page.keyboard.press("Control+z")  # not in the field, in which something was typed
         check_edits(removed, cut)
         view.line("cat").click()
         check_edits(removed)

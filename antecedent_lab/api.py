@@ -76,9 +76,9 @@ class ProbeResult:
         """Return the lines that eval.py prints."""
         lines = summary_lines(self.results, verbose)
         if verbose:
-            missing = [f"not tested: {reason}" for reason in self.results.missing]
-            lines = [*lines, "", *claims_markdown(self.results).splitlines(), *missing]
-        return [*lines, *map("note: {}".format, self.results.warnings)]
+            lines = [*lines, "", *claims_markdown(self.results).splitlines()]
+        missing = self.results.missing if verbose or not self.results.findings else []
+        return [*lines, *map("not tested: {}".format, missing), *map("note: {}".format, self.results.warnings)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -184,8 +184,8 @@ def probe_model(
         if isinstance(model, OpenedModel):
             raise UserError(f"{name}={value}: the model is open already; give it to open_model")
     for name, value in (("path", path), ("own", own)):
-        if value == "":
-            raise UserError(f"{name}=: the name is empty")
+        if value is not None and not (isinstance(value, str) and value):
+            raise UserError(f"{name}={value}: must be the name of a file")
     if own and path:
         raise UserError(f"path={path}: cannot be combined with own=")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
@@ -194,7 +194,7 @@ def probe_model(
 
 
 def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> ProbeResult:
-    """Test the heads of an opened model on the questions of a source; UserError if none of them can be asked."""
+    """Test the heads of an opened model on the questions of a source; UserError if the user's text allows none."""
     log = print if opened.n_parameters > LARGE_MODEL else None
     with stages(f"testing {source.name or 'heads'}", log) as show:
         studied = study(opened.model, opened.untrained, source.items, source.questions, config, source.documents, show)
@@ -229,10 +229,13 @@ def compare_models(
     The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own;
     `settings` are those of the group probe. Raises UserError for models of other shapes or tokens, or unread items.
     """
+    if own == "":
+        raise UserError("own=: must be the name of a file")
     _check_comparable(before, after)
     config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
     source = source_of(after, config, cache_dir, None, own)
-    items_before = source_of(before, config, cache_dir, None, own).items
+    same_data = replace(before, data=after.data, data_fingerprint=after.data_fingerprint)
+    items_before = source_of(same_data, config, cache_dir, None, own).items
     if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in items_before.cells]:
         problem = f"reads the sentences as other tokens than {after.source}"
         raise UserError(f"before={before.source}: {problem}; items are compared one by one")

@@ -30,7 +30,6 @@ from probe.sentences import TokenizedText, removal_effects, word_attention
 from report.content import comparison_content, page_content, unknown_note
 from report.live import check_live
 from report.page import page
-from report.reproduce import eval_command
 from report.tables import MOST_HEADS, change_lines, sentence_lines
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
@@ -121,10 +120,8 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
 
 def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Print the loss of a run that is not causal, whose heads cannot be tested."""
-    for name in ("text", "path", "before", "items"):
-        if getattr(settings, name) is not None:
-            problem = "with model.mask=none a word sees the next one, so only the loss can be measured"
-            raise UserError(f"{name}=: {problem}")
+    if settings.mode != "probe" or settings.items:
+        raise UserError("with model.mask=none a word sees the next one, so only the loss can be measured")
     assert isinstance(opened, OpenedRun)  # external models are causal
     _print_loss(opened, settings.cache_dir, config, print)
 
@@ -162,8 +159,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
         try:
             if folder is not None:
                 arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
-                command = eval_command(opened, *arguments)
-                content = comparison_content(before, opened, results, command, settings.live)
+                content = comparison_content(before, opened, results, arguments, settings.live)
                 files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
                 write_files(folder, files, "comparison.json")
         finally:

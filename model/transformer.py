@@ -174,7 +174,7 @@ class Attention(nn.Module):
         return self.merge_heads(self.weighted_values(query, key, value, bias))
 
     def project(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key (float32 and rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
+        """Return query, key (both rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
 
         `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1; all are below
         context_length.

@@ -13,17 +13,16 @@ import numpy as np
 
 from data.pairs import Items
 from model.observe import ObservableModel
+from probe import attention_study, edge_study
 from probe.attention import measure_heads
 from probe.config import ProbeConfig
-from probe.edge_study import EDIT_ALL, Half, candidates_of
+from probe.edge_study import Half, candidates_of
 from probe.edits import PASS_ERROR, all_heads, alone, measure_margins, screened
 from probe.questions import DEV, HEADLINE, TESTED, Question
 from probe.results import Change, Head
 from probe.statistics import sample_of
 
-MAX_HEADS = 64  # with more heads, effects are measured of MAX_CANDIDATES heads of each model
-MAX_CANDIDATES = 8
-MAX_EDITED = 32  # heads of each model that are edited to find those
+MAX_CANDIDATES = 8  # heads of each model whose effects are measured by attention, if it has more than EDIT_ALL
 N_DEV_BLOCKS = 16  # blocks for the choice of the candidates
 MAX_BLOCKS = 200  # evenly spaced
 # A measure, its C heads (None: the model, C = 1), N cases, and the numbers of both models, [N, C] each.
@@ -41,7 +40,8 @@ def difference(
         changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
         sample = sample_of(cases, changed)
         test = sample.test(config, two_sided=True)
-        facts: dict[str, Any] = {"question": question.name, "measure": name, "n": len(changed)}
+        facts: dict[str, Any] = {"question": question.name, "description": question.description}
+        facts |= {"measure": name, "n": len(changed)}
         means = [of_model.mean(axis=0).tolist() for of_model in numbers]
         columns = zip(heads, sample.means(config), *means, test.t.tolist(), test.p.tolist(), strict=True)
         for head, estimate, old, new, t, p in columns:
@@ -60,7 +60,8 @@ def _by_attention(
     # Answers and effects, the mean over both texts of a pair: [N, 1] and [N, C].
     measured: list[_Measured] = []
     pairs = tested.comparable()
-    edited = heads if len(heads) <= MAX_HEADS else _strongest(models, items.of(question.name, DEV), config)
+    has_few = len(heads) <= attention_study.EDIT_ALL
+    edited = heads if has_few else _strongest(models, items.of(question.name, DEV), config)
     if pairs.pairs and edited:
         margins = [measure_margins(model, pairs, alone(edited), ["swap"], config.tokens_per_batch) for model in models]
         measured.append(("answer", [None], pairs, [of_model.total[:, None] / 2 for of_model in margins]))
@@ -82,7 +83,7 @@ def _by_edges(
     dev = items.of(question.name, DEV)
     tested = items.of(question.name, TESTED)
     # With few heads nothing is chosen, and both halves are used; else those with the largest direct effects are cut.
-    if len(heads) <= EDIT_ALL:
+    if len(heads) <= edge_study.EDIT_ALL:
         tested = dev + tested
     else:
         candidates = [candidates_of(model, Half(model, dev, config.tokens_per_batch)) for model in models]
@@ -111,7 +112,7 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, config: ProbeConfi
     for model in models if pairs.pairs else ():
         # The heads with the largest difference of weights
         differences = measure_heads(model, dev, config.tokens_per_batch).rows.weight_difference()
-        heads = screened(differences, above=MAX_HEADS, most=MAX_EDITED)
+        heads = screened(differences, above=attention_study.EDIT_ALL, most=attention_study.MAX_EDITED)
         margins = measure_margins(model, pairs, alone(heads), ["swap"], config.tokens_per_batch)
         effects = np.abs(margins.lost("swap").mean(axis=0))
         order = np.argsort(-effects, kind="stable")[:MAX_CANDIDATES]

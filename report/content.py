@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from probe.opened_model import OpenedModel, OpenedRun
 from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import TokenizedText, next_tokens, word_attention
-from report.live import ENGLISH_TEXT, live_content
+from report.live import ENGLISH_TEXT, Live, live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.reproduce import reproducing_commands
 from report.tables import CHANGE_LEGEND, Table, change_tables, finding_tables, head_names
@@ -37,6 +38,7 @@ def page_content(
     """
     omissions: list[str] = []
     findings = results.findings if results else []
+    untested = results.missing if results and not findings else []
 
     # Sentences in the order of their importance, because there may not be room for all
     sentences = [_own_sentence(opened, i, text) for i, text in enumerate(texts, 1)]
@@ -50,7 +52,7 @@ def page_content(
     return PageContent(
         run=_about(opened, results),
         heading=heading,
-        notes=[*notes, *(results.warnings if results else opened.resumed)],
+        notes=[*notes, *untested, *(results.warnings if results else opened.resumed)],
         findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
         sentences=chosen,
         live=live_content(opened, results, history, live, omissions),
@@ -59,48 +61,53 @@ def page_content(
 
 
 def comparison_content(
-    before: OpenedModel, after: OpenedModel, results: ProbeResults, command: str, live: bool | None = None
+    before: OpenedModel, after: OpenedModel, results: ProbeResults, arguments: Sequence[str], live: bool | None = None
 ) -> PageContent:
     """Return the content of a page about two models: what changed, and the same sentences in both.
 
-    The slider of a live page has the weights of both. `command` makes the page again; `live` as in `page_content`.
+    The slider of a live page has the weights of both. `arguments` are those of eval.py that make the page again; `live`
+    as in `page_content`.
     """
-    # One live page needs models of the same settings.
-    both = None
-    if isinstance(before, OpenedRun) and dict(before.shape) == dict(after.shape):
-        both = WeightHistory([0], [pack_parameters(before.transformer, torch.float16)])
-    questions = [QUESTIONS[change.question] for change in results.changes if change.question in QUESTIONS]
+    asked = {change.description for change in results.changes}
+    questions = [question for question in QUESTIONS.values() if question.description in asked]
     texts = list(dict.fromkeys(example.text for question in questions for example in question.examples))
     texts = texts or [ENGLISH_TEXT]
-    content = page_content(after, None, both, texts, [*results.missing, *results.warnings], live)
+    notes = [*results.missing, *results.warnings]
 
-    # Otherwise each sentence as either model reads it.
-    shown, sentences = content.live, content.sentences
-    if shown.model and shown.model.earlier.steps:
-        shown = replace(shown, model=replace(shown.model, before=before.source))
+    # One live page runs models of one shape; otherwise each sentence is stored as either model reads it.
+    is_one = {**before.shape, "dropout": 0} == {**after.shape, "dropout": 0}
+    content = page_content(after, None, None, texts, notes, live if is_one else False)
+    model, sentences = content.live.model, content.sentences
+    if model and isinstance(before, OpenedRun):
+        old = WeightHistory([0], [pack_parameters(before.transformer, torch.float16)])
+        model = replace(model, earlier=old, before=before.source, step=max(1, model.step), nouns=[])
     else:
-        old = page_content(before, None, None, texts, live=False).sentences
-        sentences = [*sentences, *(replace(each, id=f"before-{each.id}") for each in old)]
+        of_before = page_content(before, None, None, texts, live=False).sentences
+        sentences = [*sentences, *(replace(each, id=f"before-{each.id}") for each in of_before)]
+    training = [reproducing_commands(opened, None)[:-1] for opened in (before, after)]
     return replace(
         content,
-        run=replace(content.run, commands=[*content.run.commands[:-1], command]),
-        heading=f"What changed from {before.name} to {after.name}?",
+        run=replace(content.run, commands=[*chain(*training), reproducing_commands(after, results, *arguments)[-1]]),
+        heading=f"What changed from {before.source} to {after.source}?",
         findings=[_changed(name, table, results) for name, table in change_tables(results, all_rows=True).items()],
         sentences=sentences,
-        live=shown,
+        live=Live(model, ""),
     )
 
 
 def _changed(question: str, table: Table, results: ProbeResults) -> PageFinding:
     """Return what changed for one question; the place is the head that changed most."""
-    of_heads = [change for change in results.changes if change.question == question and change.head]
-    most = max(of_heads, key=lambda change: abs(change.t))
-    assert most.head is not None
+    of_heads = {change.head: abs(change.t) for change in results.changes if change.question == question and change.head}
+    most = max(of_heads, key=lambda head: of_heads[head])
     return PageFinding(
-        question=question, description=table.title, verdict="compared", heads=str(most.head), place=most.head,
-        claim=f"{'; '.join(table.note.splitlines())}. Most: {most.head}.",
+        question=question, description=table.title, verdict="compared", heads=str(most), place=most,
+        claim=f"{'; '.join(table.note.splitlines())}.",
         tables=[replace(table, title="What changed", note=CHANGE_LEGEND)],
-        does_not_show=["A head that changed need not be why the answer changed."], reasons=[],
+        does_not_show=[
+            "that a head that changed is why the answer changed",
+            "that heads of one place are the same head, if the models did not start from the same weights",
+        ],
+        reasons=[],
     )  # fmt: skip
 
 

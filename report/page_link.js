@@ -72,7 +72,7 @@ function pythonCode(text) {
   const about = [];
   const isBefore = live.before && state.time !== END;
   if (liveStep() !== live.step && !isBefore) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
-  if (live.type === "float16") about.push("# exact weights: those of this file are rounded to float16");
+  if (live.type === "float16" || isBefore) about.push("# exact weights: those of this file are rounded to float16");
   return [
     ...about,
     "import torch",

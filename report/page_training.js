@@ -5,7 +5,7 @@ let playTimer = null;
 
 function drawSlider() {
   if (!steps.length) return;
-  const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": "Training step" });
+  const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": live.before ? "Before or after" : "Training step" });
   range.addEventListener("input", () => {
     stopPlaying();
     update({ time: Number(range.value) });

@@ -26,9 +26,9 @@ def eval_command(opened: OpenedModel, *arguments: str) -> str:
     return program_command("eval", *model, *arguments)
 
 
-def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> list[str]:
-    """Return the commands that train a run and test it again; `results` None: not tested."""
-    arguments = []
+def reproducing_commands(opened: OpenedModel, results: ProbeResults | None, *given: str) -> list[str]:
+    """Return the commands that train a run and, with the arguments `given`, test it; `results` None: not tested."""
+    arguments = list(given)
     if results and results.findings and results.findings[0].file:
         arguments.append(f"items={results.findings[0].file}")
     if results:
@@ -36,9 +36,9 @@ def reproducing_commands(opened: OpenedModel, results: ProbeResults | None) -> l
     commands = [eval_command(opened, *arguments)]
     if isinstance(opened, OpenedRun):
         used = {"data": opened.settings.data.source} | flatten(opened.settings)
-        given = {name: value for name, value in used.items() if name not in _NOT_GIVEN}
+        shown = {name: value for name, value in used.items() if name not in _NOT_GIVEN}
         defaults = {"data": "stories"} | flatten(compose_settings())
-        commands.insert(0, program_command("train", *_changed(given, defaults)))
+        commands.insert(0, program_command("train", *_changed(shown, defaults)))
     return commands
 
 

@@ -12,7 +12,7 @@ from data.errors import printable
 from data.text_tables import markdown_table
 from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
-from probe.questions import DEV, HEADLINE, LEVELS, MAX_P, QUESTIONS
+from probe.questions import DEV, HEADLINE, LEVELS, MAX_P
 from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
@@ -307,18 +307,19 @@ def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
     found = {}
     for question, by_measure in grouped.items():
         rows: list[list[str]] = []
-        description = QUESTIONS[question].description if question in QUESTIONS else question
         notes = []
         for measure, changes in by_measure.items():
             rows += map(_change_row, changes if all_rows else _most_changed(changes))
-            if changes and measure != "answer":
+            if changes:
                 n_changed = sum(change.p < MAX_P for change in changes)
                 smallest_p = changes[0].smallest_p
-                few = f"; so few frames and words cannot show a change (smallest p {smallest_p:.3f})"
+                few = f"; so few independent cases cannot show a change (smallest p {smallest_p:.3f})"
                 counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
+                if measure == "answer":
+                    counts = "changed" if n_changed else "no change shown"
                 notes.append(f"{measure}: {counts}{few if smallest_p >= MAX_P else ''}")
         header = ["", "before", "after", "difference [95 %]", "p", ""]
-        found[question] = Table(description, header, rows, "\n".join(notes))
+        found[question] = Table(next(chain(*by_measure.values())).description, header, rows, "\n".join(notes))
     return found
 
 

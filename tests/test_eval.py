@@ -174,17 +174,17 @@ def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) 
     other = shutil.copytree(run, run.parent / "other")
     out = output(evaluate(run, cache, f"before={other}"))
     assert f"compared with {other}" in out and "exactly the same numbers" in out and "changed" not in out
-    trained = run.parent / "trained"
-    train(trained, cache, "seed=2")
-    assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={trained}"))
-    page = (run / "probe/compared/trained/report.html").read_text()
-    assert "What changed from trained to " in page and f'"before":"{trained}"' in page and "heads changed" in page
+    for name, change, found in (("wider", "model.d_mlp=48", "before-yours-1"), ("trained", "seed=2", '"before":"')):
+        train(other := run.parent / name, cache, change)
+        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={other}"))
+        page = (run / f"probe/compared/{name}/report.html").read_text()
+        assert f"What changed from {other} to " in page and found in page and "heads changed" in page
     written = results_of(run, "compared/trained/comparison.json")
-    assert (written.before.run, written.model.run) == (str(trained), str(run))
+    assert (written.before.run, written.model.run) == (str(other), str(run))
     effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]
     assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
-    train(run.parent / "deeper", cache, "model.n_layer=2")
-    assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
+    train(deeper := run.parent / "deeper", cache, "model.n_layer=2")
+    assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={deeper}").error
 
 
 def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from data.errors import UserError
+from data.errors import UserError, damaged_file_error
 from data.typed_json import from_json, to_json
 from training.files import read_json, remove_unfinished_files, write_atomically
 
@@ -136,31 +136,20 @@ def read_manifest(folder: Path) -> list[Checkpoint]:
             raise UserError(f"{path}: missing; {remedy}")
         return []
 
-    # The manifest has a checksum of its own.
-    try:
-        manifest = json.loads(path.read_text())
-        entries: list[Checkpoint] = from_json(list[Checkpoint], manifest["checkpoints"], MANIFEST)
-        names = [entry.file for entry in entries]
-        is_intact = manifest["sha256"] == _checksum(entries) and all(map(CHECKPOINT.fullmatch, names))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        is_intact = False
-    if not is_intact:
-        raise UserError(f"{path}: damaged; {remedy}")
+    with damaged_file_error(path, remedy):
+        entries: list[Checkpoint] = from_json(list[Checkpoint], json.loads(path.read_text())["checkpoints"], MANIFEST)
+        if not all(CHECKPOINT.fullmatch(entry.file) for entry in entries):
+            raise ValueError("a name that is none of a checkpoint")
     return entries
 
 
 def _keep_only(folder: Path, entries: list[Checkpoint]) -> None:
     """Write the manifest, then delete the checkpoints that it does not list."""
-    manifest = {"sha256": _checksum(entries), "checkpoints": to_json(entries)}
-    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    write_atomically(folder / MANIFEST, json.dumps({"checkpoints": to_json(entries)}, indent=1).encode())
     files = {entry.file for entry in entries}
     for path in folder.iterdir():
         if CHECKPOINT.fullmatch(path.name) and path.name not in files:
             path.unlink()
-
-
-def _checksum(entries: list[Checkpoint]) -> str:
-    return hashlib.sha256(json.dumps(to_json(entries), sort_keys=True).encode()).hexdigest()
 
 
 def _unpickled(path: Path, content: bytes) -> dict[str, Any]:

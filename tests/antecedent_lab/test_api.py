@@ -126,7 +126,7 @@ def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:
         ({"tokenizer": "nowhere.json"}, False, "tokenizer=nowhere.json: "),
         ({"items": "stories"}, True, "items=stories: the model is open already"),
         ({"n_untraned": 2}, True, "n_untraned=2: no such setting; did you mean n_untrained"),
-        ({"path": ""}, True, "path=: the name is empty"),
+        ({"path": ""}, True, "path=: must be the name of a file"),
         ({"path": "a.txt", "own": "b.jsonl"}, True, "path=a.txt: cannot be combined with own="),
     ],
 )

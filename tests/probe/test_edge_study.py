@@ -170,7 +170,7 @@ def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change() -> Non
 
 
 def test_of_many_heads_only_candidates_are_edited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_HEADS", 1)
+    monkeypatch.setattr(module.attention_study, "EDIT_ALL", 1)
     monkeypatch.setattr(module, "MAX_CANDIDATES", 1)
     for before, after in ((MODEL, REMOVED), (REMOVED, MODEL)):
         changes = compared(before, after)

@@ -210,17 +210,16 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
 
 
 def test_a_pupil_s_sentences_are_continued_by_words_and_every_chip_is_known(show: Show) -> None:
-    texts = PUPIL.replace("\n", "|").split("|")
-    assert len(texts) == 50
-    for name in ("english", "stories"):
-        vocabulary = content_of(name)[1]["tokenizer"]["vocabulary"]
+    assert len(texts := PUPIL.replace("\n", "|").split("|")) == 50
+    for name, space in (("english", "Ġ"), ("stories", "")):
+        known = set(content_of(name)[1]["tokenizer"]["vocabulary"])
         with show(TEXTS[name]) as view:
             for text in texts:
                 view.type(text)
                 assert "(unknown)" not in "".join(view.next_words()) and len(view.next_words()) == 5
             view.type("")
             chips = view.page.locator(".chip:not(.frame)").all_inner_texts()
-            assert len(chips) >= 6 and {f"Ġ{chip}" if name == "english" else chip for chip in chips} <= set(vocabulary)
+            assert len(chips) >= 6 and {f"{space}{chip}" for chip in chips} <= known
 
 
 @each_report

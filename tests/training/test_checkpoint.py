@@ -96,7 +96,7 @@ def test_a_bit_flip_is_detected_and_the_one_before_used(folder: Path, capsys: py
 
 def test_damage_that_leaves_no_checkpoint_is_an_error(folder: Path) -> None:
     manifest, content = folder / MANIFEST, (folder / MANIFEST).read_text()
-    for damaged in ("{}", content.replace("true", "false")):  # no checkpoint is the best
+    for damaged in ("{}", content[:-9], content.replace("step_", "../")):
         manifest.write_text(damaged)
         with pytest.raises(ValueError, match="manifest.json: damaged"):
             load_checkpoint(folder)

@@ -104,8 +104,8 @@ def test_the_texts_of_cells_and_options() -> None:
     assert listed("a,b") == ["a", "b"] and listed("") == []
 
 
-def test_annotated_antecedents_establish_nothing_and_small_heads_tell_only_place() -> None:
-    rows = json.loads((RESULTS / "gold.json").read_text())["rows"]
-    assert {row["verdict"] for row in rows} == {"not established"}
-    p_values = {row["model"]: row["values"]["p_beyond_place"]["value"] for row in rows if row["corpus"] == "GAP"}
-    assert min(p_values["english"], p_values["stories260K"]) >= 0.01 > p_values["SmolLM2-135M"]
+def test_the_sentence_about_annotated_antecedents_is_what_the_page_says() -> None:
+    rows = [row for row in json.loads((RESULTS / "gold.json").read_text())["rows"] if row["part"] == "all"]
+    assert [row["verdict"] for row in rows] == ["not established", "not established", "suggestive"]
+    picks = " and ".join(f"{row['values']['author']['value']:.2f}".removeprefix("0") for row in rows[:2])
+    assert f"pick the antecedent in {picks}" in (RESULTS.parent.parent / "docs/english.md").read_text()

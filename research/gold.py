@@ -105,18 +105,20 @@ def _passage(doc: str, text: str, pronoun: str, following: str, gold: Sequence[S
 def _of_gap(path: Path) -> Iterator[Passage]:
     """Yield the rows of GAP in which exactly one of two names, both before the pronoun, is its antecedent."""
     with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            start = int(row["Pronoun-offset"])
-            text, pronoun = row["Text"][:start], row["Pronoun"]
-            following = next(iter(ENGLISH_WORD.findall(row["Text"][start + len(pronoun) :])), "")
-            is_gold = [row[f"{name}-coref"] == "TRUE" for name in "AB"]
-            spans = [[m.span() for m in re.finditer(rf"(?<!\w){re.escape(row[name])}(?!\w)", text)] for name in "AB"]
-            if sum(is_gold) == 1 and row["A"] not in row["B"] and row["B"] not in row["A"]:
-                gold, other = spans if is_gold[0] else spans[::-1]
-                try:
-                    yield _passage(row["ID"], text, pronoun, following, gold, other)
-                except UserError:
-                    continue
+        _, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    for name, whole, pronoun, start, *people, _ in rows:
+        text = whole[: int(start)]
+        following = next(iter(ENGLISH_WORD.findall(whole[len(text) + len(pronoun) :])), "")
+        first, _, first_is_gold, second, _, second_is_gold = people
+        if first_is_gold == second_is_gold or first in second or second in first:
+            continue
+        is_first = first_is_gold == "TRUE"
+        names = (first, second) if is_first else (second, first)
+        gold, other = ([m.span() for m in re.finditer(rf"(?<!\w){re.escape(each)}(?!\w)", text)] for each in names)
+        try:
+            yield _passage(name, text, pronoun, following, gold, other)
+        except UserError:
+            continue
 
 
 def _named(passages: Sequence[Passage], seed: int = 0) -> list[Passage]:

@@ -75,10 +75,11 @@ def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) 
         assert len(tested) == finding.n and n_right / finding.n == pytest.approx(accuracy, abs=0.01)
 
 
-def test_an_export_has_the_claims_of_the_probe(run: Path) -> None:
+def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: Path, cache: str) -> None:
     pytest.importorskip("transformers")
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
     assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
+    assert "exactly the same numbers" in output(evaluate(run, cache, f"before={run / 'export/hf'}"))
 
 
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, cache: str) -> None:

@@ -106,10 +106,9 @@ def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show
 
 
 def test_a_comparison_shows_the_next_words_of_both_models(show: Show) -> None:
-    earlier = replace(LIVE.earlier, steps=[0], data=LIVE.earlier.data[:1])
-    old = expected_words(TEXT, model=sample.model_of(JSON, earlier.data[0]))
-    words = {"after": expected_words(TEXT), "before": old}
-    with show(replace(CONTENT, live=Live(replace(LIVE, earlier=earlier, before="runs/old"), ""))) as view:
+    past = replace(LIVE.earlier, steps=[0], data=LIVE.earlier.data[:1])
+    words = {"after": expected_words(TEXT), "before": expected_words(TEXT, model=sample.model_of(JSON, past.data[0]))}
+    with show(replace(CONTENT, live=Live(replace(LIVE, earlier=past, before="runs/old"), ""))) as view:
         for position, (shown, other) in enumerate([("before", "after"), ("after", "before")]):
             view.page.locator("#step").fill(str(position))
             assert view.page.locator("#step-name").inner_text().startswith(f"{shown}: ")

@@ -229,8 +229,8 @@ def compare_models(
     The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own;
     `settings` are those of the group probe. Raises UserError for models of other shapes or tokens, or unread items.
     """
-    if own == "":
-        raise UserError("own=: must be the name of a file")
+    if own is not None and not (isinstance(own, str) and own):
+        raise UserError(f"own={own}: must be the name of a file")
     _check_comparable(before, after)
     config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
     source = source_of(after, config, cache_dir, None, own)

@@ -207,7 +207,7 @@ class Change:
     """A number in two models on the same items, and the paired test of its difference (`probe.difference`)."""
 
     question: str
-    description: str
+    description: str  # of the question
     measure: str  # "answer", "effect" or "attention"
     head: Head | None  # None: the whole model
     before: float  # mean, in nats

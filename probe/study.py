@@ -86,7 +86,7 @@ def study(
 
 
 def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question], list[str]]:
-    """Return the questions that can be asked, and why others cannot; by attention they are left out silently.
+    """Return the questions that can be asked, and why others cannot; attention questions are left out without a reason.
 
     By attention a question needs pairs on dev and on the headline: with few frames it may lack some.
     """

@@ -68,15 +68,15 @@ def comparison_content(
     The slider of a live page has the weights of both. `arguments` are those of eval.py that make the page again; `live`
     as in `page_content`.
     """
-    asked = {change.description for change in results.changes}
-    questions = [question for question in QUESTIONS.values() if question.description in asked]
+    descriptions = {change.description for change in results.changes}
+    questions = [question for question in QUESTIONS.values() if question.description in descriptions]
     texts = list(dict.fromkeys(example.text for question in questions for example in question.examples))
     texts = texts or [ENGLISH_TEXT]
     notes = [*results.missing, *results.warnings]
 
     # One live page runs models of one shape; otherwise each sentence is stored as either model reads it.
-    is_one = {**before.shape, "dropout": 0} == {**after.shape, "dropout": 0}
-    content = page_content(after, None, None, texts, notes, live if is_one else False)
+    has_one_shape = {**before.shape, "dropout": 0} == {**after.shape, "dropout": 0}
+    content = page_content(after, None, None, texts, notes, live if has_one_shape else False)
     model, sentences = content.live.model, content.sentences
     if model and isinstance(before, OpenedRun):
         old = WeightHistory([0], [pack_parameters(before.transformer, torch.float16)])

@@ -293,7 +293,7 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
 
 
 def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
-    """Return a table for each question: of all heads, or of those that changed and decide most.
+    """Return a table for each question, with all heads or with those of the largest change.
 
     A line of its note counts the changed heads of a measure.
     """

@@ -38,7 +38,7 @@ from probe.verdict import judged
 from probe.whose import whose_values
 from research.measure import listed, start_benchmark, value_cell, write_page
 
-LIMITS = (1500, 700)  # passages; of a model with many heads, which is slow
+LIMITS = (1500, 700)  # passages; the second for a model with many heads
 N_FOLDS = 5
 COLUMNS = {"author": ".2f", "author_auc": ".2f", "beyond_place": ".2f", "p_beyond_place": ".4f", "choice_share": ".2f"}
 _EARLIER = PRONOUNS["gender"] | {"herself", "himself", "hers"}
@@ -87,11 +87,13 @@ class GoldResults:
 # Rows as passages with two people
 
 
-def _passage(doc: str, text: str, pronoun: str, following: str, gold: Sequence[Span], other: Sequence[Span]) -> Passage:
-    """Return the text up to a pronoun; UserError if its form is unclear or a person is not mentioned by name."""
+def _passage(
+    doc: str, text: str, pronoun: str, following: str, gold: Sequence[Span], other: Sequence[Span]
+) -> Passage | None:
+    """Return the text up to a pronoun; None if its form is unclear, or one of the two is not named before it."""
     forms = pronoun_forms(pronoun, following, "gender")
     if forms is None or not gold or not other:
-        raise UserError("unclear")
+        return None
     meant = forms.index(pronoun)
     last_start = max(*gold, *other)[0]
     sentence = max((match.end() for match in re.finditer(r"[.!?]", text[:last_start])), default=0)
@@ -115,10 +117,9 @@ def _of_gap(path: Path) -> Iterator[Passage]:
         is_first = first_is_gold == "TRUE"
         names = (first, second) if is_first else (second, first)
         gold, other = ([m.span() for m in re.finditer(rf"(?<!\w){re.escape(each)}(?!\w)", text)] for each in names)
-        try:
-            yield _passage(name, text, pronoun, following, gold, other)
-        except UserError:
-            continue
+        passage = _passage(name, text, pronoun, following, gold, other)
+        if passage is not None:
+            yield passage
 
 
 def _named(passages: Sequence[Passage], seed: int = 0) -> list[Passage]:

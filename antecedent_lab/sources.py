@@ -11,7 +11,7 @@ from data.corpus import Corpus, load_stories, split_documents
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question
 from data.pairs import Items, LinkedText, link_pairs
-from data.passages import passages_in, sections, with_two
+from data.passages import Passage, passages_in, sections, with_two
 from data.place import MIN_FITTED, fit_place_rule
 from data.stories import GENERATOR_VERSION
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
@@ -19,9 +19,9 @@ from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import (
     DEV,
-    PASSAGE_QUESTIONS,
+    NEXT_PRONOUN,
     STORY_QUESTIONS,
-    WHOSE_QUESTIONS,
+    WHOSE,
     WITHOUT_LINK,
     Question,
     question_of_file,
@@ -76,26 +76,26 @@ def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, c
         texts = read_documents(text_files(path or str(SHIPPED_TEXT), "path"))
     documents = sections(texts)
     reader = (opened.tokenizer, opened.bos_id)
-    items = Items([])
+    passages = passages_in(documents)
+    items = passages_of(opened.model, reader, passages, config)
+    questions = [NEXT_PRONOUN]
     warnings = [_UNKNOWN_TRAINING] if opened.is_external else []
-    for kind, question in PASSAGE_QUESTIONS.items():
-        passages = passages_in(documents, kind)
-        items += passages_of(opened.model, reader, question, passages, config)
-        if question.name not in WHOSE_QUESTIONS:
-            continue
-        # The place rule must be fitted to text of the same kind.
-        if path is not None:
-            warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
-            continue
-        training = with_two(passages_in(_training_documents(corpus), kind))
-        if len(training) < MIN_FITTED:
-            few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
-            warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
-            continue
+
+    # Whose gender a head copies: the place rule must be fitted to text of the same kind.
+    training: list[Passage] = []
+    if path is None:
+        training = with_two(passages_in(_training_documents(corpus)))
+    if path is not None:
+        warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
+    elif len(training) < MIN_FITTED:
+        few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
+        warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
+    else:
         if _reads_shipped_text(corpus):
             unseen = sections(read_documents([UNSEEN_TEXT]))
-            passages += passages_in([(f"unseen {name}", text) for name, text in unseen], kind)
-        items += whose_passages_of(opened.model, reader, question, passages, fit_place_rule(training), config)
+            passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
+        items += whose_passages_of(opened.model, reader, passages, fit_place_rule(training), config)
+        questions.append(WHOSE)
 
     # A text of its own has a name and a folder.
     source_name = ""
@@ -103,7 +103,7 @@ def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, c
     if path is not None:
         source_name = "_".join(Path(file.strip()).stem for file in path.split(","))
         data = {"fingerprint": sha256("\n".join(texts).encode()).hexdigest()}
-    return Source(source_name, list(PASSAGE_QUESTIONS.values()), items, data, documents, warnings)
+    return Source(source_name, questions, items, data, documents, warnings)
 
 
 def _training_documents(corpus: Corpus | None) -> list[tuple[str, str]]:
@@ -124,7 +124,8 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     for text in texts:
         _check_text(opened, text, own.places[text.text])
     parts = (own.dev, [*own.test, *own.control])
-    dev, test = (link_pairs(part, opened.tokenizer, opened.bos_id, lambda *_: [own.name]) for part in parts)
+    pairs = [link_pairs(part, opened.tokenizer, opened.bos_id) for part in parts]
+    dev, test = (items.asked(own.name) for items in pairs)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 
@@ -164,7 +165,7 @@ def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
     if n_tokens > opened.model.context_length:
         raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
     try:
-        cell, *_ = link_pairs([text, text], opened.tokenizer, opened.bos_id, lambda *_: [""]).cells
+        cell, *_ = link_pairs([text, text], opened.tokenizer, opened.bos_id).cells
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     named = {cell.tokens[place] for place in (cell.query, *chain(*cell.meant, *cell.not_meant))}

@@ -110,7 +110,7 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     """Return the stories of a split with their gold links, which are generated at first use."""
     config = corpus.config
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    path = corpus.folder / f"{split}_links.jsonl"
+    path = corpus.folder / f"{split}_stories.jsonl"
     if path.exists():
         with damaged_file_error(path, "delete it"):
             return read_stories(path)

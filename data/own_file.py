@@ -231,7 +231,7 @@ def _read_row(where: str, values: dict[str, Any]) -> _Row:
     for problem, is_wrong in problems.items():
         if is_wrong:
             raise UserError(f"{where}: {problem}")
-    link = Link(OWN, OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
+    link = Link(OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
     words = " ".join(line.words)
     linked = LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant)
     return _Row(where, line, linked, cue, None if line.control is None else _without_link(where, linked, line.control))

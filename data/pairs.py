@@ -26,10 +26,9 @@ Word = tuple[int, ...]  # the positions of a word's tokens, ascending
 class Link:
     """A question to an attention head: at the word `query`, which mention gets the most attention?"""
 
-    level: str  # what decides: number, gender, later_cue, ...
-    site: str  # where the head is read: before_pronoun, pronoun, cue
+    question: str  # name of the question that it belongs to
     pronoun: Span
-    query: Span  # the word of the site
+    query: Span  # the word at which heads are read
     antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
     distractors: tuple[Span, ...]  # the other mentions that fit the pronoun's role
     subject: Span | None = None  # the mention that is the subject of its sentence
@@ -151,6 +150,9 @@ class Items:
     def take(self, index: Iterable[int] | np.ndarray) -> "Items":
         return Items([self.pairs[i] for i in index], self.left_out)
 
+    def asked(self, question: str) -> "Items":
+        return Items([replace(pair, question=question) for pair in self.pairs], self.left_out)
+
     def named(self, part: str) -> "Items":
         return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
 
@@ -235,24 +237,18 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
     return positions
 
 
-def link_pairs(
-    texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int, names_of: Callable[[LinkedText, Link], list[str]]
-) -> Items:
-    """Return the pairs of whole blocks, for each question of a link; UserError if a word has no tokens for itself."""
+def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -> Items:
+    """Return the pairs of whole blocks, one for each link; UserError if a word has no tokens for itself."""
     choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
     with_links = [linked_text for linked_text in texts if linked_text.links]
     for number, texts_of_pair in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
         first, second = texts_of_pair
-        names = [names_of(first, link) for link in first.links]
-        if not any(names):
-            continue
         first_word, *_, second_word = first.pair.split()
-        # Each link is a pair of cells, once for each of its questions.
         cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in texts_of_pair]
-        for names_of_link, cell, counterpart in zip(names, *cells, strict=True):
+        for link, cell, counterpart in zip(first.links, *cells, strict=True):
             pair = Pair(
-                question="",
+                question=link.question,
                 part=first.holdout,
                 cells=(_with_rivals(cell, counterpart), _with_rivals(counterpart, cell)),
                 texts=(first.text, second.text),
@@ -260,7 +256,7 @@ def link_pairs(
                 clusters=(first.frame, first_word, second_word),
                 order=first.order,
             )
-            pairs += [replace(pair, question=name) for name in names_of_link]
+            pairs.append(pair)
     return Items(pairs)
 
 

@@ -1,6 +1,6 @@
 """The words, sentences, mentions and pronouns of an English text; no annotation is needed.
 
-The lexicon (data/english.py) says which class an entity has: feminine or masculine, one thing or several things.
+The lexicon (data/english.py) says which class a person has: feminine or masculine.
 """
 
 from bisect import bisect_left
@@ -8,24 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from data.english import NAME_CLASSES, NOUN_CLASSES, PLURALS, TITLES, word_set
+from data.english import NAME_CLASSES, NOUN_CLASSES, TITLES, word_set
 from data.pairs import Span
 from data.words import ENGLISH_WORD
 
-CLASSES = {"gender": ("feminine", "masculine"), "number": ("singular", "plural")}
+CLASSES = ("feminine", "masculine")
 MAX_WORDS = 64  # in a passage, with punctuation marks
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset("\"'\u201d\u2019)")
-# The forms of either class by the word in the text; "her", "it" and "they" need the next word.
-_FORMS: dict[str, dict[str, tuple[str, str]]] = {
-    "gender": {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")},
-    "number": {"them": ("it", "them"), "their": ("its", "their"), "its": ("its", "their")},
-}
-PRONOUNS = {question: frozenset(chain(*forms.values())) for question, forms in _FORMS.items()}
-_ALL_PRONOUNS = frozenset(chain(*PRONOUNS.values()))
+# The forms of either class by the word in the text; "her" needs the next word.
+_FORMS = {"she": ("she", "he"), "he": ("she", "he"), "him": ("her", "him"), "his": ("her", "his")}
+PRONOUNS = frozenset(chain(*_FORMS.values()))
+_NO_SURNAMES = PRONOUNS | {"it", "its", "them", "their"}
 _AFTER_OBJECT = word_set("after object")
 _UNCLEAR = word_set("unclear after her")
-_AFTER_SUBJECT = word_set("after subject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +29,23 @@ class Mention:
     """A mention of an entity whose class the lexicon knows."""
 
     category: str  # one of CLASSES
-    entity: str  # lower-case name or singular noun; equal names are one entity
+    entity: str  # lower-case name or noun; equal names are one entity
     first: int  # index of its first word
     last: int
 
 
-def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] | None:
+def pronoun_forms(word: str, next_word: str) -> tuple[str, str] | None:
     """Return the forms of both classes for a pronoun of the text; None for other words and unclear forms.
 
-    Without a next word, "her", "it" and "they" are unclear.
+    Without a next word, "her" is unclear.
     """
     lower = word.lower()
     following = next_word.lower()
-    forms = _FORMS[question].get(lower)
-    if question == "gender" and lower == "her" and following and following not in _UNCLEAR:
+    forms = _FORMS.get(lower)
+    if lower == "her" and following and following not in _UNCLEAR:
         forms = ("her", "him") if following in _AFTER_OBJECT else ("her", "his")
     if lower == "his" and following and following in _AFTER_OBJECT:
         return None  # "it was his": "hers"
-    if question == "number" and lower in ("it", "they") and following in _AFTER_SUBJECT:
-        forms = ("it", "they")
 
     # Small letters or one capital; a pronoun in capitals has no form of the other class.
     if forms and word == lower.capitalize():
@@ -60,15 +54,14 @@ def pronoun_forms(word: str, next_word: str, question: str) -> tuple[str, str] |
 
 
 class ParsedText:
-    """The words and sentences of a text, and its mentions of the two classes of a question."""
+    """The words and sentences of a text, and its mentions of people."""
 
-    def __init__(self, text: str, question: str) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.question = question
         self.matches = list(ENGLISH_WORD.finditer(text))
         self.words = [match.group() for match in self.matches]
         self.sentences = _sentence_starts(self.words)  # index of the first word of each
-        self.mentions = [mention for mention in _find_mentions(self.words) if mention.category in CLASSES[question]]
+        self.mentions = _find_mentions(self.words)
         self._firsts = [mention.first for mention in self.mentions]
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
@@ -83,9 +76,9 @@ class ParsedText:
         """Yield each pronoun: the first word of its sentence, its index, and its forms in both classes."""
         for start, end in pairwise([*self.sentences, len(self.words)]):
             for i in range(start, end - 1):
-                forms = pronoun_forms(self.words[i], self.words[i + 1], self.question)
+                forms = pronoun_forms(self.words[i], self.words[i + 1])
                 if forms is not None and self.words[i - 1].lower() != "of":
-                    yield start, i, forms  # "one of them" has no singular
+                    yield start, i, forms  # after "of" another form would be unusual
 
     def span(self, first: int, last: int, begin: int = 0) -> Span:
         """Return the characters of the words `first` to `last`, counted from word `begin`."""
@@ -95,7 +88,7 @@ class ParsedText:
     def by_class(self, mentions: Iterable[Mention]) -> tuple[list[Mention], list[Mention]]:
         groups: tuple[list[Mention], list[Mention]] = ([], [])
         for mention in mentions:
-            groups[CLASSES[self.question].index(mention.category)].append(mention)
+            groups[CLASSES.index(mention.category)].append(mention)
         return groups
 
     def spans(self, mentions: Iterable[Mention], begin: int) -> tuple[Span, ...]:
@@ -107,14 +100,13 @@ def _find_mentions(words: Sequence[str]) -> list[Mention]:
 
     Its first word decides the gender ("Mary Stuart"), its last word names the entity ("Aunt Polly").
     """
-    people = CLASSES["gender"]
     mentions: list[Mention] = []
     i = 0
     while i < len(words):
         category, entity, last = _known(words, i)
         previous = mentions[-1] if mentions else None
         # "Mary Stuart": two people without a word between them are one.
-        if category in people and previous and previous.last == i - 1 and previous.category in people:
+        if category and previous and previous.last == i - 1:
             mentions[-1] = Mention(previous.category, entity, previous.first, last)
         elif category:
             mentions.append(Mention(category, entity, i, last))
@@ -130,10 +122,10 @@ def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
         name = i + 2 if words[i + 1 : i + 2] == ["."] else i + 1
         is_name = name < len(words) and words[name].istitle() and words[name].isalpha()
         # "the Master. He" has no surname.
-        if is_name and words[name].lower() not in _ALL_PRONOUNS:
+        if is_name and words[name].lower() not in _NO_SURNAMES:
             return TITLES[word], f"{lower} {words[name].lower()}", name
     category = NAME_CLASSES.get(word) or NOUN_CLASSES.get(lower, "")
-    return category, PLURALS.get(lower, lower), i
+    return category, lower, i
 
 
 def _sentence_starts(words: Sequence[str]) -> list[int]:

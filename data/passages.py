@@ -1,9 +1,9 @@
-"""Passages before a pronoun: the place where a causal model must decide between "she" and "he", or "it" and "they".
+"""Passages before a pronoun: the place where a causal model must decide between "she" and "he".
 
 A model that has just read "She" need not find out whom it means. One word earlier it has to write "She" or "He", so it
 must know who is mentioned, and of which gender. A passage is the text up to a pronoun of any English text. It mentions
-one known entity, or exactly one of each class (a woman and a man, one thing and several things). Its twin is the same
-text with every entity replaced by a counterpart of the other class: Lily by Tom, king by queen, "a dog" by "some dogs".
+one known person, or exactly one of each class (a woman and a man). Its twin is the same text with every person replaced
+by a counterpart of the other class: Lily by Tom, king by queen.
 
 The lexicon (data/english.py) knows the classes. Nothing is annotated: the author's own pronoun gives the antecedent.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, PLURALS, SINGULARS, TITLES, plural, word_set
+from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, TITLES, word_set
 from data.errors import UserError
 from data.pairs import Cell, Items, Pair, Span, word_positions
 from data.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
@@ -29,18 +29,11 @@ from data.words import ENGLISH_WORD
 
 SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
 MAX_SHARE = 0.1  # largest fraction of the passages that may mention the same entity
+N_LAST = 2  # words before a pronoun, of `ngram_rule`
 _SEARCHED = 4  # times as many passages are tokenized at most, because frequent entities fill their share
 MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for another name of the text
-# Earlier pronouns show the class; PRONOUNS has only those that a prefix may end in, so "they" is not among them.
-_EARLIER = {
-    "gender": PRONOUNS["gender"] | {"herself", "himself", "hers"},
-    "number": PRONOUNS["number"] | {"they", "theirs", "itself", "themselves"},
-}
+_EARLIER = PRONOUNS | {"herself", "himself", "hers"}  # earlier pronouns show the class
 _OTHER_TITLE = {"Mrs": "Mr", "Miss": "Mr", "Mr": "Mrs", "Lady": "Lord", "Lord": "Lady"}
-_AGREEING = word_set("agreeing")
-_NEAR = 3  # words
-_FIXED_DETERMINERS = frozenset("the my your his her their our its".split())
-_MAX_ADJECTIVES = 2  # between a determiner and its noun
 _FUNCTION_WORDS = word_set("function words")
 
 
@@ -49,12 +42,11 @@ class Passage:
     """The text up to a pronoun, from the start of a sentence; spans are characters of `text`."""
 
     doc: str
-    question: str  # gender or number
     text: str  # ends with the white space before the pronoun
     forms: tuple[str, str]  # the pronoun of either class, in the grammatical form of the text
     meant: int  # the class of the author's pronoun
     mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # by class
-    entities: tuple[str, str]  # name or singular noun of each class; "" if it is not mentioned
+    entities: tuple[str, str]  # name or noun of each class; "" if it is not mentioned
     subject: Span  # the first mention in the last sentence that has one
     place: float = float("nan")  # log odds of the place rule (data.place) that the nearest entity is meant
 
@@ -101,11 +93,11 @@ def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
     return named_sections
 
 
-def passages_in(documents: Iterable[tuple[str, str]], question: str) -> list[Passage]:
+def passages_in(documents: Iterable[tuple[str, str]]) -> list[Passage]:
     """Return the passages of all documents, (name, text) each."""
     found: list[Passage] = []
     for name, text in documents:
-        found += find_passages(name, text, question)
+        found += find_passages(name, text)
     return found
 
 
@@ -114,21 +106,21 @@ def with_two(passages: Iterable[Passage]) -> list[Passage]:
     return [passage for passage in passages if passage.has_two]
 
 
-def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
+def find_passages(doc: str, text: str) -> Iterator[Passage]:
     """Yield the passages of a document, at most one per sentence.
 
     A passage is the longest run of whole sentences, followed by the pronoun's sentence up to the pronoun, of at most
     MAX_WORDS words, without an earlier pronoun of either class, that mentions exactly one entity of each class. Failing
     that, one that mentions exactly one entity, of the author's class.
     """
-    parsed = ParsedText(text, question)
-    is_pronoun = [word.lower() in _EARLIER[question] for word in parsed.words]
+    parsed = ParsedText(text)
+    is_pronoun = [word.lower() in _EARLIER for word in parsed.words]
     last_sentence = -1  # index of the sentence with the last passage
     for sentence, i, forms in parsed.pronouns():
         if sentence == last_sentence:
             continue
         meant = forms.index(parsed.words[i])
-        window = _best_window(parsed, i, is_pronoun, CLASSES[question][meant])
+        window = _best_window(parsed, i, is_pronoun, CLASSES[meant])
         if window is None:
             continue
         begin, mentions = window
@@ -139,7 +131,6 @@ def find_passages(doc: str, text: str, question: str) -> Iterator[Passage]:
         first, second = parsed.by_class(mentions)
         yield Passage(
             doc=doc,
-            question=question,
             text=text[parsed.matches[begin].start() : parsed.matches[i].start()],
             forms=forms,
             meant=meant,
@@ -196,9 +187,6 @@ class Counterparts:
 
     def of(self, passage: Passage) -> Mapping[str, str] | None:
         """Return the replacement of each mention's text in a passage; None if a mention has none."""
-        if passage.question == "number":
-            return _other_numbers(passage)
-
         # Two names with as many tokens change places.
         sides = [sorted({*passage.surfaces(side)}) for side in (0, 1)]
         if len(sides[0]) == len(sides[1]) == 1:
@@ -235,58 +223,17 @@ def _counterpart(surface: str) -> str | None:
     return counterpart.capitalize() if counterpart and surface.istitle() else counterpart
 
 
-def _other_numbers(passage: Passage) -> Mapping[str, str] | None:
-    """Return the other number of each noun, if no word near it shows its number."""
-    replacements = {}
-    for start, end in chain(*passage.mentions):
-        # A verb, an article or a number next to the noun would contradict the twin.
-        words_before = ENGLISH_WORD.findall(passage.text[:start])[-_NEAR:]
-        words_after = ENGLISH_WORD.findall(passage.text[end:])[:_NEAR]
-        if _AGREEING & {word.lower() for word in (*words_before, *words_after)}:
-            return None
-        surface = passage.text[start:end]
-        lower = surface.lower()
-        counterpart = plural(lower) if lower in SINGULARS else PLURALS[lower]
-        replacements[surface] = counterpart.capitalize() if surface.istitle() else counterpart
-    return replacements
-
-
-def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin | None:
-    """Return a passage with counterparts of its entities; None if a noun has no article that fits both numbers."""
-    # The new word of each mention and article.
+def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin:
+    """Return a passage with counterparts of its entities."""
     changes: dict[Span, str] = {}
     for span in chain(*passage.mentions):
         changes[span] = replacements[passage.text[slice(*span)]]
-        if passage.question == "number":
-            article = _article(passage.text, span, changes[span])
-            if article is None:
-                return None
-            changes |= article
 
     # The last first, so that the places of the others stay
     text = passage.text
     for start, end in sorted(changes, reverse=True):
         text = text[:start] + changes[start, end] + text[end:]
     return Twin(text, changes)
-
-
-def _article(text: str, span: Span, noun: str) -> dict[Span, str] | None:
-    """Return the change of the noun's article for the other number ("a" to "some"), {} for "the"; None if unclear."""
-    # Between a noun and its determiner there may be adjectives.
-    words_before = list(ENGLISH_WORD.finditer(text[: span[0]]))[-1 - _MAX_ADJECTIVES :]
-    for match in reversed(words_before):
-        word = match.group().lower()
-        if word in _FIXED_DETERMINERS:
-            return {}
-        if word in ("a", "an", "some"):
-            following = text[match.end() : span[0]].strip() or noun
-            new_article = "some"
-            if word == "some":
-                new_article = "an" if following[0].lower() in "aeiou" else "a"
-            return {match.span(): new_article.capitalize() if match.group().istitle() else new_article}
-        if not word.isalpha():
-            return None
-    return None
 
 
 def content_words(passage: Passage) -> list[Span]:
@@ -304,11 +251,11 @@ def content_words(passage: Passage) -> list[Span]:
 # A rule
 
 
-def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int = 2) -> Callable[[str], float]:
+def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
     The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
-    same `n_words` words, backing off to fewer words; 1/2 for words that it has not seen.
+    same N_LAST words, backing off to fewer words; 1/2 for words that it has not seen.
     """
     # The pronouns of each class after each run of words.
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
@@ -316,14 +263,14 @@ def ngram_rule(documents: Iterable[tuple[str, str]], question: str, n_words: int
         originals = ENGLISH_WORD.findall(text)
         words = list(map(str.lower, originals))
         for i in range(len(words) - 1):
-            forms = pronoun_forms(originals[i], words[i + 1], question)
+            forms = pronoun_forms(originals[i], words[i + 1])
             if forms is not None:
-                for n in range(n_words + 1):
+                for n in range(N_LAST + 1):
                     counts[tuple(words[max(0, i - n) : i])][forms.index(originals[i])] += 1
 
     def rule(text: str) -> float:
         words = list(map(str.lower, ENGLISH_WORD.findall(text)))
-        for n in range(n_words, -1, -1):
+        for n in range(N_LAST, -1, -1):
             first, second = counts.get(tuple(words[len(words) - n :]), (0, 0))
             if first != second:
                 return float(first > second)
@@ -388,10 +335,10 @@ def passage_items(
 
         # The twin, and a content word to compare the mentions with.
         replacements = counterparts.of(passage)
-        twin = None if replacements is None else make_twin(passage, replacements)
-        if twin is None:
+        if replacements is None:
             left_out["no counterpart of the other class"] += 1
             continue
+        twin = make_twin(passage, replacements)
         content = content_words(passage)
         control = content[int(rng.integers(len(content)))] if content else None
 

@@ -66,13 +66,6 @@ class LayerRecord(NamedTuple):
     inputs: Tensor  # [B, T, D] normalised residual stream that attention reads
 
 
-class HeadWeights(NamedTuple):
-    """The projections of each head in one layer, grouped heads repeated; None where a name is not known."""
-
-    value: Tensor | None  # [H, K, D]
-    output: Tensor | None  # [H, D, K]
-
-
 class ObservableModel(Protocol):
     """A causal language model in eval mode. No method records gradients."""
 
@@ -112,8 +105,8 @@ class ObservableModel(Protocol):
         """Return a pass over `tokens` [B, T] that gives the logits at `site` [B], also with edits."""
         return SitePass(self, tokens, site)
 
-    def head_weights(self, layer: int) -> HeadWeights:
-        """Return the projections of each head."""
+    def output_weights(self, layer: int) -> Tensor | None:
+        """Return the output projection of each head, [H, D, K]; None if it is not known."""
 
     def unembedding(self) -> Tensor:
         """Return the output embedding [V, D]."""
@@ -274,8 +267,9 @@ class TransformerView(ObservableModel):
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
         return TransformerSitePass(self, tokens, site)
 
-    def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(*(weight.detach() for weight in self.model.layers()[layer].attention.by_head()))
+    def output_weights(self, layer: int) -> Tensor | None:
+        weight = self.model.layers()[layer].attention.output.weight.detach()
+        return weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
 
     def unembedding(self) -> Tensor:
         return self.model.token_embedding.weight.detach()

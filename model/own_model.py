@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from data.errors import UserError
 from model.observe import (
     HeadEdit,
-    HeadWeights,
     LayerRecord,
     ObservableModel,
     at_positions,
@@ -23,7 +22,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, score
 class OwnModel(ObservableModel):
     """The `ObservableModel` of a module in float32: write a subclass with `run`, and give it to `open_model`.
 
-    Measures that need the weights by head (value_contrast, ov_auc) are left out.
+    Measures that need the weights by head (value_contrast) are left out.
     """
 
     def __init__(self, module: nn.Module, *, n_layer: int, n_head: int, context_length: int, vocab_size: int) -> None:
@@ -79,8 +78,8 @@ class OwnModel(ObservableModel):
         check_tokens(tokens, self.context_length, self.vocab_size)
         return self._pass(tokens)[2]
 
-    def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(None, None)
+    def output_weights(self, layer: int) -> Tensor | None:
+        return None
 
     def unembedding(self) -> Tensor:
         return torch.full((self.vocab_size, 1), torch.nan, device=self.device)  # not known

@@ -214,11 +214,6 @@ class Attention(nn.Module):
         scores = attention_scores(query, key, query_positions, scaled=self.scaled)
         return _positive_scores(scores).log() if self.uses_sum_weighting else scores
 
-    def by_head(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of each head: value [H, K, D] and output [H, D, K]."""
-        value = self.value.weight.unflatten(0, (self.n_head, -1))
-        return value, self.output.weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
-
 
 class SwiGLU(nn.Module):
     """The MLP: silu(x W_gate) * (x W_up), projected down (Shazeer 2020, eq. 6)."""

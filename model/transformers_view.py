@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from data.errors import UserError
 from model.observe import (
     HeadEdit,
-    HeadWeights,
     LayerRecord,
     ObservableModel,
     SiteEdit,
@@ -267,25 +266,11 @@ class TransformersView(ObservableModel):
         bias = 0 if getattr(layer, "bias", None) is None else layer.bias[words][:, None]  # [B, 1, n]
         return _replaced([layer], lambda stream: stream @ weight.mT + bias)
 
-    def head_weights(self, layer: int) -> HeadWeights:
-        module: Any = self._modules[layer]
-        output = _first_attribute(module, _OUTPUT_PROJECTIONS)
-        if output is not None:
-            output = _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
-        return HeadWeights(self._value_weights(module), output)
-
-    def _value_weights(self, module: Any) -> Tensor | None:
-        """Return the value projection [H, K, D], from a fused projection too."""
-        if hasattr(module, "v_proj"):
-            weight = _matrix(module.v_proj)
-        elif type(module).__name__ == "GPT2Attention":  # queries, keys and values one after the other
-            weight = _matrix(module.c_attn).chunk(3)[2]
-        elif type(module).__name__ == "GPTNeoXAttention":  # query, key and value of each head
-            weight = _matrix(module.query_key_value).unflatten(0, (self.n_head, 3, -1))[:, 2].flatten(0, 1)
-        else:
+    def output_weights(self, layer: int) -> Tensor | None:
+        output = _first_attribute(self._modules[layer], _OUTPUT_PROJECTIONS)
+        if output is None:
             return None
-        by_head = weight.unflatten(0, (-1, self._head_dim))  # [H or G, K, D]
-        return by_head.repeat_interleave(self.n_head // len(by_head), dim=0)
+        return _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
 
     def unembedding(self) -> Tensor:
         return self.model.get_output_embeddings().weight

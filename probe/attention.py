@@ -209,7 +209,7 @@ def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -
         index = torch.tensor(rows, device=device)  # [N] the text of each item
         mentions = candidates([cells[i] for i in members], device)
         for layer, record in enumerate(model.record(tokens.to(device), query[:, None].to(device))):
-            weight = model.head_weights(layer).output
+            weight = model.output_weights(layer)
             norms = output_norms(weight, record, index, mentions.positions)
             scores = record.scores[index, :, 0]  # [N, H, T] of the query
             columns[:, members, layer] = reduce_scores(scores, mentions, norms).cpu().numpy()

@@ -19,12 +19,12 @@ from probe.behaviour import answer_values
 from probe.config import ProbeConfig
 from probe.contract import check_contract
 from probe.edits import PASS_ERROR, Sets, alone, curve_of, grown, measure_margins, screened
-from probe.questions import DEV, EMPTY, HEADLINE, SAME_WORDS, UNDECIDED, Question
+from probe.questions import DEV, HEADLINE, NO_ANTECEDENT, SAME_WORDS, UNDECIDED, Question
 from probe.results import Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, Values
 from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratios, mean_and_range, sample_of
 from probe.verdict import SUPPORTED, exclusions_of, is_enough, judged, unit_of
-from probe.weights import head_types, ov_auc
+from probe.weights import head_types
 
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
 MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
@@ -33,7 +33,7 @@ N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
-_EDITS = ("swap", "cut_meant", "cut_other", "zero", "restored")
+_EDITS = ("swap", "cut_meant", "cut_other", "zero")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 
 
@@ -141,8 +141,6 @@ def _tested(heads: Sequence[Head], scored: Values, smallest_p: float, question: 
     effects = _effects(heads, tested.items, context)
     values = {**scored, **_mass(heads, question, context), **_beyond_control(heads, question, context), **effects}
     values["selectivity"] = Estimate(_selectivity(heads, question, context))
-    if len(heads) == 1:
-        values["ov_auc"] = ov_auc(context.model, tested.items.cells, heads[0], seed=context.config.seed)
 
     # An excluded head excludes the set.
     exclusions = []
@@ -212,7 +210,7 @@ def _mass(heads: Sequence[Head], question: Question, context: _Context) -> Value
     """Return the weight on all mentions, and that without an antecedent relative to it, for the worst of the heads."""
     linked = context.of(question, HEADLINE).rows.mass
     values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
-    unlinked = context.of(EMPTY, HEADLINE).rows.mass
+    unlinked = context.trained.of(NO_ANTECEDENT, HEADLINE).rows.mass
     if len(unlinked):
         shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
         values["unlinked_share"] = Estimate(max(shares))

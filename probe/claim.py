@@ -1,6 +1,6 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
-from probe.questions import LEVELS, QUESTIONS, in_words_of
+from probe.questions import LEVELS, in_words_of
 from probe.results import NOT_KNOWN, Estimate, Finding, TestedModel
 from probe.statistics import MIN_SEEDS
 from probe.verdict import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, show
@@ -65,8 +65,7 @@ def _opening(finding: Finding) -> str:
     if finding.verdict == SUGGESTIVE:
         return f"Attention head {heads} may {verb_of_several} {finding.link}"
     if finding.verdict != SUPPORTED:
-        noun = QUESTIONS[finding.question].noun
-        return f"The model does not know the next word: its choice is not shown to follow the {noun}s before it"
+        return "The model does not know the next word: its choice is not shown to follow the persons before it"
     if finding.unit == "set":
         return f"Attention heads {heads} together {verb_of_several} {finding.link.replace('it attends', 'they attend')}"
     return f"Attention head {heads} {verb} {finding.link}"
@@ -108,17 +107,16 @@ def _of_place(finding: Finding, model: TestedModel) -> list[str]:
 
 def _of_edges(finding: Finding, model: TestedModel) -> list[str]:
     """Return what the model answers, and what the heads decide of it."""
-    noun = QUESTIONS[finding.question].noun
     judged = finding.judged
     swap = judged.values["swap"]
     exchanged = f"{swap.value:.2f} [{swap.low:.2f}, {swap.high:.2f}]"
     return [
-        f"The model follows the {noun} in {_percent(judged.values['follows'])} of {finding.clusters['one']} passages "
+        f"The model follows the person in {_percent(judged.values['follows'])} of {finding.clusters['one']} passages "
         "that mention one.",
         f"In {finding.clusters['two']} passages with one of each class, exchanging the attention weights on the two "
         f"moves a share of {exchanged} of the decision to the other side and changes the more probable pronoun in "
         f"{judged.value('flips'):.0%}; corrected p {judged.value('p'):.4f}.",
-        f"The {noun} that the model picks is the author's in {judged.value('author'):.0%} of them; the last one "
+        f"The person that the model picks is the author's in {judged.value('author'):.0%} of them; the last one "
         f"mentioned is the author's in {finding.rules['nearest']:.0%}.",
     ]
 

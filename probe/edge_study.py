@@ -57,7 +57,7 @@ def problem_of(question: Question, items: Items) -> str:
     # Passages of each kind, and documents in each half.
     counts = []
     problems = []
-    for name, has_two in zip(question.words[1:], (False, True), strict=True):
+    for name, has_two in (("one person", False), ("a woman and a man", True)):
         documents = []
         for half in (DEV, TESTED):
             pairs = items.of(question.name, half).pairs
@@ -136,7 +136,7 @@ def study_edges(
         left_out=items.reasons(question.name),
         smallest_p=test.smallest_p,
         untrained={"t": mean_and_range(untrained_t)},
-        rules=_rules(question, two.items, documents),
+        rules=_rules(two.items, documents),
         grids=_grids(model, candidates, {"edge_effect": effects.values.mean(axis=0), "t": test.t, "p": test.p}),
         parts={"both halves": _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), config)},
         examples=_typical(tested, of_head.heads[0], heads if unit == "set" else of_head.heads),
@@ -187,12 +187,12 @@ def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:
     return Part(n=len(items), values=values, rules=rules)
 
 
-def _rules(question: Question, items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
+def _rules(items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
     accuracies = {name: float((preferred(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
     untested = [document for document in documents if document[0] not in tested_documents]
-    ngram = ngram_rule(untested, question.source[0])
+    ngram = ngram_rule(untested)
     # 1: the first class, 0: the second, 1/2: undecided
     predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])
     meant = np.array([pair.meant for pair in items.pairs])

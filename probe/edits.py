@@ -4,7 +4,7 @@
 
 Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
 `cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
-2023). Edits at all positions: `zero` removes its output, `restored` gives it the text's own output in the counterpart.
+2023). At all positions `zero` removes its output.
 Later layers may compensate for a head (self-repair, McGrath et al. 2023), so effects of removing something are lower
 bounds.
 
@@ -58,13 +58,10 @@ class Margins:
     def lost(self, edit: str) -> np.ndarray:
         """Return what an edit takes from the margin, the mean of both texts, [N, C].
 
-        specificity: how much more the edges to the antecedent carry than those to the other mention. restored: what
-        heads with the text's own output give back in the counterpart.
+        specificity: how much more the edges to the antecedent carry than those to the other mention.
         """
         if edit == "specificity":
             return self.lost("cut_meant") - self.lost("cut_other")
-        if edit == "restored":
-            return np.asarray((self.edited[edit] - self.counter[:, :, None]).mean(axis=1))
         return np.asarray((self.clean[:, :, None] - self.edited[edit]).mean(axis=1))
 
     def swaps(self) -> tuple[np.ndarray, np.ndarray]:
@@ -108,8 +105,8 @@ class _Batch:
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
-        if name in _EVERYWHERE:
-            return [HeadEdit(*head, output=_EVERYWHERE[name]) for head in heads]
+        if name == "zero":
+            return [HeadEdit(*head, output=torch.zeros_like) for head in heads]
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
 
     def by_pair(self, logits: Tensor) -> np.ndarray:
@@ -145,7 +142,7 @@ def measure_margins(
             # If the answer is read at the query, an edit there needs no pass over the other tokens.
             at_query = torch.equal(batch.query, batch.payoff)
             site_pass = model.site_pass(batch.tokens, batch.query) if at_query else None
-            by_passes = edits if site_pass is None else [name for name in edits if name in _EVERYWHERE]
+            by_passes = edits if site_pass is None else [name for name in edits if name == "zero"]
 
             # Unedited; whole passes begin with its streams.
             streams = model.residual_stream(batch.tokens) if by_passes else None
@@ -157,8 +154,6 @@ def measure_margins(
                     logits = site_pass.logits(batch.site_edits(name, sets[c]))
                 else:
                     logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
-                if name == "restored":  # in the counterpart's row a head has this text's output
-                    logits = counterpart(logits)
                 margins.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
                 bar.update(len(batch.pairs))
     return margins
@@ -233,7 +228,7 @@ class Sites:
             direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]
             pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
             for layer, record in enumerate(site_pass.records()):
-                weight = model.head_weights(layer).output  # [H, D, K]
+                weight = model.output_weights(layer)  # [H, D, K]
                 if weight is None or pulled is None:
                     continue
                 of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
@@ -290,9 +285,6 @@ def counterpart(x: Tensor) -> Tensor:
     """Return `x` [B, ...] with the rows of each pair exchanged."""
     return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
-
-# The output of a head that is edited at all positions.
-_EVERYWHERE: dict[str, Callable[[Tensor], Tensor]] = {"restored": counterpart, "zero": torch.zeros_like}
 
 # Which heads are edited
 

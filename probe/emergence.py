@@ -16,7 +16,7 @@ from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
 from probe.edge_study import Half
 from probe.edits import all_heads, alone
-from probe.questions import PASSAGE_QUESTIONS, QUESTIONS, SAME_WORDS, names_of
+from probe.questions import NEXT_PRONOUN, QUESTIONS, SAME_WORDS
 from probe.results import Head
 from probe.statistics import sample_of
 from training.evaluate import ProbeRecord
@@ -73,7 +73,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     if not isinstance(corpus.validation, StorySplit):
         items = _passages(corpus, settings.model.context_length, n_sequences // 4)
     else:
-        pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, end_id(tokenizer), names_of)
+        pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, end_id(tokenizer))
         items = choose_items(pairs, n_sequences)
     if not items:
         return None
@@ -81,7 +81,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
-    """Return up to `limit` passages with one entity and with two, of each watched question that has enough."""
+    """Return up to `limit` passages with one person and with two; none if there are too few."""
     # The first MAX_CHARACTERS of the validation text; the last document may be cut.
     documents = []
     n_left = MAX_CHARACTERS
@@ -89,17 +89,13 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
         documents.append(document[:n_left])
         n_left -= len(documents[-1])
 
-    watched = {}
     reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
-    for kind, question in PASSAGE_QUESTIONS.items():
-        if not question.is_watched:
-            continue
-        passages = passages_in(sections(documents), kind)
-        with_one = passage_items(passages, question.name, reader, 0, limit, has_two=False)
-        with_two = passage_items(passages, question.name, reader, 0, limit, has_two=True)
-        if min(len(with_one), len(with_two)) >= MIN_PASSAGES:
-            watched[question.name] = with_one + with_two
-    return watched
+    passages = passages_in(sections(documents))
+    with_one = passage_items(passages, NEXT_PRONOUN.name, reader, 0, limit, has_two=False)
+    with_two = passage_items(passages, NEXT_PRONOUN.name, reader, 0, limit, has_two=True)
+    if min(len(with_one), len(with_two)) < MIN_PASSAGES:
+        return {}
+    return {NEXT_PRONOUN.name: with_one + with_two}
 
 
 def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:

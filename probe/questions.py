@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from data.pairs import Link, LinkedText
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example
 
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
 TESTED = "tested"  # passages of the documents that are not in dev
-WHOSE = "whose"  # passages with two people and new names, of both halves and of a text for testing only
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MIN_SHARE = 0.8  # a set of heads grows one by one until its swap is this share (McGrath et al. 2023: heads share work)
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
@@ -52,18 +50,15 @@ class Question:
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
-    source: tuple[str, ...] = ()  # family, site and levels of stories; class of passages
-    words: tuple[str, str, str] = ("", "", "")  # passages: pronouns, one entity, one of each class
-    noun: str = "noun"
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
-    is_watched: bool = True  # also asked during training, and of sets of heads
+    heads_of: str | None = None  # the question whose supported heads are asked
     examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # file of a question of the user's own
 
     @property
     def criteria(self) -> list[str]:
         """The names of the criteria of "supported", in order."""
-        return list(dict.fromkeys(bar.criterion for bar in self.bars if bar.level != "E4"))
+        return list(dict.fromkeys(bar.criterion for bar in self.bars))
 
     @property
     def words_of_findings(self) -> dict[str, Any]:
@@ -92,8 +87,6 @@ _LINK_BARS = (
     Bar(WITHOUT_LINK, "E2", "beyond_control_text", "low", "above", 0.0,
         "much of it remains in texts without the link: the contrast is higher by {beyond_control_text}, from "
         "{beyond_control_text_low}; needed: above {beyond_control_text_low_bar}"),
-    Bar("restores_the_answer", "E4", "restored", "value", "above", 0.5),  # most of the answer
-    Bar("restores_the_answer", "E4", "ov_auc", "low", "above", 0.5),
 )  # fmt: skip
 _EDGE_BARS = (
     Bar("the pronoun follows the twin", "E1", "follows", "low", "above", 0.5, "from {follows_low}"),
@@ -107,7 +100,6 @@ _EDGE_BARS = (
     Bar("more than a random content word's edge", "E3", "beyond_control", "low", "above", 0.0,
         "from {beyond_control_low}"),
     Bar("share exchanged of 0.2 or more", "E3", "swap", "value", "at least", 0.2, "{swap}"),
-    Bar("the choice is more than recency", "E4", "author_where_nearest_wrong", "low", "above", 0.5),
 )  # fmt: skip
 _WHOSE_BARS = (
     Bar("predicts the author's person beyond place", "E2", "p_beyond_place", "value", "below", MAX_P,
@@ -126,56 +118,36 @@ LEVELS = {  # meaning of each level of evidence, by outcome
         "E1": "beats every simple rule",
         "E2": "follows the pronoun on held-out items",
         "E3": "the model's answer depends on this attention edge",
-        "E4": "the head alone restores most of the answer, its values carry it, and other seeds have such a head",
     },
     "edge": {
         "E0": "the model's pronoun is not shown to follow the entities",
         "E1": "the model's pronoun follows the entities",
         "E2": "cutting the head's edges moves the pronoun, on held-out documents",
         "E3": "what this head copies decides the pronoun",
-        "E4": "the choice is more than recency, and other seeds have such a head",
     },
     "whose": {
         "E0": "it is not shown to copy anybody's gender",
         "E1": "it copies, but what it copies is not shown to predict whom the author means",
         "E2": "what it copies predicts whom the author means, beyond a fitted rule of place",
         "E3": "the model's choice between the two people depends on it too",
-        "E4": "and other seeds have such a head",
     },
 }
 _PRONOUN = "a pronoun to its antecedent"
 _CUE = "the word that decides a pronoun to the noun that this word fits"
 
 
-def _link(name: str, description: str, link: str, *source: str, examples: tuple[Example, ...] = ()) -> Question:
-    """Return a question by attention; `source` are family, site and levels of the stories, which have no controls."""
+def _link(name: str, description: str, link: str, examples: tuple[Example, ...] = ()) -> Question:
+    """Return a question by attention about the stories, which have no texts without the link."""
     return Question(
         name=name,
         description=description,
         link=link,
         outcome="attention",
-        bars=tuple(bar for bar in _LINK_BARS if bar.criterion != WITHOUT_LINK or not source),
+        bars=tuple(bar for bar in _LINK_BARS if bar.criterion != WITHOUT_LINK),
         suggestive=("pronoun_flip",),
         least_criteria=2,
-        source=source,
         exclusions=("previous", "induction", "value_contrast"),
         examples=examples,
-    )
-
-
-def _edge(name: str, words: tuple[str, str, str], noun: str, copied: str, *, is_watched: bool) -> Question:
-    return Question(
-        name=f"next_pronoun_{name}",
-        description=f"{words[0]}: {name}",
-        link=f"{copied} it attends to into the next pronoun ({words[0]})",
-        outcome="edge",
-        bars=_EDGE_BARS,
-        suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
-        least_criteria=0,
-        source=(name,),
-        words=words,
-        noun=noun,
-        is_watched=is_watched,
     )
 
 
@@ -183,55 +155,37 @@ _NUMBER = '"it" or "they": number agreement, at the pronoun'
 _GENDER = '"he" or "she": gender agreement, at the pronoun'
 _TIRED = '"because it was tired": at the word "tired"'
 STORY_QUESTIONS = (
-    _link("number", _NUMBER, _PRONOUN, "agreement", "pronoun", "number", examples=EXAMPLE_BLOCK),
-    _link("gender", _GENDER, _PRONOUN, "agreement", "pronoun", "gender"),
-    _link("later_cue", _TIRED, _CUE, "later_cue", "cue", "later_cue", examples=TIRED_OR_SOFT),
+    _link("number", _NUMBER, _PRONOUN, EXAMPLE_BLOCK),
+    _link("gender", _GENDER, _PRONOUN),
+    _link("later_cue", _TIRED, _CUE, TIRED_OR_SOFT),
 )
-_PEOPLE = ('"she" or "he"', "one person", "a woman and a man")
-_THINGS = ('"it" or "they"', "one thing", "one and several things")
-PASSAGE_QUESTIONS = {  # by the question of data.parsing.CLASSES
-    "gender": _edge("gender", _PEOPLE, "person", "the gender of the people", is_watched=True),
-    "number": _edge("number", _THINGS, "thing", "the number of the things", is_watched=False),
-}
-# Asked of the heads of an edge question, by its name, on its passages of the part WHOSE.
-WHOSE_QUESTIONS = {
-    PASSAGE_QUESTIONS["gender"].name: Question(
-        name="next_pronoun_whose",
-        description='"she" or "he": whose',
-        link="what predicts whom the author means, beyond a fitted rule of place",
-        outcome="whose",
-        bars=_WHOSE_BARS,
-        suggestive=(_WHOSE_BARS[0].criterion,),
-        least_criteria=0,
-        noun="person",
-    )
-}
-_ALL = (*STORY_QUESTIONS, *PASSAGE_QUESTIONS.values(), *WHOSE_QUESTIONS.values())
-QUESTIONS = {question.name: question for question in _ALL}
-
-# At these sites the text so far is the same for both answers, so accuracy must be exactly 1/2: instrument checks.
-_INSTRUMENT = (
-    _link(
-        "agreement_before_pronoun", "before the pronoun", _PRONOUN, "agreement", "before_pronoun", "number", "gender"
-    ),
-    _link("later_cue_at_pronoun", "at the pronoun, before the cue", _PRONOUN, "later_cue", "pronoun", "later_cue"),
+NEXT_PRONOUN = Question(
+    name="next_pronoun_gender",
+    description='"she" or "he": gender',
+    link='the gender of the people it attends to into the next pronoun ("she" or "he")',
+    outcome="edge",
+    bars=_EDGE_BARS,
+    suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
+    least_criteria=0,
 )
-UNDECIDED = tuple(question.name for question in _INSTRUMENT)
+WHOSE = Question(
+    name="next_pronoun_whose",
+    description='"she" or "he": whose',
+    link="what predicts whom the author means, beyond a fitted rule of place",
+    outcome="whose",
+    bars=_WHOSE_BARS,
+    suggestive=(_WHOSE_BARS[0].criterion,),
+    least_criteria=0,
+    heads_of=NEXT_PRONOUN.name,
+)
+QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, NEXT_PRONOUN, WHOSE)}
 
-# A pronoun without an antecedent ("Outside, it was raining"): a link head must not attend to nouns there.
-EMPTY = _link("no_antecedent", "at a pronoun without antecedent", _PRONOUN, "no_antecedent", "pronoun", "no_antecedent")
-
-
-def names_of(text: LinkedText, link: Link) -> list[str]:
-    """Return the questions that a link of a story belongs to; checks and controls need one part of the test."""
-    part_of = dict.fromkeys(UNDECIDED, SAME_WORDS) | {EMPTY.name: HEADLINE}
-    names = []
-    for question in (*STORY_QUESTIONS, *_INSTRUMENT, EMPTY):
-        family, site, *levels = question.source
-        is_needed = part_of.get(question.name, text.holdout) == text.holdout
-        if is_needed and (text.family, link.site) == (family, site) and link.level in levels:
-            names.append(question.name)
-    return names
+# Links of stories (`data.stories.plots`) that are no question of their own. At the first two the text so far is the
+# same for both answers, so accuracy must be exactly 1/2: instrument checks. At a pronoun without an antecedent
+# ("Outside, it was raining") a link head must not attend to nouns.
+UNDECIDED = ("agreement_before_pronoun", "later_cue_at_pronoun")
+NO_ANTECEDENT = "no_antecedent"
+CHECKED_PART = dict.fromkeys(UNDECIDED, SAME_WORDS) | {NO_ANTECEDENT: HEADLINE}  # the part that each is needed in
 
 
 def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
@@ -239,7 +193,7 @@ def question_of_file(name: str, description: str, link: str, guards_off: Sequenc
     question = _link(name, description, link)
     return replace(
         question,
-        bars=tuple(bar for bar in question.bars if bar.criterion not in guards_off),
+        bars=tuple(bar for bar in _LINK_BARS if bar.criterion not in guards_off),
         exclusions=tuple(name for name in question.exclusions if name not in guards_off),
         file=file,
     )

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from probe.questions import QUESTIONS
 from probe.results import MEASURES, Estimate, Finding, Head, ProbeResults
 from probe.statistics import MIN_SEEDS, share_interval, t_interval
-from probe.verdict import SUPPORTED, level_over_seeds
+from probe.verdict import SUPPORTED
 from training.metrics import Metrics
 
 SHOWN = {
@@ -59,7 +58,7 @@ class QuestionOverSeeds:
     share: Estimate  # supported runs, with the exact binomial interval
     heads: list[list[Head]]  # that the verdict of a run is about
     verdicts: list[str]
-    levels: list[str]  # judged with all seeds, so one can be E4
+    levels: list[str]
     values: dict[str, Summary]  # by the names in SHOWN
 
 
@@ -107,14 +106,10 @@ def value_of(finding: Finding, name: str) -> float:
 
 
 def _question(findings: Sequence[Finding]) -> QuestionOverSeeds:
-    # Level E4 needs other seeds with such a head; links need one head alone.
     name = findings[0].question
     outcome = findings[0].outcome
     n = len(findings)
-    supported = [finding for finding in findings if finding.verdict == SUPPORTED]
-    n_supported = len(supported)
-    n_counted = sum(finding.unit == "head" for finding in supported) if outcome == "attention" else n_supported
-    levels = [level_over_seeds(finding, QUESTIONS[name], n_counted, n) for finding in findings]
+    n_supported = sum(finding.verdict == SUPPORTED for finding in findings)
 
     # Means over the runs
     values = {}
@@ -130,6 +125,6 @@ def _question(findings: Sequence[Finding]) -> QuestionOverSeeds:
         share=Estimate(n_supported / n, *share_interval(n_supported, n)),
         heads=[finding.judged.heads for finding in findings],
         verdicts=[finding.verdict for finding in findings],
-        levels=levels,
+        levels=[finding.level for finding in findings],
         values=values,
     )

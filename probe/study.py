@@ -26,7 +26,7 @@ from probe.attention_study import study_attention
 from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.edge_study import problem_of, study_edges
-from probe.questions import DEV, HEADLINE, SAME_WORDS, UNDECIDED, WHOSE, Question, names_of
+from probe.questions import CHECKED_PART, DEV, HEADLINE, NEXT_PRONOUN, SAME_WORDS, TESTED, WHOSE, Question
 from probe.results import Finding
 from probe.verdict import SUPPORTED
 from probe.whose import study_whose
@@ -77,11 +77,13 @@ def study(
             try:
                 finding = study_edges(model, models, items, documents, question, config, progress)
                 result.findings.append(finding)
-                if finding.verdict == SUPPORTED and WHOSE in items.parts(question.name):
-                    progress("whose gender it copies", 0.9)
-                    result.findings.append(study_whose(model, items, finding, config))
             except UserError as problem:
                 missing.append(str(problem))
+        elif question.outcome == "whose":
+            for finding in [each for each in result.findings if each.question == question.heads_of]:
+                if finding.verdict == SUPPORTED:
+                    progress("whose gender it copies", 0.9)
+                    result.findings.append(study_whose(model, items, finding, question, config))
     return result
 
 
@@ -96,7 +98,7 @@ def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question]
         problem = problem_of(question, items) if question.outcome == "edge" else ""
         if problem:
             missing.append(problem)
-        elif question.outcome == "edge" or {DEV, HEADLINE} <= set(items.parts(question.name)):
+        elif question.outcome != "attention" or {DEV, HEADLINE} <= set(items.parts(question.name)):
             chosen.append(question)
     return chosen, missing
 
@@ -104,36 +106,35 @@ def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question]
 def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: tuple[Tokenizer, int]) -> Items:
     """Return the pairs of stories that a study needs: of dev those with the words of training, and all of test."""
     known = [text for text in dev if text.holdout == SAME_WORDS]
-    of_dev = link_pairs(known, *reader, names_of).where(lambda pair: pair.question not in UNDECIDED)
-    return of_dev.named(DEV) + link_pairs(test, *reader, names_of)
+    of_dev = link_pairs(known, *reader).where(lambda pair: pair.question not in CHECKED_PART)
+    of_test = link_pairs(test, *reader).where(lambda pair: CHECKED_PART.get(pair.question, pair.part) == pair.part)
+    return of_dev.named(DEV) + of_test
 
 
 def passages_of(
     model: ObservableModel,
     reader: tuple[Tokenizer, int],
-    question: Question,
     passages: Sequence[Passage],
     config: ProbeConfig,
 ) -> Items:
-    """Return the passages of a question in the tokens of a model; `reader` is its tokenizer and start token."""
+    """Return passages in the tokens of a model, in two parts; `reader` is its tokenizer and start token."""
     limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
-    return passage_parts(passages, question.name, Reader(*reader, model.context_length), config.seed, limits)
+    return passage_parts(passages, NEXT_PRONOUN.name, Reader(*reader, model.context_length), config.seed, limits)
 
 
 def whose_passages_of(
     model: ObservableModel,
     reader: tuple[Tokenizer, int],
-    question: Question,
     passages: Sequence[Passage],
     rule: PlaceRule,
     config: ProbeConfig,
 ) -> Items:
-    """Return the passages with two entities, their log odds of the place rule, and names drawn anew: the part WHOSE."""
+    """Return the passages with two entities, their log odds of the place rule, and names drawn anew."""
     tokenizer, bos_id = reader
     limit = MAX_WHOSE[model.n_layer * model.n_head > MANY_HEADS]
     if not with_two(passages):
         return Items([])
     drawn = redrawn(with_two(passages), rule, lambda word: len(encode_text(tokenizer, f" {word}").ids), config.seed)
     of_model = Reader(tokenizer, bos_id, model.context_length)
-    items = passage_items(drawn, question.name, of_model, config.seed, limit, has_two=True, max_share=1.0)
-    return Items(items.pairs).named(WHOSE)
+    items = passage_items(drawn, WHOSE.name, of_model, config.seed, limit, has_two=True, max_share=1.0)
+    return items.named(TESTED)

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probe.questions import MAX_OTHER_TYPE, MAX_P, MIN_SHARE, Bar, Question, in_words_of
-from probe.results import Criterion, Curve, Finding, Tested, Values
-from probe.statistics import MIN_SEEDS
+from probe.results import Criterion, Curve, Tested, Values
 
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
 NOT_ESTABLISHED = "not established"
 UNKNOWN_TO_MODEL = "the model does not know"  # edge: its choice may ignore the entities
-MIN_SHARE_OF_SEEDS = 0.8  # four of five
 _BAR_LEVELS = ("E1", "E2", "E3")
 _COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}
 _TYPE_NAMES = {"previous": "previous-token", "induction": "induction"}
@@ -72,15 +70,6 @@ def unit_of(head: Tested, together: Tested | None, curve: Curve, least: float) -
     """Return what a verdict is about: a supported set that swaps `least` on dev takes the place of a weaker head."""
     is_set = together is not None and together.verdict == SUPPORTED and curve[-1][1] >= least
     return "set" if is_set and head.verdict != SUPPORTED else "head"
-
-
-def level_over_seeds(finding: Finding, question: Question, n_supported: int, n_seeds: int) -> str:
-    """Return a finding's level judged with all training seeds: E4 needs others with such a head, and is of one head."""
-    if finding.unit == "set" and question.outcome == "attention":
-        return finding.level
-    is_met = all(_is_met(bar, finding.judged.values) for bar in question.bars if bar.level == "E4")
-    is_replicated = n_seeds >= MIN_SEEDS and n_supported >= MIN_SHARE_OF_SEEDS * n_seeds
-    return "E4" if finding.level == "E3" and is_met and is_replicated else finding.level
 
 
 def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: float, weighted: float) -> list[str]:

@@ -20,7 +20,7 @@ from data.pairs import Items
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sites
-from probe.questions import WHOSE, WHOSE_QUESTIONS
+from probe.questions import TESTED, Question
 from probe.results import Estimate, Finding, Head, Tested, Values
 from probe.rules import preferred
 from probe.statistics import resampling_counts, sample_of
@@ -34,13 +34,14 @@ _NEWTON_STEPS = 8
 _ROWS_AT_ONCE = 200
 
 
-def study_whose(model: ObservableModel, items: Items, copied: Finding, config: ProbeConfig) -> Finding:
+def study_whose(
+    model: ObservableModel, items: Items, copied: Finding, question: Question, config: ProbeConfig
+) -> Finding:
     """Return whether the heads of the finding `copied`, which are shown to copy, also predict whose gender to copy.
 
     They were chosen without the author's pronouns, so that all passages of both halves are tested.
     """
-    question = WHOSE_QUESTIONS[copied.question]
-    sites = Sites(model, items.of(copied.question, WHOSE), config.tokens_per_batch)
+    sites = Sites(model, items.of(question.name, TESTED), config.tokens_per_batch)
     values = whose_values(sites, copied.judged.heads, config)
     tested = judged(Tested(copied.judged.heads, values), question)
 

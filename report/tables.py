@@ -36,7 +36,7 @@ _SUMMARY = {
 _ATTENTION_LEGEND = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
 block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
-the answer that flips if the head's weights on both words are exchanged. E0 to E4: see docs/probe.md, verdict."""
+the answer that flips if the head's weights on both words are exchanged. E0 to E3: see docs/probe.md, verdict."""
 _EDGE_LEGEND = """\
 swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
 the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""

@@ -46,7 +46,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedRun
-from probe.questions import DEV, EMPTY, HEADLINE, PASSAGE_QUESTIONS, SAME_WORDS, STORY_QUESTIONS, names_of
+from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, NO_ANTECEDENT, SAME_WORDS, STORY_QUESTIONS
 from probe.results import Finding, Head
 from probe.study import passages_of, study
 from probe.verdict import SUPPORTED
@@ -57,8 +57,6 @@ from tests.planted import KINDS, plant
 N_PAIRS = 3  # word pairs per sentence frame
 MAX_STEPS = 500  # steps of each trained model
 STRENGTHS = (1.0, 2.0, 4.0)  # score scales: the antecedent's weight is e^2, e^4, e^8 times the distractor's
-WATCHED = [question for question in STORY_QUESTIONS if question.is_watched]
-GENDER = PASSAGE_QUESTIONS["gender"]
 OTHER_HABITS = "planted other habits"
 CONFIG = ProbeConfig(n_untrained=2, n_controls=20)
 
@@ -156,9 +154,9 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
     # Two models that are trained briefly, and items of their stories
     opened = [_train(seed, folder) for seed in (1, 2)]
     corpus = load_data(opened[0], str(folder / "cache"))
-    names = [question.name for question in WATCHED]
+    names = [question.name for question in STORY_QUESTIONS]
     dev = _select_items(corpus, "dev", SAME_WORDS, names).named(DEV)
-    test = _select_items(corpus, "test", HEADLINE, [*names, EMPTY.name])
+    test = _select_items(corpus, "test", HEADLINE, [*names, NO_ANTECEDENT])
     trained = opened[0].transformer
     config = trained.config
     probed = partial(_ModelToProbe, untrained=opened[0].untrained, items=dev + test)
@@ -206,7 +204,7 @@ def _select_items(corpus: Corpus, split: str, holdout: str, questions: Sequence[
     """Return the items of some questions with N_PAIRS blocks of each frame, different pairs from frame to frame."""
     # Items of the questions
     rows = [row for row in load_stories(corpus, split) if row.holdout == holdout]
-    items = link_pairs(rows, corpus.tokenizer, end_id(corpus.tokenizer), names_of)
+    items = link_pairs(rows, corpus.tokenizer, end_id(corpus.tokenizer))
     items = items.take(i for i, pair in enumerate(items.pairs) if pair.question in questions)
     # The blocks of every frame, in their order
     blocks: dict[tuple[str, str], dict[int, None]] = defaultdict(dict)
@@ -266,11 +264,11 @@ def _models_of_passages(options: _CalibrationOptions, documents: Sequence[tuple[
     """Yield the models of all groups, with passages of English text."""
     passages: list[Passage] = []
     for name, text in documents:
-        passages += find_passages(name, text, "gender")
+        passages += find_passages(name, text)
     runs = [open_run(Path(run), torch.device("cpu")) for run in listed(options.runs)]
     items = []
     for run in runs:
-        items.append(passages_of(run.model, (run.tokenizer, run.bos_id), GENDER, passages, CONFIG))
+        items.append(passages_of(run.model, (run.tokenizer, run.bos_id), passages, CONFIG))
 
     # Initial weights
     for seed in range(options.n_untrained):
@@ -293,7 +291,7 @@ def _models_of_passages(options: _CalibrationOptions, documents: Sequence[tuple[
         gains = [0.0] * n_heads
         gains[place] = rng.choice((1.0, 2.0, 4.0))
         model = CopyingModel(gains, words, seed=seed)
-        of_model = passages_of(model, (words, end_id(words)), GENDER, passages, CONFIG)
+        of_model = passages_of(model, (words, end_id(words)), passages, CONFIG)
         blind = partial(_blind_model, [1.0] * n_heads, words)
         yield _ModelToProbe("planted", model, blind, of_model, Head(0, place))
 
@@ -333,12 +331,12 @@ def main(options: _CalibrationOptions) -> None:
     # Every model is probed like any other; its answers are counted by group and question
     counts: dict[tuple[str, str], _GroupCount] = {}
     n_dev = n_test = 0
-    questions = WATCHED
+    questions = list(STORY_QUESTIONS)
     documents: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         models = _models_of_stories(options, Path(folder))
         if options.runs:
-            questions = [GENDER]
+            questions = [NEXT_PRONOUN]
             documents = sections(read_documents([SHIPPED_TEXT]))
             models = _models_of_passages(options, documents)
         for group, model, untrained, items, planted in models:

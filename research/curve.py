@@ -24,7 +24,7 @@ from model.transformer import Transformer, load_weights
 from probe.config import ProbeConfig
 from probe.edge_study import Half
 from probe.edits import Sites, all_heads, alone
-from probe.questions import DEV, TESTED, WHOSE, WHOSE_QUESTIONS
+from probe.questions import DEV, NEXT_PRONOUN, TESTED, WHOSE
 from probe.results import Estimate
 from probe.statistics import estimate_ratios
 from probe.whose import whose_values
@@ -79,15 +79,15 @@ class CurveResults:
         ]
 
 
-def _measured(model: TransformerView, items: Items, copied: str, config: ProbeConfig) -> tuple[Any, ...]:
+def _measured(model: TransformerView, items: Items, config: ProbeConfig) -> tuple[Any, ...]:
     """Return the fields of `_Point` from `head` on."""
     heads = all_heads(model)
-    dev = Half(model, items.of(copied, DEV), config.tokens_per_batch)
+    dev = Half(model, items.of(NEXT_PRONOUN.name, DEV), config.tokens_per_batch)
     head = heads[int(dev.edge_effects(alone(heads)).values.mean(axis=0).argmax())]
-    tested = Half(model, items.of(copied, TESTED), config.tokens_per_batch)
+    tested = Half(model, items.of(NEXT_PRONOUN.name, TESTED), config.tokens_per_batch)
     moved, total = tested.swaps([[head]])
     (swap,) = estimate_ratios({"swap": moved[:, 0]}, total, tested.two.items, config).values()
-    values = whose_values(Sites(model, items.of(copied, WHOSE), config.tokens_per_batch), [head], config)
+    values = whose_values(Sites(model, items.of(WHOSE.name, TESTED), config.tokens_per_batch), [head], config)
     beyond, p, share, auc = (values[name] for name in ("beyond_place", "p_beyond_place", "choice_share", "author_auc"))
     return str(head), swap, beyond.value, p.value, share, auc.value
 
@@ -99,7 +99,6 @@ def main(options: _Options) -> None:
     run = open_run(folder, torch.device("cpu"))
     config = ProbeConfig()
     items = source_of(run, config, options.cache_dir).items
-    (copied,) = WHOSE_QUESTIONS
     losses = {record.step: record.loss for record in load_metrics(folder).validation}
 
     points = []
@@ -107,11 +106,11 @@ def main(options: _Options) -> None:
         state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
         model = Transformer(run.settings.model, run.transformer.vocab_size, seed=0)
         load_weights(model, state["model"])
-        measured = _measured(TransformerView(model.eval()), items, copied, config)
+        measured = _measured(TransformerView(model.eval()), items, config)
         loss = losses.get(checkpoint.step)
         points.append(_Point(checkpoint.step, np.nan if loss is None else loss, *measured))
         print(f"step {checkpoint.step}: {' '.join(points[-1].cells()[1:])}", flush=True)
-    page = CurveResults(run.settings.run.seed, len(items.of(copied, WHOSE).pairs), points)
+    page = CurveResults(run.settings.run.seed, len(items.of(WHOSE.name, TESTED).pairs), points)
     write_page("curve", "A head that copies, and whose, over one run", page, options.threads)
 
 

@@ -30,7 +30,7 @@ from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.opened_model import OpenedModel
-from probe.questions import WHOSE, WHOSE_QUESTIONS
+from probe.questions import NEXT_PRONOUN, WHOSE
 from probe.results import Estimate, Tested
 from probe.rules import preferred
 from probe.study import MANY_HEADS
@@ -41,7 +41,7 @@ from research.measure import listed, start_benchmark, value_cell, write_page
 LIMITS = (1500, 700)  # passages; the second for a model with many heads
 N_FOLDS = 5
 COLUMNS = {"author": ".2f", "author_auc": ".2f", "beyond_place": ".2f", "p_beyond_place": ".4f", "choice_share": ".2f"}
-_EARLIER = PRONOUNS["gender"] | {"herself", "himself", "hers"}
+_EARLIER = PRONOUNS | {"herself", "himself", "hers"}
 
 
 @dataclass
@@ -91,7 +91,7 @@ def _passage(
     doc: str, text: str, pronoun: str, following: str, gold: Sequence[Span], other: Sequence[Span]
 ) -> Passage | None:
     """Return the text up to a pronoun; None if its form is unclear, or one of the two is not named before it."""
-    forms = pronoun_forms(pronoun, following, "gender")
+    forms = pronoun_forms(pronoun, following)
     if forms is None or not gold or not other:
         return None
     meant = forms.index(pronoun)
@@ -101,7 +101,7 @@ def _passage(
     sides = (tuple(gold), tuple(other))
     mentions = sides[::-1] if meant else sides
     names = ("she", "he")  # replaced by drawn names
-    return Passage(doc, "gender", text, forms, meant, mentions, names, subject)
+    return Passage(doc, text, forms, meant, mentions, names, subject)
 
 
 def _of_gap(path: Path) -> Iterator[Passage]:
@@ -144,7 +144,7 @@ def _named(passages: Sequence[Passage], seed: int = 0) -> list[Passage]:
 # What a model does with them
 
 
-def _items(passages: Sequence[Passage], opened: OpenedModel, question: str, seed: int) -> Items:
+def _items(passages: Sequence[Passage], opened: OpenedModel, seed: int) -> Items:
     """Return passages as items; the place rule of each fold of the rows is fitted on the others."""
 
     def n_tokens(word: str) -> int:
@@ -160,18 +160,17 @@ def _items(passages: Sequence[Passage], opened: OpenedModel, question: str, seed
         drawn += redrawn(tested, fit_place_rule(fitted), n_tokens, seed)
     reader = Reader(opened.tokenizer, opened.bos_id, opened.model.context_length)
     limit = LIMITS[opened.model.n_layer * opened.model.n_head > MANY_HEADS]
-    items = passage_items(drawn, question, reader, seed, limit, has_two=True, max_share=1.0)
-    return Items(items.pairs).named(WHOSE)
+    items = passage_items(drawn, WHOSE.name, reader, seed, limit, has_two=True, max_share=1.0)
+    return items
 
 
 def _tested(opened: OpenedModel, passages: Sequence[Passage], config: ProbeConfig) -> Iterator[_Row]:
     """Yield what the heads of the model's own finding do with all passages, and with those without a pronoun."""
-    copied, question = next(iter(WHOSE_QUESTIONS.items()))
     results, notes = read_results(opened)
-    finding = results.finding(copied) if results else None
+    finding = results.finding(NEXT_PRONOUN.name) if results else None
     if finding is None:
-        raise UserError(f"models={opened.source}: has no finding {copied}; {' '.join(notes)}")
-    items = _items(passages, opened, copied, config.seed)
+        raise UserError(f"models={opened.source}: has no finding {NEXT_PRONOUN.name}; {' '.join(notes)}")
+    items = _items(passages, opened, config.seed)
     has_none = [not _EARLIER & set(map(str.lower, ENGLISH_WORD.findall(pair.texts[0]))) for pair in items.pairs]
     parts = {"all": items, "no pronoun before": items.take(np.flatnonzero(has_none).tolist())}
     for name, part in parts.items():
@@ -186,7 +185,7 @@ def _tested(opened: OpenedModel, passages: Sequence[Passage], config: ProbeConfi
             nearest=float(is_nearest.mean()),
             place_rule=float((place == is_nearest).mean()),
             values={name: values[name] for name in COLUMNS},
-            verdict=judged(Tested(finding.judged.heads, values), question).verdict,
+            verdict=judged(Tested(finding.judged.heads, values), WHOSE).verdict,
         )
 
 

@@ -118,7 +118,7 @@ def _at_site(texts: Sequence[LinkedText], site: str) -> list[LinkedText]:
 
 
 def _pairs(opened: OpenedModel, texts: Sequence[LinkedText], site: str) -> Items:
-    return link_pairs(_at_site(texts, site), opened.tokenizer, opened.bos_id, lambda *_: ["it_cat"])
+    return link_pairs(_at_site(texts, site), opened.tokenizer, opened.bos_id)
 
 
 def _site_rows(opened: OpenedModel, name: str, own: OwnQuestion, site: str, config: ProbeConfig) -> list[_Row]:

@@ -220,7 +220,7 @@ class PeerResults:
 
 def prompts(n_texts: int) -> list[str]:
     """Return texts that end before "she" or "he", evenly spaced over the shipped English."""
-    passages = with_two(passages_in(sections(read_documents([SHIPPED_TEXT])), "gender"))
+    passages = with_two(passages_in(sections(read_documents([SHIPPED_TEXT]))))
     return [passage.text.rstrip() for passage in passages[:: max(1, len(passages) // n_texts)]][:n_texts]
 
 

@@ -31,7 +31,7 @@ from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.opened_model import OpenedRun
-from probe.questions import MAX_P, WHOSE, WHOSE_QUESTIONS
+from probe.questions import MAX_P, TESTED, WHOSE
 from probe.results import Estimate, ProbeResults
 from probe.rules import preferred
 from probe.whose import covariates_of, edge_coefficients, permuted_within, strata_of
@@ -150,7 +150,7 @@ def _richer_log_odds(run: OpenedRun, items: Items, config: ProbeConfig, cache_di
     corpus = load_data(run, cache_dir)
     of_run = [sections(split_documents(corpus, split)) for split in (corpus.train, corpus.validation)]
     unseen = [(f"unseen {name}", text) for name, text in sections(read_documents([UNSEEN_TEXT]))]
-    training, validation, others = (with_two(passages_in(documents, "gender")) for documents in (*of_run, unseen))
+    training, validation, others = (with_two(passages_in(documents)) for documents in (*of_run, unseen))
 
     def n_tokens(word: str) -> int:
         return len(run.tokenizer.encode(f" {word}").ids)
@@ -179,12 +179,12 @@ def main(options: _WhoseOptions) -> None:
     """Measure the edges of the run's head once, draw every control, and write the page."""
     run = open_run(Path(options.run), torch.device("cpu"))
     results = ProbeResults.from_json(json.loads((Path(options.run) / "probe" / "probe.json").read_text()))
-    whose = results.finding(next(iter(WHOSE_QUESTIONS.values())).name)
+    whose = results.finding(WHOSE.name)
     if whose is None:
         raise UserError(f"run={options.run}: has no finding of whose gender a head copies; run eval.py on it")
     config = ProbeConfig()
     source = source_of(run, config, options.cache_dir)
-    items = source.items.of(next(iter(WHOSE_QUESTIONS)), WHOSE)
+    items = source.items.of(WHOSE.name, TESTED)
 
     # What eval.py tests: labels, place rule and the edges of the head.
     sites = Sites(run.model, items, config.tokens_per_batch)

@@ -7,7 +7,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from model.observe import HeadWeights
 from model.own_model import Attend, OwnModel
 
 
@@ -52,8 +51,8 @@ class CopyingModel(OwnModel):
         margin = outputs @ self.gains + self.word_bias[tokens].cumsum(-1)  # [B, T]
         return margin[..., None] * self.pronoun_class / 2, stream
 
-    def head_weights(self, layer: int) -> HeadWeights:
-        return HeadWeights(None, self.gains[:, None, None])
+    def output_weights(self, layer: int) -> Tensor | None:
+        return self.gains[:, None, None]
 
     def unembedding(self) -> Tensor:
         return self.pronoun_class[:, None] / 2

@@ -115,8 +115,7 @@ def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings
 
     subjects = mentions.get(subject(bindings["FRAME"]), ())
     return Link(
-        level=plot.level,
-        site=spec.site,
+        question=spec.question,
         pronoun=next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN")),
         query=query,
         antecedents=antecedents,

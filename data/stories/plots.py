@@ -17,7 +17,7 @@ from data.stories.frames import Frame
 class LinkSpec:
     """A position of a plot at which a head can link a pronoun to its antecedent."""
 
-    site: str  # before_pronoun, pronoun or cue (the word that decides)
+    question: str  # name of the question that it belongs to
     query: str  # the slot at which attention is read; "<SLOT": the word before the slot
     payoff: str | None  # the slot whose word the antecedent determines
 
@@ -29,7 +29,6 @@ class Plot:
     name: str
     family: str
     weight: float  # its share of the family's stories
-    level: str
     text: str  # the symbols after the opener
     pools: str  # the words from which the pair of mentions is drawn (language._word_pools)
     frames: tuple[Frame, ...]
@@ -45,57 +44,56 @@ class Plot:
 
 
 _AGREEMENT = "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}"
-_BEFORE = LinkSpec("before_pronoun", "<PRONOUN", None)
-_VERB = LinkSpec("pronoun", "PRONOUN", "VERB")
+_BEFORE = LinkSpec("agreement_before_pronoun", "<PRONOUN", None)
 
 _PLOTS = (
     Plot(
-        "agreement number", "agreement", 0.45, "number", _AGREEMENT + " So everybody {DEED} the {REPEAT} .", "number",
-        frames.NOUN_FRAMES, (_BEFORE, _VERB),
+        "agreement number", "agreement", 0.45, _AGREEMENT + " So everybody {DEED} the {REPEAT} .", "number",
+        frames.NOUN_FRAMES, (_BEFORE, LinkSpec("number", "PRONOUN", "VERB")),
     ),
     Plot(
-        "agreement gender", "agreement", 0.55, "gender", _AGREEMENT + " So everybody {DEED} {REPEAT} .", "gender",
-        frames.NAME_FRAMES, (_BEFORE, _VERB),
+        "agreement gender", "agreement", 0.55, _AGREEMENT + " So everybody {DEED} {REPEAT} .", "gender",
+        frames.NAME_FRAMES, (_BEFORE, LinkSpec("gender", "PRONOUN", "VERB")),
     ),
     Plot(
-        "later_cue", "later_cue", 1.0, "later_cue", "{FRAME} {REASON}", "rest", frames.REST_FRAMES,
-        (LinkSpec("pronoun", "PRONOUN.lower", "REPEAT"), LinkSpec("cue", "ADJECTIVE", "REPEAT")),
+        "later_cue", "later_cue", 1.0, "{FRAME} {REASON}", "rest", frames.REST_FRAMES,
+        (LinkSpec("later_cue_at_pronoun", "PRONOUN.lower", "REPEAT"), LinkSpec("later_cue", "ADJECTIVE", "REPEAT")),
         two_orders=True,
     ),
     Plot(
-        "no_antecedent", "no_antecedent", 1.0, "no_antecedent",
+        "no_antecedent", "no_antecedent", 1.0,
         "{FRAME} {FILLERS} {ASIDE} , {PRONOUN.lower} {NOTHING} .", "number",
-        frames.NOUN_FRAMES, (LinkSpec("pronoun", "PRONOUN.lower", None),),
+        frames.NOUN_FRAMES, (LinkSpec("no_antecedent", "PRONOUN.lower", None),),
     ),
     Plot(
-        "no_pronoun noun", "no_pronoun", 0.26, "", "{INTRODUCTION} {VERB} {ENDING}", "number", (),
+        "no_pronoun noun", "no_pronoun", 0.26, "{INTRODUCTION} {VERB} {ENDING}", "number", (),
         introductions={"animal": "{NOUN}", "thing": "{NOUN}"},
     ),
     Plot(
-        "no_pronoun name", "no_pronoun", 0.24, "", "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
+        "no_pronoun name", "no_pronoun", 0.24, "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
         introductions={"name": "{NAME}"},
     ),
     Plot(
-        "no_pronoun rest", "no_pronoun", 0.18, "", "{INTRODUCTION} .", "rest", (),
+        "no_pronoun rest", "no_pronoun", 0.18, "{INTRODUCTION} .", "rest", (),
         introductions={"animal": "{ANIMAL_FELT}", "rest": "{REST_WAS}"},
     ),
     Plot(
-        "no_pronoun rests", "no_pronoun", 0.08, "", "{FRAME}", "rest", frames.NEAR_FRAMES, two_orders=True,
+        "no_pronoun rests", "no_pronoun", 0.08, "{FRAME}", "rest", frames.NEAR_FRAMES, two_orders=True,
     ),
     Plot(
-        "no_pronoun nouns", "no_pronoun", 0.02, "", "{FRAME} {FILLERS} The {MENTION_AGAIN} {VERB} {ENDING}", "number",
+        "no_pronoun nouns", "no_pronoun", 0.02, "{FRAME} {FILLERS} The {MENTION_AGAIN} {VERB} {ENDING}", "number",
         frames.NOUN_FRAMES,
     ),
     Plot(
-        "no_pronoun names", "no_pronoun", 0.04, "", "{FRAME} {FILLERS} {MENTION_AGAIN} {VERB} {ENDING}", "gender",
+        "no_pronoun names", "no_pronoun", 0.04, "{FRAME} {FILLERS} {MENTION_AGAIN} {VERB} {ENDING}", "gender",
         frames.MAYBE_GENDERED_FRAMES,
     ),
     Plot(
-        "no_pronoun which noun", "no_pronoun", 0.10, "", "{FRAME} {FILLERS} The {KIND_AGAIN} {VERB} {ENDING}", "number",
+        "no_pronoun which noun", "no_pronoun", 0.10, "{FRAME} {FILLERS} The {KIND_AGAIN} {VERB} {ENDING}", "number",
         frames.NOUN_FRAMES, refers_by_kind=True,
     ),
     Plot(
-        "no_pronoun which name", "no_pronoun", 0.08, "", "{FRAME} {FILLERS} The {KIND_AGAIN} {VERB} {ENDING}", "gender",
+        "no_pronoun which name", "no_pronoun", 0.08, "{FRAME} {FILLERS} The {KIND_AGAIN} {VERB} {ENDING}", "gender",
         frames.MAYBE_GENDERED_FRAMES, refers_by_kind=True,
     ),
 )  # fmt: skip

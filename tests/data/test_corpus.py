@@ -88,7 +88,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def test_dev_stories_are_generated_once_and_a_damaged_file_is_named(corpus: Corpus) -> None:
-    path = corpus.folder / "dev_links.jsonl"
+    path = corpus.folder / "dev_stories.jsonl"
     assert not path.exists()
     rows = load_stories(corpus, "dev")
     assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)

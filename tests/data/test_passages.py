@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data import passages
-from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS, PLURALS, SINGULARS
+from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from data.pairs import Cell
 from data.parsing import MAX_WORDS, ParsedText
 from data.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
@@ -18,8 +18,8 @@ from data.tokenizer import word_tokenizer
 from tests.probe.factories import documents
 
 
-def found_in(text: str, question: str = "gender") -> list[passages.Passage]:
-    return list(passages.find_passages("doc", text, question))
+def found_in(text: str) -> list[passages.Passage]:
+    return list(passages.find_passages("doc", text))
 
 
 @pytest.mark.parametrize(("text", "forms", "entities"), [
@@ -28,35 +28,29 @@ def found_in(text: str, question: str = "gender") -> list[passages.Passage]:
     ("Tom saw Lily, so people thanked her for help.", "her him", "tom lily"),
     ("Tom saw Lily wave her hand.", "her his", "tom lily"), ("Lily saw Tom wave his hand.", "her his", "lily tom"),
     ("Mrs. Bennet saw Uncle Tom. She smiled at the others.", "She He", "mrs bennet tom"),
-    ("The ball lay near the kites. They fell down.", "It They", "ball kite"),
-    ("The balls lay near the kite. We took them home.", "it them", "ball kite"),
-    ("The foxes saw the mouse and its tail.", "its their", "fox mouse tail"),
-    ("The foxes saw a mouse. Then it ran away.", "it they", "fox mouse"),
 ])  # fmt: skip
 def test_both_pronouns_have_the_form_of_the_text(text: str, forms: str, entities: str) -> None:
-    parsed = ParsedText(text, "number" if "it" in forms.lower() else "gender")
+    parsed = ParsedText(text)
     assert [" ".join(found) for _, _, found in parsed.pronouns()] == [forms]
     assert " ".join(mention.entity for mention in parsed.mentions) == entities
 
 
 def test_no_word_of_the_lexicon_has_two_classes() -> None:
-    assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS or SINGULARS & set(PLURALS))
-    assert len(PLURALS) == len(SINGULARS)
+    assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS)
 
 
 # Of the last passage: the start of its text, the mentions of each class, who is meant
-@pytest.mark.parametrize(("question", "text", "expected"), [
-    ("gender", "Lily went to the park. She was happy.", ("Lily went", "Lily", "", 0)),
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Lily went to the park. She was happy.", ("Lily went", "Lily", "", 0)),
     # The persons of the sentence before are not in the longest run with two.
-    ("gender", "Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", 0)),
+    ("Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", 0)),
     # A passage without earlier pronouns is preferred, also one with one person of the author's class.
-    ("gender", "Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", 0)),
-    ("gender", "Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", 0)),
-    ("gender", "Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0)),
-    ("number", "A big dog lay near the kites. They fell down.", ("A big", "dog", "kites", 1)),
+    ("Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", 0)),
+    ("Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", 0)),
+    ("Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0)),
 ])  # fmt: skip
-def test_a_passage_is_the_best_run_of_sentences(question: str, text: str, expected: tuple) -> None:
-    passage = found_in(text, question)[-1]
+def test_a_passage_is_the_best_run_of_sentences(text: str, expected: tuple) -> None:
+    passage = found_in(text)[-1]
     groups = [" ".join(passage.text[start:end] for start, end in group) for group in passage.mentions]
     assert (*groups, passage.meant) == expected[1:] and passage.text.startswith(expected[0])
     assert passage.has_two == all(passage.entities) == all(groups)
@@ -64,24 +58,19 @@ def test_a_passage_is_the_best_run_of_sentences(question: str, text: str, expect
     assert before + passage.text + after == text and passage.forms[passage.meant] == after.split()[0]
 
 
-@pytest.mark.parametrize(("question", "text"), [
-    ("gender", "Tom came. She ran home."), ("gender", "Lily and Anna came. She ran home."), ("number", ""),
-    ("gender", "Lily met Tom and Anna. She ran home."), ("gender", "She ran home. Lily met Tom."),
-    ("gender", "Lily came. She"),  # no next word
-    ("gender", "Lily came. " + "It was late again. " * (MAX_WORDS // 5 + 1) + "She ran home."),
-    ("gender", "A big dog lay near the kites. They fell down."), ("number", "Lily met Tom. She ran home."),
-    # An earlier pronoun shows the number.
-    ("number", "The kites lay near us, and they were red. Then they flew off."),
-    ("number", "The kites lay near us and the grass was theirs. Then they had fun."),
-    ("number", "The kites tore themselves. Then they fell down."),
-    # The form of the other pronoun is not known: in capitals, "hers", an object or "her" before a noun, "one of it"
-    ("gender", "Lily met Tom. SHE ran home."), ("gender", "Lily met Tom. The hat was his."),
-    ("gender", "Lily met Tom. People told her they were late."),
-    ("number", "The ball lay near the kites. One of them fell."), ("gender", "Lily met Tom. She" + " " * 300),
-    ("number", "The ball lay near the kites. They were red."),  # "it were"
+@pytest.mark.parametrize("text", [
+    "Tom came. She ran home.", "Lily and Anna came. She ran home.",
+    "Lily met Tom and Anna. She ran home.", "She ran home. Lily met Tom.",
+    "Lily came. She",  # no next word
+    "Lily came. " + "It was late again. " * (MAX_WORDS // 5 + 1) + "She ran home.",
+    "A big dog lay near the kites. They fell down.",
+    # The form of the other pronoun is not known: in capitals, "hers", an object or "her" before a noun
+    "Lily met Tom. SHE ran home.", "Lily met Tom. The hat was his.",
+    "Lily met Tom. People told her they were late.",
+    "Lily met Tom. She" + " " * 300,
 ])  # fmt: skip
-def test_a_text_without_one_known_antecedent_and_a_clear_pronoun_has_no_passage(question: str, text: str) -> None:
-    assert found_in(text, question) == []
+def test_a_text_without_one_known_antecedent_and_a_clear_pronoun_has_no_passage(text: str) -> None:
+    assert found_in(text) == []
 
 
 def test_a_sentence_has_at_most_one_passage() -> None:
@@ -97,24 +86,16 @@ def test_the_subject_is_first_in_the_last_sentence_with_a_person() -> None:
         assert passage.text[slice(*passage.subject)] == subject
 
 
-@pytest.mark.parametrize(("question", "text", "expected"), [
+@pytest.mark.parametrize(("text", "expected"), [
     # Two names change places; nouns and titles have fixed counterparts, if any.
-    ("gender", "Lily met Tom there. Tom waved to Lily. She ran.", "Tom met Lily there. Lily waved to Tom. "),
-    ("gender", "The king saw the girl. She ran home.", "The queen saw the boy. "),
-    ("gender", "Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
-    ("gender", "Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
-    ("gender", "The goddess came. She ran.", None), ("gender", "Sir Hill came. He ran.", None),
-    # A thing becomes several with the article that fits, unless its number shows elsewhere or there is no article.
-    ("number", "There lay a dog. It had a hat.", "There lay some dogs. "),
-    ("number", "A big dog lay near the kites. They fell down.", "Some big dogs lay near the kite. "),
-    ("number", "Tom saw some apples near my tree. They fell down.", "Tom saw an apple near my trees. "),
-    ("number", "Tom saw some big red apples. They fell down.", "Tom saw a big red apple. "),
-    ("number", "The Dog ran home. It had a hat.", "The Dogs ran home. "),
-    ("number", "The dog was here. It had a hat.", None), ("number", "Tom saw that dog. It had a hat.", None),
-    ("number", "Dogs ran home. They had hats.", None),
+    ("Lily met Tom there. Tom waved to Lily. She ran.", "Tom met Lily there. Lily waved to Tom. "),
+    ("The king saw the girl. She ran home.", "The queen saw the boy. "),
+    ("Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
+    ("Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
+    ("The goddess came. She ran.", None), ("Sir Hill came. He ran.", None),
 ])  # fmt: skip
-def test_a_twin_has_the_other_class_everywhere(question: str, text: str, expected: str | None) -> None:
-    passage = found_in(text, question)[-1]
+def test_a_twin_has_the_other_class_everywhere(text: str, expected: str | None) -> None:
+    passage = found_in(text)[-1]
     replacements = passages.Counterparts([passage], lambda name: 1, seed=0).of(passage)
     twin = replacements and passages.make_twin(passage, replacements)
     assert (twin and twin.text) == expected
@@ -144,11 +125,11 @@ def test_content_words_are_neither_mentions_nor_function_words() -> None:
 
 def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> None:
     text = "Tom sang and then she ran. We sang and then he ran. We sang and then she ran. So he ran, he ran."
-    rule = passages.ngram_rule([("a", text)], "gender")
+    rule = passages.ngram_rule([("a", text)])
     assert rule("Lily came. They sang and then ") == 1.0  # "and then": she twice, he once
     assert rule("Lily came. They sang so ") == 0.0  # "sang so" is unknown, "so" is not
     assert rule("Lily came. They sang quite ") == 0.0  # no word is known: he is more frequent
-    assert passages.ngram_rule([("b", "And then she ran, and then he ran.")], "gender")("Lily and then ") == 0.5
+    assert passages.ngram_rule([("b", "And then she ran, and then he ran.")])("Lily and then ") == 0.5
 
 
 WOMEN = sorted(FEMININE_NAMES)[:20]
@@ -156,7 +137,7 @@ MEN = sorted(MASCULINE_NAMES)[:20]
 TEXTS = [f"{woman} met {man} near some trees. She ran home." for woman, man in zip(WOMEN, MEN, strict=True)]
 TEXTS += ["Lily sang here. She ran home.", "Tom sang here. Then he ran."]
 READER = (word_tokenizer([*TEXTS, "she He", *FEMININE_NAMES, *MASCULINE_NAMES]), 0)
-PASSAGES = passages.passages_in([(f"d{i}", text) for i, text in enumerate(TEXTS)], "gender")
+PASSAGES = passages.passages_in([(f"d{i}", text) for i, text in enumerate(TEXTS)])
 
 
 def words_of(cell: Cell, positions: Iterable[int]) -> list[str | None]:
@@ -216,7 +197,7 @@ def test_no_cluster_is_above_the_share_of_what_remains() -> None:
     assert passages.cap_clusters(labels, 0.2, 100) == [0, 2, 4, 5] and passages.cap_clusters([], 0.2, 9) == []
 
 
-PEOPLE = passages.with_two(passages.passages_in(documents(), "gender"))
+PEOPLE = passages.with_two(passages.passages_in(documents()))
 
 
 def labelled(rule_is_subject: bool) -> list[passages.Passage]:
@@ -245,9 +226,7 @@ def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() ->
     drawn = redrawn([passage], rule, lambda name: 1, seed=3)[0]
     assert place_features(swapped) == place_features(passage)
     assert drawn.place == rule.log_odds([passage])[0] == pytest.approx(rule.log_odds([drawn])[0])
-    [passage] = passages.with_two(
-        passages.passages_in([("d", "Lily met the king in the park. She was glad.")], "gender")
-    )
+    [passage] = passages.with_two(passages.passages_in([("d", "Lily met the king in the park. She was glad.")]))
     [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
     assert drawn.text == passage.text and np.isfinite(drawn.place)
 

@@ -147,9 +147,9 @@ def test_the_record_is_consistent_with_the_streams(switches: dict) -> None:
         weights = record.scores.softmax(-1)
         assert (weights.triu(1) == 0).all()
         torch.testing.assert_close(weights @ record.values, record.head_output)
-        values = torch.einsum("btd,hkd->bhtk", record.inputs, view.head_weights(layer).value)
-        torch.testing.assert_close(record.values, values)
-        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.head_weights(layer).output)
+        values = view.model.layers()[layer].attention.value(record.inputs).unflatten(-1, (view.n_head, -1))
+        torch.testing.assert_close(record.values, values.transpose(1, 2))
+        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weights(layer))
         block = view.model.layers()[layer]
         stream = streams[layer] + added
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)

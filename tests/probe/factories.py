@@ -22,7 +22,6 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.questions import PASSAGE_QUESTIONS, names_of
 from probe.study import passages_of, story_items
 from tests.copying_model import CopyingModel
 from tests.data.small_corpora import CONFIG, FULL
@@ -49,7 +48,7 @@ def story_pairs(split: str, *questions: str, config: StoriesConfig = CONFIG) -> 
     reader = (story_tokenizer(), end_id(story_tokenizer()))
     if split == "study":
         return story_items(*(generate_split(config, name) for name in ("dev", "test")), reader)
-    return link_pairs(generate_split(config, split), *reader, names_of)
+    return link_pairs(generate_split(config, split), *reader)
 
 
 def planted(kind: str, **options: Any) -> Transformer:
@@ -185,13 +184,13 @@ def passage_tokenizer() -> Tokenizer:
 
 @cache
 def passages() -> list[Passage]:
-    return passages_in(documents(), "gender")
+    return passages_in(documents())
 
 
 def passage_items(found: Sequence[Passage] | None = None) -> Items:
     reader = passage_tokenizer(), end_id(passage_tokenizer())
     model = copying_model([1.0])
-    return passages_of(model, reader, PASSAGE_QUESTIONS["gender"], passages() if found is None else found, SETTINGS)
+    return passages_of(model, reader, passages() if found is None else found, SETTINGS)
 
 
 def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool = True) -> CopyingModel:

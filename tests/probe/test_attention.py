@@ -10,7 +10,7 @@ import torch
 from scipy import optimize, special
 
 from data.pairs import Cell, Items, Pair
-from model.observe import HeadEdit, HeadWeights, TransformerView
+from model.observe import HeadEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads
 from probe.behaviour import answer_values, measure_payoffs, resolved_share
 from probe.edits import Sites
@@ -18,7 +18,7 @@ from probe.questions import TESTED
 from probe.results import Head
 from probe.rules import FIXED_RULES, fit_rules, fixed_offset, most_frequent, score_rules, selectivity
 from probe.sentences import TIRED_OR_SOFT, TokenizedText, removal_effects, word_attention
-from probe.weights import ov_auc, ov_logits, type_scores
+from probe.weights import type_scores
 from probe.whose import area_under_curve, choice_gap, edge_coefficients, permuted_within, share_of_choice, strata_of
 from tests.planted import KINDS
 from tests.probe import factories as made
@@ -51,7 +51,7 @@ def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
     for layer, record in enumerate(MODEL.record(torch.tensor([text.tokens]))):
         for head in range(MODEL.n_head):
             weights = record.scores[0, head, text.query].softmax(-1)
-            output = MODEL.head_weights(layer).output
+            output = MODEL.output_weights(layer)
             moved = weights * (record.values[0, head] @ output[head].T).norm(dim=-1)
             best, best_other = (max(weights[[*word]].sum() for word in side) for side in (text.meant, text.other))
             expected = HeadRows(
@@ -146,38 +146,10 @@ def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none(
     assert found == [0.0, -0.5]  # the control task may choose any head, and so has 1
 
 
-def test_ov_logits_are_the_change_of_the_models_logits_up_to_one_factor() -> None:
-    """Reference: the head output at the word is added to the stream; the MLP is off and the norm's divisor differs."""
-    view = made.pair_view(n_layer=1)
-    with torch.no_grad():
-        view.model.blocks[0].mlp.down.weight.zero_()
-    words, targets = [(5,), (6, 7), (8,)], [1, 2, 3, 4, 9]
-    value, output = (weight[1] for weight in view.head_weights(0))
-
-    def unscaled(stream: torch.Tensor) -> torch.Tensor:
-        norm = view.model.final_norm
-        return view.unembedding()[targets] @ norm(stream) * stream.square().mean().add(norm.eps).sqrt()
-
-    for row, word in zip(ov_logits(view, words, targets, Head(0, 1), start_token=0), words, strict=True):
-        tokens = torch.tensor([[0, *word]])
-        written = (view.record(tokens)[0].inputs[0, 1:] @ value.T @ output.T).mean(0)
-        stream = view.residual_stream(tokens)[-1][0, -1]
-        change = unscaled(stream + written) - unscaled(stream)
-        factor = (row @ change) / (change @ change)
-        assert factor > 0
-        torch.testing.assert_close(row, factor * change, rtol=1e-3, atol=1e-3)
-
-
-def test_only_the_head_that_writes_verbs_has_an_area_above_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    view, items = made.three_heads(), made.noun_pairs()
-    for head, area in enumerate((1.0, 0.5, 0.5)):
-        found = ov_auc(view, items.cells, Head(0, head), seed=0)
-        assert (found.value, found.low, found.high) == pytest.approx((area, area, area))
-
-    # Without known weights there is no area and no value-weighted attention.
-    monkeypatch.setattr(view, "head_weights", lambda layer: HeadWeights(None, None))
-    assert np.isnan(ov_auc(view, items.cells, Head(0, 0), seed=0).value)
-    rows = measure_heads(view, items, 100).rows
+def test_without_known_weights_is_no_value_weighted_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = made.three_heads()
+    monkeypatch.setattr(view, "output_weights", lambda layer: None)
+    rows = measure_heads(view, made.noun_pairs(), 100).rows
     assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
 
 

@@ -104,7 +104,7 @@ def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria
         assert missed <= {"rests_without_antecedent"}
         assert finding.verdict == ("suggestive" if missed else "supported")
         assert (finding.level, finding.unit) == ("E3", "head")
-        assert finding.head.value("swap") == pytest.approx(1, abs=0.05) and finding.head.value("ov_auc") > 0.5
+        assert finding.head.value("swap") == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("kind", ["lexical", "first", "singular", "previous", "uniform"])

@@ -18,14 +18,13 @@ from probe import difference as module
 from probe import edge_study
 from probe.difference import difference
 from probe.edge_study import Half, candidates_of
-from probe.questions import DEV, PASSAGE_QUESTIONS, QUESTIONS
+from probe.questions import DEV, NEXT_PRONOUN, QUESTIONS
 from probe.results import Change, Finding, Head
 from probe.study import study
 from probe.verdict import NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
 from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, passages, planted, story_pairs
 from tests.tiny_models import random_view, untrained
 
-QUESTION = PASSAGE_QUESTIONS["gender"]
 N_WORDS = copying_model([1.0]).vocab_size
 
 
@@ -37,7 +36,7 @@ def studied(model: ObservableModel, found: Sequence[Passage] | None = None) -> A
             return random_view(N_WORDS, 7 + seed, context_length=64)
         return copying_model([1.0] * model.n_head, 1 + seed, knows_gender=False)
 
-    result = study(model, untrained_model, passage_items(found), [QUESTION], SETTINGS, documents())
+    result = study(model, untrained_model, passage_items(found), [NEXT_PRONOUN], SETTINGS, documents())
     [answer] = [*result.findings, *result.missing]
     return answer
 
@@ -110,7 +109,7 @@ def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypa
     assert note.startswith(f"of {len(gains)} heads only {edge_study.MAX_EDITED} were edited")
     assert copying(0.0, 3.0, 0.0).notes == []
     model = copying_model(gains)
-    dev = passage_items().of(QUESTION.name, DEV)
+    dev = passage_items().of(NEXT_PRONOUN.name, DEV)
     assert set(candidates_of(model, Half(model, dev, 4096))) == edited
     monkeypatch.setattr(model, "final_norm_pullback", lambda *_: None)
     assert studied(model).endswith("the direct effects of the heads are not known for this kind of model")
@@ -181,5 +180,5 @@ def test_of_many_heads_only_candidates_are_edited(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("n_heads", [3, edge_study.EDIT_ALL + 1])
 def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads: int) -> None:
     before, after = copying_model([0.0, 3.0, *[0.0] * (n_heads - 2)]), copying_model([0.0] * n_heads)
-    changes = difference(before, after, passage_items(), QUESTION, SETTINGS)
+    changes = difference(before, after, passage_items(), NEXT_PRONOUN, SETTINGS)
     assert changed(changes, "answer") == [None] and changed(changes, "effect") == [Head(0, 1)]

@@ -30,7 +30,7 @@ from tests.tiny_models import each_variant
 from training.settings import compose_settings
 
 PLACE = Head(0, 1)
-WHOLE = ("swap", "cut_meant", "cut_other", "zero", "restored")
+WHOLE = ("swap", "cut_meant", "cut_other", "zero")
 
 
 def margin_alone(view: TransformerView, cell: Cell, tokens: tuple[int, ...], *edits: HeadEdit) -> float:
@@ -39,13 +39,10 @@ def margin_alone(view: TransformerView, cell: Cell, tokens: tuple[int, ...], *ed
     return float((probabilities[list(cell.answers)].sum() / probabilities[list(cell.foils)].sum()).log())
 
 
-def edit_by_hand(view: TransformerView, cell: Cell, twin: Cell, name: str) -> HeadEdit:
+def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
     """Return the edit of one text, from the scores and outputs of unedited passes."""
     if name == "zero":
         return HeadEdit(*PLACE, output=torch.zeros_like)
-    if name == "restored":
-        of_twin = view.record(torch.tensor([twin.tokens]))[PLACE.layer].head_output[:, PLACE.head]
-        return HeadEdit(*PLACE, output=lambda _: of_twin)
     scores = view.attention_scores(torch.tensor([cell.tokens]))[PLACE.layer, 0, PLACE.head, cell.query].clone()
     weights = scores.softmax(-1)
     right, wrong = map(list, (cell.meant[0], cell.other[0]))
@@ -67,9 +64,7 @@ def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, obje
         own, twin = items.pairs[i].cells[text], items.pairs[i].cells[1 - text]
         expected = {}
         for name in WHOLE:
-            # restored: the counterpart's text, in which this head has the text's own output
-            read, other = (twin, own) if name == "restored" else (own, twin)
-            expected[name] = margin_alone(view, own, read.tokens, edit_by_hand(view, read, other, name))
+            expected[name] = margin_alone(view, own, own.tokens, edit_by_hand(view, own, name))
         found = {name: values[i, text, 0] for name, values in margins.edited.items()}
         assert found == pytest.approx(expected, rel=1e-4, abs=3e-5)
         assert margins.clean[i, text] == pytest.approx(margin_alone(view, own, own.tokens), abs=3e-5)
@@ -119,7 +114,7 @@ def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
     margins = measure_margins(made.three_heads(2.0), items, [[Head(0, head)] for head in range(3)], WHOLE, 4096)
     assert margins.total.mean() / 2 == pytest.approx(made.GAIN * (right - wrong).mean(), rel=1e-4)
     expected = {
-        "swap": 1, "restored": 1, "zero": 0.5,
+        "swap": 1, "zero": 0.5,
         "cut_meant": (right - wrong + wrong / (1 - right)).mean() / (2 * (right - wrong).mean()),
         "cut_other": (right - wrong - right / (1 - wrong)).mean() / (2 * (right - wrong).mean()),
     }  # fmt: skip

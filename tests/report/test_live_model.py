@@ -190,7 +190,7 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, switches: dict[st
         # The final norm as it is in this pass, with the edit
         view.logits(tokens, edits=list(map(head_edit, edits)))
         direction = view.final_norm_pullback(view.unembedding()[case["id"]], streams[-1][0, row])
-        near(found["adds"], moved @ (direction @ view.head_weights(layer).output[head]))
+        near(found["adds"], moved @ (direction @ view.output_weights(layer)[head]))
 
 
 def test_float16_weights_are_read_as_numpy_reads_them(script: Script) -> None:

@@ -18,7 +18,6 @@ from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit  # noqa: F401 (a public name)
 from model.own_model import OwnModel  # noqa: F401 (a public name)
-from probe.attention import HeadScores
 from probe.claim import claim_of
 from probe.config import ProbeConfig
 from probe.difference import difference
@@ -28,7 +27,7 @@ from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
-from report.tables import claims_markdown, items_jsonl, summary_lines
+from report.tables import claims_markdown, summary_lines
 from training.device import choose_device
 from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
@@ -43,7 +42,6 @@ class ProbeResult:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
-    scores: HeadScores | None = None  # of every head at every pair, of questions by attention
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
@@ -104,7 +102,6 @@ class ProbeResult:
         files = {
             "probe.json": json.dumps(to_json(results), indent=2) + "\n",
             "claims.md": claims_markdown(results),
-            "items.jsonl": items_jsonl(self.scores, results.findings) if self.scores else "",
             PAGE: self.page(texts, live=live),
         }
         write_files(Path(folder), files, "probe.json")
@@ -213,7 +210,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         findings=[_with_examples(opened, finding) for finding in studied.findings],
         contract=studied.contract,
     )
-    return ProbeResult(opened, results.rounded(), studied.scores)
+    return ProbeResult(opened, results.rounded())
 
 
 def compare_models(

@@ -1,33 +1,44 @@
 """The questions for a model, and their items in its tokens, from stories, English text or a file."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from antecedent_lab.opened import load_data
 from data.corpus import Corpus, load_stories, split_documents
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question
 from data.pairs import Items, LinkedText, link_pairs
-from data.passages import Passage, passages_in, sections, with_two
-from data.place import MIN_FITTED, fit_place_rule
+from data.passages import Passage, Reader, passage_items, passage_parts, passages_in, sections, with_two
+from data.place import MIN_FITTED, PlaceRule, fit_place_rule, redrawn
 from data.stories import GENERATOR_VERSION
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
+from data.tokenizer import encode_text
+from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import (
+    CHECKED_PART,
     DEV,
     NEXT_PRONOUN,
+    SAME_WORDS,
     STORY_QUESTIONS,
+    TESTED,
     WHOSE,
     WITHOUT_LINK,
     Question,
     question_of_file,
 )
-from probe.study import passages_of, story_items, whose_passages_of
 
+MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
+MAX_PASSAGES_LARGE = (40, 150)  # for a model of more than MANY_HEADS heads, which is slow
+MANY_HEADS = 128
+MAX_WHOSE = (2000, 150)  # passages with two people and new names, for a model with few and with many heads
 _FITTED_TOKENS = 2**21  # of the training text that the place rule is fitted to
 _UNKNOWN_TRAINING = "The training data of this model is unknown, so it may have seen these sentences."
 
@@ -133,6 +144,43 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     question = question_of_file(own.name, own.description, own.link, guards_off, own.file)
     data = {"fingerprint": sha256("\n".join(map(repr, [*texts, *own.control])).encode()).hexdigest()}
     return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
+
+
+def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: tuple[Tokenizer, int]) -> Items:
+    """Return the pairs of stories that a study needs: of dev those with the words of training, and all of test."""
+    known = [text for text in dev if text.holdout == SAME_WORDS]
+    of_dev = link_pairs(known, *reader).where(lambda pair: pair.question not in CHECKED_PART)
+    of_test = link_pairs(test, *reader).where(lambda pair: CHECKED_PART.get(pair.question, pair.part) == pair.part)
+    return of_dev.named(DEV) + of_test
+
+
+def passages_of(
+    model: ObservableModel,
+    reader: tuple[Tokenizer, int],
+    passages: Sequence[Passage],
+    config: ProbeConfig,
+) -> Items:
+    """Return passages in the tokens of a model, in two parts; `reader` is its tokenizer and start token."""
+    limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
+    return passage_parts(passages, NEXT_PRONOUN.name, Reader(*reader, model.context_length), config.seed, limits)
+
+
+def whose_passages_of(
+    model: ObservableModel,
+    reader: tuple[Tokenizer, int],
+    passages: Sequence[Passage],
+    rule: PlaceRule,
+    config: ProbeConfig,
+) -> Items:
+    """Return the passages with two entities, their log odds of the place rule, and names drawn anew."""
+    tokenizer, bos_id = reader
+    limit = MAX_WHOSE[model.n_layer * model.n_head > MANY_HEADS]
+    if not with_two(passages):
+        return Items([])
+    drawn = redrawn(with_two(passages), rule, lambda word: len(encode_text(tokenizer, f" {word}").ids), config.seed)
+    of_model = Reader(tokenizer, bos_id, model.context_length)
+    items = passage_items(drawn, WHOSE.name, of_model, config.seed, limit, has_two=True, max_share=1.0)
+    return items.named(TESTED)
 
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:

@@ -14,9 +14,8 @@ from data.errors import UserError, printable
 from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
 from probe.results import ProbeResults
-from probe.seeds import SeedsResult, SweepRun, over_seeds
-from probe.variants import Comparison, by_variant, compare_runs
-from report.sweep_tables import comparison_markdown, seeds_markdown
+from probe.sweep import Sweep, SweepRun, by_variant, compare_runs
+from report.sweep_tables import sweep_markdown
 from training.command_line import program_command
 from training.files import lock, write_files
 from training.metrics import Metrics, load_metrics
@@ -35,9 +34,6 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
     configs = {run.name: load_run_settings(run)[1] for run in runs}
     changes, standard = differing_settings(configs, compose_settings())
     by_variant(changes)
-    is_causal = {name: saved_settings(config).model.is_causal for name, config in configs.items()}
-    if not any(is_causal.values()):
-        raise UserError(f"{sweep}: with model.mask=none a word sees the next one, so heads are not tested")
 
     # What each run has tested
     folder = sweep / "probe"
@@ -46,24 +42,17 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
         records = []
         for number, (run, metrics) in enumerate(runs.items(), start=1):
             log = partial(print, f"{number} of {len(runs)}:", flush=True)
-            results = probed(run, settings, config, log) if is_causal[run.name] else None
             seed, changed = changes[run.name]
-            records.append(SweepRun(run.name, seed, metrics, results, changed))
+            records.append(SweepRun(run.name, seed, metrics, probed(run, settings, config, log), changed))
 
         # The tables show what the files say, with its six digits.
         notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
-        if standard:
-            name = "compare"
-            content = to_json(compare_runs(records, standard, notes))
-            variants: Comparison = from_json(Comparison, content, "compare.json")
-            tables = {"compare.md": comparison_markdown(variants)}
-        else:
-            name = "seeds"
-            content = to_json(over_seeds(records, notes))
-            tables = {"seeds.md": seeds_markdown(from_json(SeedsResult, content, "seeds.json"))}
-        print(printable(f"\n{tables[f'{name}.md']}"))
-        files = {**tables, f"{name}.json": json.dumps(content, indent=2) + "\n"}
-        write_files(folder, files, f"{name}.json")
+        content = to_json(compare_runs(records, standard, notes))
+        rounded: Sweep = from_json(Sweep, content, "sweep.json")
+        tables = sweep_markdown(rounded)
+        print(printable(f"\n{tables}"))
+        files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
+        write_files(folder, files, "sweep.json")
         print(f"wrote {', '.join(files)} to {folder}")
 
 

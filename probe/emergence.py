@@ -10,21 +10,16 @@ from data.loader import StorySplit
 from data.pairs import Items, link_pairs
 from data.passages import Reader, passage_items, passages_in, sections
 from data.tokenizer import end_id
-from model.observe import ObservableModel, TransformerView
+from model.observe import TransformerView
 from model.transformer import Transformer
-from probe.attention import best_head, measure_heads
-from probe.behaviour import measure_payoffs, resolved_share
-from probe.edge_study import Half
-from probe.edits import all_heads, alone
+from probe.outcomes import OUTCOMES
 from probe.questions import NEXT_PRONOUN, QUESTIONS, SAME_WORDS
 from probe.results import Head
-from probe.statistics import sample_of
 from training.evaluate import ProbeRecord
 from training.loop import is_due
 from training.metrics import HeadPoint
 from training.settings import RunSettings, TrainSettings
 
-N_SIGN_FLIPS = 400  # behind the bar
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs
 
@@ -48,8 +43,8 @@ class _TrainingProbe:
         points = {}
         try:
             for name, items in self.items.items():
-                measure = measure_attention if QUESTIONS[name].outcome == "attention" else measure_edges
-                points[name] = measure(view, items, self.run.tokens_per_batch)
+                outcome = OUTCOMES[QUESTIONS[name].outcome]
+                points[name] = outcome.point(view, items, self.run.tokens_per_batch)
         except FloatingPointError:
             return None
         values = {name: point.recorded() for name, point in points.items()}
@@ -111,60 +106,6 @@ def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
         starts = np.arange(0, len(matching), 2 * distance)[:n_blocks]
         watched[name] = matching.take((starts[:, None] + [0, 1]).ravel())
     return watched
-
-
-def measure_attention(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
-    """Return the attention of every head and the model's answers; the head named is the best one.
-
-    Raises FloatingPointError if a contrast is not finite.
-    """
-    # The heads: means over the blocks, [L, H].
-    scores = measure_heads(model, items, tokens_per_batch).scores()
-    best = best_head(scores)
-    contrast = scores.contrast.mean(axis=0)
-    if np.isnan(contrast).any():
-        raise FloatingPointError("a contrast is not finite")
-    values = {
-        "accuracy": float(scores.accuracy.mean(axis=0)[best]),
-        "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
-        "contrast": float(contrast[best]),
-        "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
-    }
-
-    # The model's answers, if every text has a payoff.
-    if all(cell.payoff is not None for cell in items.cells):
-        margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
-        values["answer_accuracy"] = float(np.heaviside(margins, 0.5).mean())
-        share = resolved_share(losses, items.cells)
-        values |= {} if share is None else {"resolved_share": share}
-    return _point(best, {"accuracy": scores.accuracy.mean(axis=0), "contrast": contrast}, values)
-
-
-def measure_edges(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
-    """Return the share of the answer that each head's swap moves, not held out; the head named has the largest.
-
-    Raises FloatingPointError if a margin is not finite.
-    """
-    passages = Half(model, items, tokens_per_batch)
-    heads = all_heads(model)
-    moved, total = passages.swaps(alone(heads))
-    if not np.isfinite(total).all() or not np.isfinite(moved).all():
-        raise FloatingPointError("a margin is not finite")
-
-    # Without a decision to exchange there are no shares.
-    mean = total.mean()
-    shares = moved.mean(axis=0) / mean if mean > 0 else np.zeros(len(heads))
-    values = {
-        "swap": float(shares.max()),
-        "margin": float(mean / 2),
-        "follows": float(np.heaviside(passages.one.clean.mean(axis=1), 0.5).mean()),
-    }
-    return _point(heads[int(shares.argmax())], {"swap": shares.reshape(model.n_layer, model.n_head)}, values)
-
-
-def _point(best: Head, grids: dict[str, np.ndarray], values: dict[str, float]) -> HeadPoint:
-    """Return what metrics.jsonl stores, with four digits of the grids [L, H]."""
-    return HeadPoint(*best, {name: grid.astype(float).round(4).tolist() for name, grid in grids.items()}, values)
 
 
 def _phrase(name: str, point: HeadPoint) -> str:

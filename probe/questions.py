@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from probe.results import NOT_ESTABLISHED
 from probe.sentences import EXAMPLE_BLOCK, TIRED_OR_SOFT, Example
 
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
 TESTED = "tested"  # passages of the documents that are not in dev
+UNKNOWN_TO_MODEL = "the model does not know"  # the verdict: its choice may ignore the entities
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MIN_SHARE = 0.8  # a set of heads grows one by one until its swap is this share (McGrath et al. 2023: heads share work)
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
@@ -46,11 +48,12 @@ class Question:
     name: str  # the same in probe.json, metrics.jsonl, TensorBoard and the report
     description: str
     link: str  # what a head links, by attention, or copies, by edges
-    outcome: Literal["attention", "edge", "whose"]  # chooses the head (whose: another question does), and is tested
+    outcome: str  # a name of `probe.outcomes.OUTCOMES`: what chooses the head and is tested
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
+    verdict_at_e0: str = NOT_ESTABLISHED  # if no level of evidence is reached, and not suggestive
     heads_of: str | None = None  # the question whose supported heads are asked
     examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # file of a question of the user's own
@@ -112,26 +115,6 @@ _WHOSE_BARS = (
         "{choice_share_low}; needed: {choice_share_bar}, from {choice_share_low_bar}"),
     Bar("the choice depends on it", "E3", "choice_share", "low", "above", 0.05),
 )  # fmt: skip
-LEVELS = {  # meaning of each level of evidence, by outcome
-    "attention": {
-        "E0": "an attention pattern only",
-        "E1": "beats every simple rule",
-        "E2": "follows the pronoun on held-out items",
-        "E3": "the model's answer depends on this attention edge",
-    },
-    "edge": {
-        "E0": "the model's pronoun is not shown to follow the entities",
-        "E1": "the model's pronoun follows the entities",
-        "E2": "cutting the head's edges moves the pronoun, on held-out documents",
-        "E3": "what this head copies decides the pronoun",
-    },
-    "whose": {
-        "E0": "it is not shown to copy anybody's gender",
-        "E1": "it copies, but what it copies is not shown to predict whom the author means",
-        "E2": "what it copies predicts whom the author means, beyond a fitted rule of place",
-        "E3": "the model's choice between the two people depends on it too",
-    },
-}
 _PRONOUN = "a pronoun to its antecedent"
 _CUE = "the word that decides a pronoun to the noun that this word fits"
 
@@ -167,6 +150,7 @@ NEXT_PRONOUN = Question(
     bars=_EDGE_BARS,
     suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
     least_criteria=0,
+    verdict_at_e0=UNKNOWN_TO_MODEL,
 )
 WHOSE = Question(
     name="next_pronoun_whose",

@@ -12,8 +12,11 @@ from data.pairs import Cell
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 
-SCHEMA_VERSION = 16  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 17  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
+SUPPORTED = "supported"
+SUGGESTIVE = "suggestive"
+NOT_ESTABLISHED = "not established"
 
 
 class Head(NamedTuple):
@@ -36,6 +39,23 @@ class Estimate:
 
 
 NOT_KNOWN = Estimate(float("nan"), float("nan"), float("nan"))
+
+
+def show(value: float | None) -> str:
+    """Return a number as sentences have it: three decimals without zeros at the end, two digits of a small one."""
+    if value is None:
+        return "unknown"
+    return f"{value:.2g}" if 0 < abs(value) < 0.01 else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def percent(estimate: Estimate) -> str:
+    """Return "98.8 % [96.1, 100.0]", without the interval if it is not known."""
+    text = f"{100 * estimate.value:.1f} %"
+    if estimate.low is None or estimate.high is None or estimate.low != estimate.low:
+        return text
+    return f"{text} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+
+
 Values = dict[str, Estimate]  # by the names of MEASURES
 Curve = list[tuple[Head, float, Estimate]]  # heads added one by one, with their joint swap on dev and tested
 
@@ -161,7 +181,7 @@ class Finding:
     question: str
     description: str
     link: str  # what a head links or copies: "a pronoun to its antecedent"
-    outcome: str  # what the head was chosen and tested by: "attention" or "edge"
+    outcome: str  # a name of `probe.outcomes.OUTCOMES`
     unit: str  # what the verdict is about: the chosen "head", or the "set"
     head: Tested
     set: Tested | None = None  # two heads or more that were added one by one
@@ -195,6 +215,15 @@ class Finding:
     @property
     def level(self) -> str:
         return self.judged.level
+
+    @property
+    def best_rule(self) -> str:
+        """The rule of highest accuracy."""
+        return max(self.rules, key=lambda name: self.rules[name])
+
+    @property
+    def best_rule_sentence(self) -> str:
+        return f"the best rule ({self.best_rule}) is right in {100 * self.rules[self.best_rule]:.1f} %"
 
     def examples_of(self, kind: str) -> list[Shown]:
         return [shown for shown in self.examples if shown.kind == kind]

@@ -1,48 +1,21 @@
-"""The results of a probe as tables, for the terminal and the page, and as JSON lines."""
+"""The results of a probe as tables, for the terminal and the page."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from data.errors import printable
 from data.text_tables import markdown_table
-from probe.attention import HeadRows, HeadScores
 from probe.claim import claim_of, limits_of
-from probe.questions import DEV, HEADLINE, LEVELS, MAX_P
+from probe.outcomes import OUTCOMES
+from probe.outcomes.outcome import Column
+from probe.questions import HEADLINE, MAX_P, SAME_WORDS
 from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
 
-# The columns of the summary by outcome and title: a measure of the heads and its format.
-_SUMMARY = {
-    "attention": {
-        "accuracy [95 %]": ("accuracy", ".3f"), "block": ("block_accuracy", ".3f"), "p": ("p", ".4f"),
-        "swap": ("swap", ".2f"),
-    },
-    "edge": {
-        "swap [95 %]": ("swap", ".2f"), "flips": ("flips", ".2f"), "author's entity": ("author", ".2f"),
-        "p": ("p", ".4f"),
-    },
-    "whose": {
-        "beyond place": ("beyond_place", ".3f"), "p": ("p_beyond_place", ".4f"),
-        "choice [95 %]": ("choice_share", ".2f"), "looks at it": ("looks", ".2f"), "author's person": ("author", ".2f"),
-        "AUC": ("author_auc", ".2f"),
-        "n": ("passages", ",.0f"),
-    },
-}  # fmt: skip
-_ATTENTION_LEGEND = """\
-accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
-block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
-the answer that flips if the head's weights on both words are exchanged. E0 to E3: see docs/probe.md, verdict."""
-_EDGE_LEGEND = """\
-swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
-the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
-_PLACE_LEGEND = """\
-beyond place: the edges predict the author's person beyond a fitted rule of place; choice: share of it lost; looks at
-it: attends more to the author's person."""
 CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
@@ -103,57 +76,54 @@ def head_names(heads: Iterable[Head]) -> str:
 def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
     """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
     lines: list[str] = []
-    by_attention = [finding for finding in results.findings if finding.outcome == "attention"]
-    by_edges = [finding for finding in results.findings if finding.outcome == "edge"]
-    of_place = [finding for finding in results.findings if finding.outcome == "whose"]
-
-    # Heads chosen by attention, then worked examples of their questions
-    if by_attention:
-        lines += _summary_table(by_attention)
-        for finding in by_attention:
-            lines += [f"  {reason}" for reason in finding.judged.reasons if finding.file]
-            answers = finding.parts[HEADLINE].values.get("answer_accuracy") if finding.file else None
-            lines += [f"  the model's answers are right in {number(answers)} of the texts"] if answers else []
-        lines += ["", _ATTENTION_LEGEND]
-    for finding in by_attention:
+    for name, outcome in OUTCOMES.items():
+        findings = [finding for finding in results.findings if finding.outcome == name]
+        if not findings:
+            continue
+        lines += [""] if lines else []
+        lines += _summary_table(findings, outcome.columns)
+        for finding in findings:
+            lines += _own_lines(finding)
+        for finding in findings if verbose else findings[:1]:
+            lines += _passage_lines(finding)
+        lines += ["", *outcome.legend.splitlines()]
+    for finding in results.findings:
         if worked := finding.examples_of("worked"):
             title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
             lines += ["", title, *aligned(list(map(_example_row, worked)))]
-
-    # Heads chosen by their edges with passages, and whose gender they copy
-    if by_edges:
-        lines += ["", *_summary_table(by_edges)] if by_attention else _summary_table(by_edges)
-        for finding in by_edges if verbose else by_edges[:1]:
-            lines += _passage_lines(finding)
-    if of_place:
-        lines += _summary_table(of_place)
-    lines += ["", _EDGE_LEGEND] if by_edges else []
-    lines += [_PLACE_LEGEND] if of_place else []
     return lines
 
 
-def _summary_table(findings: Sequence[Finding]) -> list[str]:
-    """Return the table of findings of one outcome, with the measures of _SUMMARY."""
-    columns = _SUMMARY[findings[0].outcome]
+def _summary_table(findings: Sequence[Finding], columns: Mapping[str, Column]) -> list[str]:
     rows = [["question", "head", *columns, "verdict"]]
     for finding in findings:
-        by_attention = finding.outcome == "attention"
-        name = f"{finding.question}: {finding.description}" if by_attention else finding.description
-        cells = [_summary_cell(finding, title, *column) for title, column in columns.items()]
-        rows.append([name, head_names(finding.judged.heads), *cells, f"{finding.verdict} ({finding.level})"])
+        cells = [_summary_cell(finding, column) for column in columns.values()]
+        verdict = f"{finding.verdict} ({finding.level})"
+        question = f"{finding.question}: {finding.description}"
+        rows.append([question, head_names(finding.judged.heads), *cells, verdict])
     return aligned(rows)
 
 
-def _summary_cell(finding: Finding, title: str, name: str, form: str) -> str:
-    """Return a measure of the judged heads, with its interval if the title says so."""
-    if title.endswith("[95 %]"):
-        return number(finding.judged.values.get(name), form)
-    text = number(finding.judged.value(name), form)
-    if name == "author":
-        best = max(finding.rules, key=lambda rule: finding.rules[rule])
-        rule = "nearest" if finding.outcome == "edge" else best
-        text += f" ({rule} {number(finding.rules[rule], form)})"
+def _summary_cell(finding: Finding, column: Column) -> str:
+    """Return a measure of the judged heads, with its interval or with the accuracy of a rule."""
+    if column.has_interval:
+        return number(finding.judged.values.get(column.measure), column.form)
+    text = number(finding.judged.value(column.measure), column.form)
+    if column.rule:
+        rule = finding.best_rule if column.rule == "best" else column.rule
+        text += f" ({rule} {number(finding.rules[rule], column.form)})"
     return text
+
+
+def _own_lines(finding: Finding) -> list[str]:
+    """Return why no more is claimed, and how often the model is right, for a question of the user's own."""
+    if finding.file is None:
+        return []
+    lines = [f"  {reason}" for reason in finding.judged.reasons]
+    answers = finding.parts[HEADLINE].values.get("answer_accuracy")
+    if answers:
+        lines.append(f"  the model's answers are right in {number(answers)} of the texts")
+    return lines
 
 
 def _example_row(shown: Shown) -> tuple[str, str, str]:
@@ -164,16 +134,17 @@ def _example_row(shown: Shown) -> tuple[str, str, str]:
 
 
 def _passage_lines(finding: Finding) -> list[str]:
-    """Return the most typical passage, and the unmet criteria of the lowest level that has one."""
-    lines = []
-    for shown in finding.examples_of("typical")[:1]:
+    """Return the most typical passage, and the unmet criteria of the lowest level that has one; stories have none."""
+    lines: list[str] = []
+    typical = finding.examples_of("typical")
+    for shown in typical[:1]:
         text = " ".join(shown.text.split())
         text = text if len(text) <= _LONGEST_PASSAGE else f"… {text[-_LONGEST_PASSAGE:]}"
         attends = _chances(sorted(shown.weights.items(), key=lambda weight: -weight[1]))
         facts = f"{finding.place} → {attends}    next: {_chances(shown.next)}"
         lines += [f"  {text} ___", f"    {facts}    weights exchanged: {_chances(shown.exchanged)}"]
     unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
-    for criterion in unmet:
+    for criterion in unmet if typical else ():
         if criterion.level == unmet[0].level:
             lines.append(f"  not met: {criterion.name} ({criterion.reason})")
     return lines
@@ -206,7 +177,7 @@ def _criteria_table(finding: Finding) -> Table:
         bars = "; ".join(criterion.bars.values())
         result = f"{marks.get(criterion.outcome, '–')} {criterion.outcome}"
         rows.append([name, criterion.level, _measured(criterion), bars, result])
-    levels = "; ".join(f"{level}: {meaning}" for level, meaning in LEVELS[finding.outcome].items())
+    levels = "; ".join(f"{level}: {meaning}" for level, meaning in OUTCOMES[finding.outcome].levels.items())
     header = ["criterion", "level", "measured", "required", "result"]
     return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence: {levels}.")
 
@@ -243,7 +214,7 @@ def _part_table(finding: Finding) -> Table:
         rows.append(cells)
     if rows:
         rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
-    note = _PARTS_NOTE if finding.outcome == "attention" and finding.file is None else ""
+    note = _PARTS_NOTE if {SAME_WORDS, HEADLINE} <= finding.parts.keys() else ""
     return Table("Parts of the tested texts", ["measure", *finding.parts], rows, note)
 
 
@@ -300,8 +271,7 @@ def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
     # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
     for change in results.changes:
-        by_measure = grouped.setdefault(change.question, {"answer": [], "effect": [], "attention": []})
-        by_measure[change.measure].append(change)
+        grouped.setdefault(change.question, {}).setdefault(change.measure, []).append(change)
 
     # A table for each question
     found = {}
@@ -380,29 +350,3 @@ def sentence_lines(
             cells.append(line)
         lines += aligned(cells)
     return lines
-
-
-# Files
-
-
-def items_jsonl(scores: HeadScores, findings: Sequence[Finding]) -> str:
-    """Return an object for each tested text of each question, with what the chosen head does."""
-    lines = []
-    for finding in findings:
-        layer, head = finding.place
-        for part in scores.items.parts(finding.question):
-            if part == DEV:
-                continue
-            # A text is a cell of a pair, with the values of the chosen head.
-            tested = scores.of(finding.question, part)
-            for i, cell in enumerate(tested.items.cells):
-                pair = tested.items.pairs[i // 2]
-                record = {
-                    "question": pair.question, "layer": layer, "head": head, "part": part, "block": pair.block,
-                    "order": pair.order, "clusters": pair.clusters, "text": pair.texts[i % 2],
-                    "query": cell.query, "antecedents": cell.meant, "distractors": cell.not_meant,
-                }  # fmt: skip
-                for name in (field.name for field in fields(HeadRows)):
-                    record[name] = round(float(getattr(tested.rows, name)[i, *finding.place]), 5)
-                lines.append(json.dumps(record))
-    return "\n".join([*lines, ""])

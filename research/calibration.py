@@ -34,6 +34,7 @@ import torch
 from tokenizers import Tokenizer
 
 from antecedent_lab.opened import load_data, open_run
+from antecedent_lab.sources import passages_of
 from data.corpus import Corpus, load_stories
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.errors import UserError
@@ -47,9 +48,8 @@ from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedRun
 from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, NO_ANTECEDENT, SAME_WORDS, STORY_QUESTIONS
-from probe.results import Finding, Head
-from probe.study import passages_of, study
-from probe.verdict import SUPPORTED
+from probe.results import SUPPORTED, Finding, Head
+from probe.study import study
 from research.measure import listed, run_script, share_range, start_benchmark, write_page
 from tests.copying_model import CopyingModel
 from tests.planted import KINDS, plant

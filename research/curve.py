@@ -22,12 +22,12 @@ from data.text_tables import markdown_table
 from model.observe import TransformerView
 from model.transformer import Transformer, load_weights
 from probe.config import ProbeConfig
-from probe.edge_study import Half
 from probe.edits import Sites, all_heads, alone
+from probe.outcomes.edges import Half
+from probe.outcomes.whose import whose_values
 from probe.questions import DEV, NEXT_PRONOUN, TESTED, WHOSE
 from probe.results import Estimate
 from probe.statistics import estimate_ratios
-from probe.whose import whose_values
 from research.measure import start_benchmark, value_cell, write_page
 from training.checkpoint import read_manifest
 from training.metrics import load_metrics

@@ -18,6 +18,7 @@ from omegaconf import MISSING
 
 from antecedent_lab.api import open_model
 from antecedent_lab.saved import read_results
+from antecedent_lab.sources import MANY_HEADS
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.errors import UserError
 from data.pairs import Items, Span
@@ -30,12 +31,12 @@ from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.opened_model import OpenedModel
+from probe.outcomes.outcome import Measured
+from probe.outcomes.whose import whose_values
 from probe.questions import NEXT_PRONOUN, WHOSE
-from probe.results import Estimate, Tested
+from probe.results import Estimate
 from probe.rules import preferred
-from probe.study import MANY_HEADS
 from probe.verdict import judged
-from probe.whose import whose_values
 from research.measure import listed, start_benchmark, value_cell, write_page
 
 LIMITS = (1500, 700)  # passages; the second for a model with many heads
@@ -185,7 +186,7 @@ def _tested(opened: OpenedModel, passages: Sequence[Passage], config: ProbeConfi
             nearest=float(is_nearest.mean()),
             place_rule=float((place == is_nearest).mean()),
             values={name: values[name] for name in COLUMNS},
-            verdict=judged(Tested(finding.judged.heads, values), WHOSE).verdict,
+            verdict=judged(finding.judged.heads, Measured(values), WHOSE).verdict,
         )
 
 

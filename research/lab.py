@@ -62,17 +62,18 @@ class LabResults:
 
 
 def _variant_row(variant: dict[str, Any], names: list[str]) -> _VariantRow:
-    """Return what the page shows of a variant of compare.json; `names` are the values of the standard."""
-    # A model that is not causal has no head
+    """Return what the page shows of a variant of sweep.json: `names` of its training and of its first question."""
     means: dict[str, Estimate | None] = dict.fromkeys(names)
-    for name, value in variant["values"].items():
+    question = variant["questions"][0]
+    for name, value in (variant["values"] | question["values"]).items():
         means[name] = Estimate(value["mean"], *value["interval"])
-    different = [name for name, test in variant["differences"].items() if test["is_significant"]]
+    tests = variant["differences"] | question["differences"]
+    different = [name for name, test in tests.items() if test["is_significant"]]
     return _VariantRow(
         name=variant["name"],
         n_seeds=len(variant["seeds"]),
-        n_supported=variant["n_supported"],
-        n_tested=len(variant["verdicts"]),
+        n_supported=question["n_supported"],
+        n_tested=question["n"],
         means=means,
         different=different,
     )
@@ -90,8 +91,9 @@ def main(options: _LabOptions) -> None:
         sweep = ("-m", "experiment=lab/all", f"seed={options.seeds}", f"out={out}")
         training = run_script("train", *sweep, *parallel, cache)
         comparison = run_script("eval", f"runs={out}", cache)
-        content = json.loads((out / "probe" / "compare.json").read_text())
-    names = list(content["variants"][0]["values"])
+        content = json.loads((out / "probe" / "sweep.json").read_text())
+    standard = content["variants"][0]
+    names = [*standard["values"], *standard["questions"][0]["values"]]
     variants = [_variant_row(variant, names) for variant in content["variants"]]
     write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds))
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from data.text_tables import markdown_table
 from data.typed_json import may_be_absent
 from probe.questions import QUESTIONS
-from probe.results import MEASURES, NOT_KNOWN, Estimate, Finding, ProbeResults
-from probe.verdict import SUPPORTED
+from probe.results import MEASURES, NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
 from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
 from training.metrics import load_metrics
 

@@ -11,7 +11,6 @@ from probe import results as found
 from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
-from research.frozen import compared, is_close
 from research.gold import GoldResults
 from research.it_cat import ItCatResults
 from research.lab import LabResults
@@ -83,16 +82,6 @@ def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str,
     assert (row.head, row.values[measure], row.verdict) == ("L0H1 + L1H0", Estimate(0.9, 0.8, 1.0), "supported")
     assert (means.supported, means.as_a_set, means.values[measure]) == (2, 2, 0.9)
     assert (means.rules["nearest"], means.untrained[untrained]) == (0.5, 0.25)
-
-
-def test_the_comparison_of_files_names_what_differs() -> None:
-    change = {"measure": "effect", "head": [0, 1], "before": 1.0, "difference": {"value": 0.5, "low": 0.1, "high": 0.9}}
-    old = {"questions": [{"question": "number", "changes": [change]}]}
-    values, gone = compared(old, {"changes": [{**change, "question": "number", "before": 1.000001}]})
-    assert all(is_close(old_value, value) for _, old_value, value in values) and len(values) == 4 and gone == []
-    values, _ = compared(old, {"changes": [{**change, "question": "number", "before": 1.001}]})
-    different = [place for place, old_value, value in values if not is_close(old_value, value)]
-    assert different == ["number effect [0, 1].before"]
 
 
 def test_the_texts_of_cells_and_options() -> None:

@@ -31,10 +31,10 @@ from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.opened_model import OpenedRun
+from probe.outcomes.whose import covariates_of, edge_coefficients, permuted_within, strata_of
 from probe.questions import MAX_P, TESTED, WHOSE
 from probe.results import Estimate, ProbeResults
 from probe.rules import preferred
-from probe.whose import covariates_of, edge_coefficients, permuted_within, strata_of
 from research.measure import share_range, start_benchmark, value_cell, write_page
 
 FORM = (*sorted(word_set("function words")), *".,!?'\"")  # no content words

@@ -93,7 +93,7 @@ def test_eval_writes_the_same_files(result: ProbeResult, folders: dict[str, Path
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
-    names = {"probe.json", "claims.md", "items.jsonl", "report.html"}
+    names = {"probe.json", "claims.md", "report.html"}
     assert {*os.listdir(page.parent)} == names <= {*os.listdir(written)}
     assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from antecedent_lab.sources import passages_of, story_items
 from data.config import StoriesConfig
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.pairs import Cell, Items, Pair, Word, link_pairs
@@ -22,7 +23,6 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.study import passages_of, story_items
 from tests.copying_model import CopyingModel
 from tests.data.small_corpora import CONFIG, FULL
 from tests.planted import plant

@@ -13,18 +13,32 @@ And it must be causal: with the head's weights split as in the mean passage of a
 Axes: N passages, B resamplings, S strata.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 from scipy import special
 
 from data.pairs import Items
-from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sites
+from probe.outcomes.outcome import Case, Column, Job, Measured, Outcome
 from probe.questions import TESTED, Question
-from probe.results import Estimate, Finding, Head, Tested, Values
+from probe.results import (
+    NOT_KNOWN,
+    SUGGESTIVE,
+    SUPPORTED,
+    Estimate,
+    Finding,
+    Head,
+    Tested,
+    TestedModel,
+    Values,
+    percent,
+    show,
+)
 from probe.rules import preferred
 from probe.statistics import resampling_counts, sample_of
-from probe.verdict import judged
 
 N_PERMUTATIONS = 2000  # whatever the settings: p must be able to be far below the bar
 UNSURE = 1.1  # log odds of the place rule up to which it is unsure: a probability from .25 to .75
@@ -34,32 +48,99 @@ _NEWTON_STEPS = 8
 _ROWS_AT_ONCE = 200
 
 
-def study_whose(
-    model: ObservableModel, items: Items, copied: Finding, question: Question, config: ProbeConfig
-) -> Finding:
-    """Return whether the heads of the finding `copied`, which are shown to copy, also predict whose gender to copy.
+class Whose(Outcome):
+    """Heads that copy: whose gender?"""
+
+    name = "whose"
+    verbs = ("copies", "copy")
+    levels = {
+        "E0": "it is not shown to copy anybody's gender",
+        "E1": "it copies, but what it copies is not shown to predict whom the author means",
+        "E2": "what it copies predicts whom the author means, beyond a fitted rule of place",
+        "E3": "the model's choice between the two people depends on it too",
+    }
+    columns = {
+        "beyond place": Column("beyond_place", ".3f"),
+        "p": Column("p_beyond_place", ".4f"),
+        "choice [95 %]": Column("choice_share", ".2f", has_interval=True),
+        "looks at it": Column("looks", ".2f"),
+        "author's person": Column("author", ".2f", rule="best"),
+        "AUC": Column("author_auc", ".2f"),
+        "n": Column("passages", ",.0f"),
+    }
+    over_seeds = ("beyond_place", "choice_share", "author", "author_auc", "place rule")
+    legend = """\
+beyond place: the edges predict the author's person beyond a fitted rule of place; choice: share of it lost; looks at
+it: attends more to the author's person."""
+
+    def problem(self, question: Question, items: Items) -> str:
+        return ""  # without items it is not asked, and a warning says why
+
+    def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
+        for question in questions:
+            for finding in job.findings:
+                if finding.question == question.heads_of and finding.verdict == SUPPORTED:
+                    job.progress("whose gender it copies", 0.9)
+                    yield _WhoseCase(question, finding, job)
+
+    def opening(self, finding: Finding) -> str:
+        heads = " and ".join(map(str, finding.judged.heads))
+        if finding.verdict == SUPPORTED:
+            return super().opening(finding)
+        shown = "may" if finding.verdict == SUGGESTIVE else "is not shown to"
+        return f"Attention head {heads} {shown} copy {finding.link}"
+
+    def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
+        values = finding.judged.values
+        share = values["choice_share"]
+        return [
+            f"In {finding.n:,} passages with a woman and a man, names drawn anew, the part of the decision that the "
+            f"edges carry has a coefficient of {values['beyond_place'].value:.2f} for whom the author means, beyond "
+            f"the place rule; p {values['p_beyond_place'].value:.4f}, the author's choice permuted where that rule "
+            "says the same.",
+            f"It looks more at the author's person in {percent(values['looks'])}; where the place rule is unsure, in "
+            f"{percent(values.get('looks_where_unsure', NOT_KNOWN))}.",
+            "If it splits its weights as in passages that look alike to the rule, "
+            f"{share.value:.2f} [{show(share.low)}, {show(share.high)}] of the model's choice between them is lost.",
+            f"The person that the model picks is the author's in {percent(values['author'])} (area under the ROC "
+            f"curve {values['author_auc'].value:.2f}); {finding.best_rule_sentence}.",
+        ]
+
+    def limits(self, finding: Finding) -> list[str]:
+        return ["that the head finds the person whom the author means: what other rules of place tell is not excluded"]
+
+
+class _WhoseCase(Case):
+    """Whether the heads of a finding, which are shown to copy, also predict whose gender to copy.
 
     They were chosen without the author's pronouns, so that all passages of both halves are tested.
     """
-    sites = Sites(model, items.of(question.name, TESTED), config.tokens_per_batch)
-    values = whose_values(sites, copied.judged.heads, config)
-    tested = judged(Tested(copied.judged.heads, values), question)
 
-    # Rules that do not know the model.
-    is_nearest = preferred("nearest", sites.items) > 0
-    is_subject = preferred("subject", sites.items) > 0
-    place = _place_of(sites.items)
-    is_right = {"nearest": is_nearest, "subject": is_subject, "place rule": (place > 0) == is_nearest}
-    return Finding(
-        **question.words_of_findings,
-        unit=copied.unit,
-        head=tested,
-        set=tested if copied.unit == "set" else None,
-        n=len(sites.items),
-        clusters=sites.items.n_clusters(),
-        smallest_p=1 / (N_PERMUTATIONS + 1),
-        rules={name: float(of_rule.mean()) for name, of_rule in is_right.items()},
-    )
+    def __init__(self, question: Question, copied: Finding, job: Job) -> None:
+        self.question = question
+        self.copied = copied
+        self.config = job.config
+        self.sites = Sites(job.model, job.items.of(question.name, TESTED), job.config.tokens_per_batch)
+
+    def choose(self) -> list[Head]:
+        return self.copied.judged.heads
+
+    def measure(self, heads: Sequence[Head]) -> Measured:
+        return Measured(whose_values(self.sites, list(heads), self.config))
+
+    def facts(self, judged: Tested) -> dict[str, Any]:
+        # Rules that do not know the model.
+        items = self.sites.items
+        is_nearest = preferred("nearest", items) > 0
+        is_subject = preferred("subject", items) > 0
+        place = _place_of(items)
+        is_right = {"nearest": is_nearest, "subject": is_subject, "place rule": (place > 0) == is_nearest}
+        return {
+            "n": len(items),
+            "clusters": items.n_clusters(),
+            "smallest_p": 1 / (N_PERMUTATIONS + 1),
+            "rules": {name: float(of_rule.mean()) for name, of_rule in is_right.items()},
+        }
 
 
 def whose_values(sites: Sites, heads: list[Head], config: ProbeConfig) -> Values:

@@ -8,78 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from data.errors import UserError
 from data.own_file import CONTROL
 from data.pairs import Items, Pair
-from model.observe import LayerRecord, TransformerView
+from model.observe import TransformerView
 from model.transformer import Transformer
-from probe import attention_study
 from probe.attention import best_head, measure_heads
-from probe.contract import LIMITS, check_contract
+from probe.contract import LIMITS
+from probe.outcomes import attention
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question, question_of_file
 from probe.results import Finding, Head
 from probe.study import Study, askable, study
 from tests.probe.factories import SETTINGS, noun_pairs, planted, story_model, story_pairs, three_heads, untrained_view
-from tests.tiny_models import each_variant
+from tests.probe.test_contract import SCALED
 
-CELLS = story_pairs("test").cells
 NUMBER = QUESTIONS["number"]
-
-
-@each_variant
-def test_a_sound_model_passes(switches: dict) -> None:
-    violations = check_contract(TransformerView(story_model(**switches)), CELLS, n_cells=13)
-    assert set(violations) == set(LIMITS)
-    assert violations["future_weight"] == 0
-    assert violations["logits"] < 1e-5
-
-
-class Changed(TransformerView):
-    """A view with changed records or logits; the functions are told whether it is one row, or an edited pass."""
-
-    def __init__(self, of_records: Any = lambda record, _: record, of_logits: Any = lambda logits, _: logits) -> None:
-        super().__init__(story_model())
-        self.of_records, self.of_logits = of_records, of_logits
-
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        is_row = query_positions is not None
-        return [self.of_records(record, is_row) for record in super().record(tokens, query_positions)]
-
-    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
-        return self.of_logits(super().logits(tokens, positions, edits, streams), bool(edits))
-
-
-def rolled_rows(record: LayerRecord, is_row: bool) -> LayerRecord:
-    return record._replace(scores=record.scores.roll(1, -1)) if is_row else record
-
-
-def consistent(record: LayerRecord, is_row: bool, **changes: Tensor) -> LayerRecord:
-    """Return a changed record that agrees with itself, but not with what the model computes."""
-    changed = record._replace(**changes)
-    return changed if is_row else changed._replace(head_output=changed.scores.softmax(-1) @ changed.values)
-
-
-SCALED = Changed(of_logits=lambda logits, is_edited: logits * (1.001 if is_edited else 1))
-
-
-@pytest.mark.parametrize(
-    ("view", "problem"),
-    [
-        (Changed(lambda record, _: record._replace(scores=1.01 * record.scores)), "not the attention the model uses"),
-        (Changed(rolled_rows), "same row of the whole map"),
-        (Changed(lambda record, _: record._replace(scores=record.scores * torch.nan)), "error nan"),
-        (Changed(lambda *of: consistent(*of, scores=of[0].scores.clamp(min=-9))), "rests on later tokens"),
-        (Changed(lambda *of: consistent(*of, values=of[0].values.roll(1, 2))), "does not end in the model's logits"),
-        (SCALED, "does not end in the model's logits"),
-        (Changed(of_logits=lambda logits, _: logits + logits.mean(1, True) / 100), "later tokens change"),
-    ],
-)
-def test_a_wrong_view_is_refused(view: TransformerView, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        check_contract(view, CELLS, n_cells=13)
 
 
 def studied(model: Transformer, items: Items, config: Any = SETTINGS) -> Study:
@@ -130,7 +74,7 @@ def test_random_weights_have_no_supported_head() -> None:
 
     # Undecided sites have a distance of exactly zero.
     contract = of_random_weights().contract
-    assert contract.keys() == {*LIMITS, *UNDECIDED} and {contract[name] for name in UNDECIDED} == {0}
+    assert contract.keys() == {*LIMITS}
 
 
 def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() -> None:
@@ -148,10 +92,11 @@ def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() ->
 
 
 @pytest.mark.parametrize("part", [DEV, HEADLINE])
-def test_a_question_without_items_to_choose_or_to_test_on_is_left_out(part: str) -> None:
+def test_a_question_without_items_to_choose_or_to_test_on_says_why(part: str) -> None:
     pairs = [pair for pair in story_pairs("study").pairs if (pair.question, pair.part) != ("gender", part)]
     questions, missing = askable(STORY_QUESTIONS, Items(pairs))
-    assert [question.name for question in questions] == ["number", "later_cue"] and missing == []
+    assert [question.name for question in questions] == ["number", "later_cue"]
+    assert missing == [f"gender: no items in the part {part}"]
 
 
 def test_a_model_that_breaks_the_contract_and_a_decided_instrument_are_refused() -> None:
@@ -204,7 +149,7 @@ def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.M
     assert [step.value for *_, step in finding.curve] == pytest.approx([0.5, 1.0], abs=0.02)
 
     # One of them is of another known type.
-    monkeypatch.setattr(attention_study, "head_types", lambda *_: {"induction": np.array([[0.1, 0.9, 0.1]])})
+    monkeypatch.setattr(attention, "head_types", lambda *_: {"induction": np.array([[0.1, 0.9, 0.1]])})
     excluded = nouns_studied([1, 2], stricter)
     assert excluded.set is not None and excluded.set.verdict == "not established" and excluded.unit == "head"
     assert excluded.set.reasons[0].startswith("L0H1: no claim: it is a")
@@ -214,7 +159,7 @@ def test_one_head_that_decides_is_supported_alone_unless_of_another_type(monkeyp
     finding = nouns_studied([2])
     assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 2), "head", "supported", "E3")
     assert (finding.set, finding.curve) == (None, [])
-    monkeypatch.setattr(attention_study, "head_types", lambda *_: {"previous": np.array([[0.1, 0.1, 0.9]])})
+    monkeypatch.setattr(attention, "head_types", lambda *_: {"previous": np.array([[0.1, 0.1, 0.9]])})
     finding = nouns_studied([2])
     [reason] = finding.head.reasons
     assert (finding.verdict, finding.level) == ("not established", "E0") and "head (weight 0.9;" in reason

@@ -1,6 +1,5 @@
-"""Questions by edges, and two models compared: planted and changed heads are found, and nothing without one."""
+"""Questions by edges: planted heads are found, and nothing without one."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -8,21 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from data.pairs import Items
 from data.passages import Passage
 from model.observe import ObservableModel, TransformerView
-from model.transformer import Transformer
-from probe import difference as module
-from probe import edge_study
-from probe.difference import difference
-from probe.edge_study import Half, candidates_of
-from probe.questions import DEV, NEXT_PRONOUN, QUESTIONS
-from probe.results import Change, Finding, Head
+from probe.outcomes import edges
+from probe.outcomes.edges import Half, candidates_of
+from probe.questions import DEV, NEXT_PRONOUN, UNKNOWN_TO_MODEL
+from probe.results import NOT_ESTABLISHED, SUPPORTED, Finding, Head
 from probe.study import study
-from probe.verdict import NOT_ESTABLISHED, SUPPORTED, UNKNOWN_TO_MODEL
-from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, passages, planted, story_pairs
+from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, passages
 from tests.tiny_models import random_view, untrained
 
 N_WORDS = copying_model([1.0]).vocab_size
@@ -77,7 +70,7 @@ def test_heads_that_share_the_work_are_a_set_and_judged_as_one_if_they_must() ->
 
 def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:
     shown = copying(0.0, 3.0, 0.0).examples_of("typical")
-    assert len(shown) == edge_study.N_EXAMPLES
+    assert len(shown) == edges.N_EXAMPLES
     for example in shown:
         assert example.text in {passage.text.strip() for passage in passages()} and len(example.weights) == 2
         assert [word.lower() for word, _ in example.next] == ["she", "he"]
@@ -99,14 +92,14 @@ def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
 
 
 def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypatch: pytest.MonkeyPatch) -> None:
-    gains = [0.1 + 0.01 * i for i in range(edge_study.EDIT_ALL + 1)]
+    gains = [0.1 + 0.01 * i for i in range(edges.EDIT_ALL + 1)]
     gains[9] = 8.0
-    edited = {Head(0, i) for i in (9, *range(len(gains) - edge_study.MAX_EDITED + 1, len(gains)))}
+    edited = {Head(0, i) for i in (9, *range(len(gains) - edges.MAX_EDITED + 1, len(gains)))}
     finding = copying(*gains)
     assert (finding.place, finding.verdict) == (Head(0, 9), SUPPORTED)
     assert {Head(*place) for place in np.argwhere(np.isfinite(finding.grids["p"])).tolist()} == edited
     [note] = finding.notes
-    assert note.startswith(f"of {len(gains)} heads only {edge_study.MAX_EDITED} were edited")
+    assert note.startswith(f"of {len(gains)} heads only {edges.MAX_EDITED} were edited")
     assert copying(0.0, 3.0, 0.0).notes == []
     model = copying_model(gains)
     dev = passage_items().of(NEXT_PRONOUN.name, DEV)
@@ -125,60 +118,3 @@ def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
     assert "those with one person: only 0 documents in one half (needed: 9)" in studied(model, few_documents)
     clumped = [replace(passage, doc="a") for passage in two]
     assert "those with a woman and a man: only" in studied(model, [*one, *clumped])
-
-
-PLACE = Head(1, 2)  # place of the planted head
-# Questions of both kinds of agreement as one: with the frames of one alone no two-sided p is below .01.
-ITEMS = Items([replace(pair, question="number") for pair in story_pairs("study", "number", "gender").pairs])
-MODEL = planted("coreference", layer=PLACE.layer, head=PLACE.head)
-REMOVED = copy.deepcopy(MODEL)
-REMOVED.blocks[PLACE.layer].attention.output.weight.data.unflatten(1, (MODEL.config.n_head, -1))[:, PLACE.head] = 0
-
-
-def compared(before: Transformer, after: Transformer) -> list[Change]:
-    return difference(TransformerView(before), TransformerView(after), ITEMS, QUESTIONS["number"], SETTINGS)
-
-
-def changed(changes: list[Change], measure: str) -> list[Head | None]:
-    return [change.head for change in changes if change.measure == measure and change.p < 0.01]
-
-
-def test_exactly_the_head_that_was_changed_is_found() -> None:
-    changes = compared(MODEL, REMOVED)
-    assert changed(changes, "answer") == [None]
-    assert changed(changes, "effect") == [PLACE]
-    assert changed(changes, "attention") == []  # its attention stays; only its output is removed
-    (effect,) = [change for change in changes if (change.measure, change.head) == ("effect", PLACE)]
-    assert effect.before > 1 and effect.after == pytest.approx(0, abs=1e-5)
-    estimate = effect.difference
-    assert estimate.value == pytest.approx(effect.after - effect.before) and effect.t < 0
-    assert estimate.low <= estimate.value <= estimate.high < 0
-    # One that looks elsewhere is found by its attention.
-    assert changed(compared(MODEL, planted("uniform", layer=1, head=2)), "attention") == [PLACE]
-
-
-def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change() -> None:
-    assert {(change.difference.value, change.p) for change in compared(MODEL, MODEL)} == {(0, 1)}
-    rounded = copy.deepcopy(MODEL)
-    with torch.no_grad():
-        for weight in rounded.parameters():
-            weight.mul_(1 + 2**-23)
-    tokens = torch.tensor([ITEMS.cells[0].tokens])
-    assert not torch.equal(TransformerView(MODEL).logits(tokens), TransformerView(rounded).logits(tokens))
-    assert {(change.difference.value, change.p) for change in compared(MODEL, rounded)} == {(0, 1)}
-
-
-def test_of_many_heads_only_candidates_are_edited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.attention_study, "EDIT_ALL", 1)
-    monkeypatch.setattr(module, "MAX_CANDIDATES", 1)
-    for before, after in ((MODEL, REMOVED), (REMOVED, MODEL)):
-        changes = compared(before, after)
-        assert changed(changes, "effect") == [PLACE]
-        assert len([change for change in changes if change.measure == "effect"]) <= 2
-
-
-@pytest.mark.parametrize("n_heads", [3, edge_study.EDIT_ALL + 1])
-def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads: int) -> None:
-    before, after = copying_model([0.0, 3.0, *[0.0] * (n_heads - 2)]), copying_model([0.0] * n_heads)
-    changes = difference(before, after, passage_items(), NEXT_PRONOUN, SETTINGS)
-    assert changed(changes, "answer") == [None] and changed(changes, "effect") == [Head(0, 1)]

@@ -1,0 +1,497 @@
+"""Attention: does a head attend more to the antecedent, and does the answer depend on it?
+
+For each question a head is chosen on dev, tested once on every part of the test items, and judged on the headline. All
+heads of all models are measured once for all questions. Axes: N_b blocks, L layers, H heads per layer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from data.errors import UserError
+from data.own_file import CONTROL
+from data.pairs import Items
+from model.observe import ObservableModel
+from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
+from probe.behaviour import answer_values, measure_payoffs, resolved_share
+from probe.config import ProbeConfig
+from probe.edits import PASS_ERROR, Sets, all_heads, alone, curve_of, grown, measure_margins, screened
+from probe.outcomes.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
+from probe.questions import (
+    DEV,
+    HEADLINE,
+    MAX_OTHER_TYPE,
+    MAX_P,
+    MIN_SHARE,
+    NO_ANTECEDENT,
+    SAME_WORDS,
+    UNDECIDED,
+    Question,
+)
+from probe.results import (
+    SUPPORTED,
+    Curve,
+    Estimate,
+    Finding,
+    Head,
+    Part,
+    Shown,
+    Tested,
+    TestedModel,
+    Values,
+    percent,
+    show,
+)
+from probe.rules import Rule, fit_rules, score_rules, selectivity
+from probe.statistics import estimate_ratios, mean_and_range, sample_of
+from probe.weights import head_types
+from training.metrics import HeadPoint
+
+EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
+MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
+N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
+N_DEV_PAIRS = 64  # the same of fewer heads
+MAX_CANDIDATES = 16  # for a set: those that move dev most alone
+MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
+MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
+MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if it has more than EDIT_ALL
+N_COMPARED_DEV_BLOCKS = 16  # for the choice of these heads
+MAX_COMPARED_BLOCKS = 200  # evenly spaced
+N_SIGN_FLIPS = 400  # behind the bar during training
+_EDITS = ("swap", "cut_meant", "cut_other", "zero")
+_IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
+_TYPE_NAMES = {"previous": "previous-token", "induction": "induction"}
+_HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
+_UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
+
+
+class Attention(Outcome):
+    """Heads that attend to the antecedent."""
+
+    name = "attention"
+    verbs = ("links", "link")
+    levels = {
+        "E0": "an attention pattern only",
+        "E1": "beats every simple rule",
+        "E2": "follows the pronoun on held-out items",
+        "E3": "the model's answer depends on this attention edge",
+    }
+    columns = {
+        "accuracy [95 %]": Column("accuracy", ".3f", has_interval=True),
+        "block": Column("block_accuracy", ".3f"),
+        "p": Column("p", ".4f"),
+        "swap": Column("swap", ".2f"),
+    }
+    over_seeds = (
+        "accuracy",
+        "block_accuracy",
+        "contrast",
+        "swap",
+        f"{SAME_WORDS} resolved_share",
+        f"{HEADLINE} resolved_share",
+    )
+    legend = """\
+accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
+block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
+the answer that flips if the head's weights on both words are exchanged. E0 to E3: see docs/probe.md, verdict."""
+
+    def problem(self, question: Question, items: Items) -> str:
+        missing = {DEV, HEADLINE} - set(items.parts(question.name))
+        return f"{question.name}: no items in the part {' and '.join(sorted(missing))}" if missing else ""
+
+    def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
+        # Every head of every model at all texts; untrained models at dev and the headline only.
+        config = job.config
+        if not questions:
+            return
+        job.progress("the heads at all texts", 0.0)
+        trained = measure_heads(job.model, job.items, config.tokens_per_batch)
+        _check_undecided(trained)
+        names = {question.name for question in questions}
+        needed = job.items.where(lambda pair: pair.question in names and pair.part in (DEV, HEADLINE))
+        untrained = []
+        for number, model in enumerate(job.untrained_models(), 1):
+            job.progress("untrained models", number / (1 + config.n_untrained))
+            untrained.append(measure_heads(model, needed, config.tokens_per_batch))
+        types = head_types(job.model, job.items.cells[0].tokens[0], config.seed)
+
+        # One question after the other
+        context = _Context(job.model, trained, untrained, types, config)
+        for number, question in enumerate(questions):
+            job.progress(question.name, number / len(questions))
+            yield _AttentionCase(question, context)
+
+    def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
+        heads = " and ".join(map(str, finding.judged.heads))
+        subject = f"{heads} attends" if finding.unit == "head" else f"The weights of {heads} together go"
+        is_of_stories = model.trained_on == "stories" and finding.file is None
+        items = _HEADLINE_ITEMS if is_of_stories else _UNSELECTED_ITEMS
+        accuracy = percent(finding.judged.values["accuracy"])
+        text = (
+            f"{subject} to the antecedent more than to the other mention in {accuracy} of {finding.n} items {items}; "
+            f"{finding.best_rule_sentence}"
+        )
+        if "accuracy" in finding.untrained:
+            text += f", the best heads of untrained models in {100 * finding.untrained['accuracy'].value:.1f} %"
+        return [f"{text}."]
+
+    def limits(self, finding: Finding) -> list[str]:
+        if finding.level == "E3":
+            return []
+        return ["that the model's answer depends on this head: attention alone is not a cause"]
+
+    def differences(
+        self, models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
+    ) -> list[Compared]:
+        """Return the measures; cases are the blocks, for answers and effects the comparable pairs, evenly spaced."""
+        tested = _spread_blocks(items.of(question.name, HEADLINE), MAX_COMPARED_BLOCKS)
+        heads = all_heads(models[0])
+        n_tokens = config.tokens_per_batch
+
+        # Answers and effects, the mean over both texts of a pair: [N, 1] and [N, C].
+        measured: list[Compared] = []
+        pairs = tested.comparable()
+        edited = heads
+        if len(heads) > EDIT_ALL:
+            edited = _strongest(models, items.of(question.name, DEV), n_tokens)
+        if pairs.pairs and edited:
+            margins = [measure_margins(model, pairs, alone(edited), ["swap"], n_tokens) for model in models]
+            answers = [of_model.total[:, None] / 2 for of_model in margins]
+            effects = [of_model.lost("swap") for of_model in margins]
+            measured += [Compared("answer", [None], pairs, answers), Compared("effect", edited, pairs, effects)]
+
+        # The pronoun contrast of every head on every block, [N_b, L H].
+        contrasts = []
+        for model in models:
+            contrast = measure_heads(model, tested, n_tokens).scores().contrast
+            contrasts.append(contrast.reshape(len(contrast), -1))
+        return [*measured, Compared("attention", heads, tested, contrasts)]
+
+    def point(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
+        # The heads: means over the blocks, [L, H].
+        scores = measure_heads(model, items, tokens_per_batch).scores()
+        best = best_head(scores)
+        contrast = scores.contrast.mean(axis=0)
+        if np.isnan(contrast).any():
+            raise FloatingPointError("a contrast is not finite")
+        accuracy = scores.accuracy.mean(axis=0)
+        values = {
+            "accuracy": float(accuracy[best]),
+            "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
+            "contrast": float(contrast[best]),
+            "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
+        }
+
+        # The model's answers, if every text has a payoff.
+        if all(cell.payoff is not None for cell in items.cells):
+            margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
+            values["answer_accuracy"] = float(np.heaviside(margins, 0.5).mean())
+            share = resolved_share(losses, items.cells)
+            values |= {} if share is None else {"resolved_share": share}
+        return point_of(best, {"accuracy": accuracy, "contrast": contrast}, values)
+
+
+@dataclass(frozen=True)
+class _Context:
+    """Everything that the questions are answered from."""
+
+    model: ObservableModel
+    trained: HeadScores
+    untrained: list[HeadScores]  # at dev and the headline
+    head_types: dict[str, np.ndarray]  # [L, H] by type
+    config: ProbeConfig
+
+    def of(self, question: Question, part: str) -> HeadScores:
+        return self.trained.of(question.name, part)
+
+
+class _AttentionCase(Case):
+    """One question about the attention of all heads."""
+
+    def __init__(self, question: Question, context: _Context) -> None:
+        self.question = question
+        self.context = context
+        self.config = context.config
+        self.dev = context.of(question, DEV)
+        self.tested = context.of(question, HEADLINE)
+        self.rules = fit_rules(self.dev.items)
+        self.head = best_head(self.dev.scores())
+        self.p_values, self.smallest_p = _p_values(self.tested.scores(), self.tested.items, self.config)
+
+    def choose(self) -> list[Head]:
+        return [self.head]
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """The scores of the head on every part of the tested items."""
+        by_part = {}
+        for name in self.context.trained.items.parts(self.question.name):
+            if name != DEV:
+                by_part[name] = _score_part(self.context.of(self.question, name), self.head, self.rules, self.config)
+        return by_part
+
+    def measure(self, heads: Sequence[Head]) -> Measured:
+        # Scores
+        smallest_p = self.smallest_p
+        if len(heads) == 1:
+            scored = dict(self.parts[HEADLINE].values)
+        else:
+            of_rules = score_rules(self.rules, self.tested.items)
+            scored = _scored(self.tested.with_set(heads), SET, of_rules, self.config)
+            scored |= {name: Estimate(min(1.0, 2 * scored[name].value)) for name in self.p_values}
+            smallest_p *= 2
+
+        # Weights on mentions, controls and edits
+        effects = _effects(heads, self.tested.items, self.context)
+        values = scored | self._mass(heads) | self._beyond_control(heads) | effects
+        values["selectivity"] = Estimate(self._selectivity(heads))
+
+        # What else a reason says
+        instead = {}
+        if effects and "swap" not in effects:
+            constant = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
+            instead["causal_edge"] = constant
+        remarks = {}
+        if smallest_p >= MAX_P:
+            n_clusters = min(self.tested.items.n_clusters().values())
+            few = f"with {n_clusters} different frames or words no p can be below {show(smallest_p)}"
+            remarks["pronoun_flip"] = few
+        return Measured(values, self._exclusions(heads), instead, remarks)
+
+    def grow(self, head: Tested) -> Curve:
+        if head.verdict == SUPPORTED and head.value("swap") >= MIN_SHARE:
+            return []
+        curve, of_all = _curve(self.dev, self.tested.items, self.context)
+        self.least_swap = MIN_SHARE_OF_ALL * of_all
+        return curve
+
+    def tests_set(self, head: Tested) -> bool:
+        return head.verdict != SUPPORTED
+
+    def facts(self, judged: Tested) -> dict[str, Any]:
+        for name, part in self.parts.items():
+            items = self.context.of(self.question, name).items
+            part.values.update(answer_values(self.context.model, items, self.config))
+        scores = self.tested.scores()
+        grids = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
+        return {
+            "n": len(self.tested.items.cells),
+            "clusters": self.tested.items.n_clusters(),
+            "smallest_p": self.smallest_p,
+            "untrained": self._untrained(),
+            "rules": self.parts[HEADLINE].rules,
+            "grids": grids | {"p": self.p_values["p"].tolist()},
+            "parts": self.parts,
+            "examples": _median_block(self.tested, self.head),
+        }
+
+    def _exclusions(self, heads: Sequence[Head]) -> list[str]:
+        """Return why nothing may be claimed; an excluded head excludes the set."""
+        exclusions = []
+        contrasts = self.tested.scores().contrast
+        for head in heads:
+            types = {name: float(grid[head]) for name, grid in self.context.head_types.items()}
+            contrast = float(contrasts[:, *head].mean())
+            weighted = float(self.tested.rows.value_log_ratio[:, *head].mean())
+            reasons = exclusions_of(self.question, types, contrast, weighted)
+            exclusions += [f"{head}: {reason}" if len(heads) > 1 else reason for reason in reasons]
+        return exclusions
+
+    def _untrained(self) -> Values:
+        """Return the headline scores of the untrained models' own best dev heads: mean and range."""
+        means: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
+        for untrained in self.context.untrained:
+            head = best_head(untrained.of(self.question.name, DEV).scores())
+            scores = untrained.of(self.question.name, HEADLINE).scores()
+            for name, by_model in means.items():
+                by_model.append(float(getattr(scores, name)[:, *head].mean()))
+        return {name: mean_and_range(by_model) for name, by_model in means.items()}
+
+    def _mass(self, heads: Sequence[Head]) -> Values:
+        """Return the weight on all mentions, and that without an antecedent relative to it, for the worst head."""
+        linked = self.tested.rows.mass
+        values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
+        unlinked = self.context.trained.of(NO_ANTECEDENT, HEADLINE).rows.mass
+        if len(unlinked):
+            shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
+            values["unlinked_share"] = Estimate(max(shares))
+        return values
+
+    def _beyond_control(self, heads: Sequence[Head]) -> Values:
+        """Return how much higher the contrast is than in the texts without the link; empty without such texts."""
+        tested = self.tested
+        control = self.context.of(self.question, CONTROL)
+        if not control.items.pairs:
+            return {}
+        head = heads[0]
+        if len(heads) > 1:
+            head = SET
+            tested = tested.with_set(heads)
+            control = control.with_set(heads)
+        beyond = (tested.scores().contrast - control.scores().contrast)[:, *head]
+        return {"beyond_control_text": sample_of(tested.items, beyond).mean(self.config)}
+
+    def _selectivity(self, heads: Sequence[Head]) -> float:
+        """Return how much better the best head is than with random labels, or a set, which these may choose too."""
+        dev = self.dev
+        test = self.context.of(self.question, SAME_WORDS)
+        if not test.items.pairs:
+            # A file of the user's own has no test items with these words: every second dev block of each word pair
+            names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
+            by_pair = np.argsort(names, kind="stable")
+            halves = [2 * np.sort(blocks)[:, None] + np.arange(2) for blocks in (by_pair[::2], by_pair[1::2])]
+            dev, test = (dev.take(half.ravel()) for half in halves)
+        if len(heads) == 1:
+            return selectivity(dev, test, self.config.n_controls, self.config.seed)
+        sets = (dev.with_set(heads), test.with_set(heads))
+        return selectivity(*sets, self.config.n_controls, self.config.seed, SET)
+
+
+def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: float, weighted: float) -> list[str]:
+    """Return why nothing may be claimed of a head: it is of another known type, or its values contradict its attention.
+
+    `head_type` are its mean weights on random tokens; `weighted` is the contrast of weights times lengths of values.
+    """
+    reasons = []
+    for name, words in _TYPE_NAMES.items():
+        weight = head_type.get(name, 0.0)
+        if name in question.exclusions and weight > MAX_OTHER_TYPE:
+            reasons.append(f"no claim: it is a {words} head (weight {show(weight)}; at most {MAX_OTHER_TYPE})")
+    if "value_contrast" in question.exclusions and contrast * weighted < 0:
+        contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
+        reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")
+    return reasons
+
+
+# Scores
+
+
+def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[str, np.ndarray], float]:
+    """Return p of all columns of scores [N_b, ...], and the smallest p that is possible."""
+    # A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast. Its p is the larger one.
+    pairs = sample_of(items, scores.pair_accuracy).test(config, centre=0.5)
+    contrasts = sample_of(items, scores.contrast).test(config)
+    p_values = {"p_pair_accuracy": pairs.p, "p_contrast": contrasts.p, "p": np.maximum(pairs.p, contrasts.p)}
+    return p_values, max(pairs.smallest_p, contrasts.smallest_p)
+
+
+def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> Values:
+    """Return the scores of one head, its lead over the best rule, and its p."""
+    # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
+    scores = tested.scores()
+    best_rule = max(of_rules.values(), key=lambda of_rule: of_rule.accuracy.mean())
+    by_block = {field.name: getattr(scores, field.name)[:, *head] for field in fields(Scores)}
+    by_block["lead"] = by_block["accuracy"] - best_rule.accuracy
+    estimates = sample_of(tested.items, np.stack(list(by_block.values()), axis=1)).means(config)
+    p_values, _ = _p_values(scores, tested.items, config)
+    of_head = {name: Estimate(float(p[head])) for name, p in p_values.items()}
+    return dict(zip(by_block, estimates, strict=True)) | of_head
+
+
+def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
+    """Return the scores of one head on a part of the items, with those of the rules."""
+    of_rules = score_rules(rules, tested.items)
+    values = _scored(tested, head, of_rules, config)
+    accuracies = sample_of(tested.items, tested.scores().accuracy)
+    values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
+    accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
+    return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
+
+
+# Edits
+
+
+def _effects(heads: Sequence[Head], items: Items, context: _Context) -> Values:
+    """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
+    pairs = items.comparable()
+    if not pairs.pairs:
+        return {}
+    config = context.config
+    margins = measure_margins(context.model, pairs, [heads], _EDITS, config.tokens_per_batch)
+    values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
+    # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
+    if not (values["answer"].low or 0.0) > PASS_ERROR:
+        return values
+    lost = {name: margins.lost(name)[:, 0] for name in (*_EDITS, "specificity")}
+    return values | estimate_ratios(lost, margins.total, pairs, config)
+
+
+def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, float]:
+    """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
+    dev_pairs = dev.items.comparable()
+    pairs = tested.comparable()
+    if not dev_pairs.pairs or not pairs.pairs:
+        return [], 0.0
+    differences = dev.rows.weight_difference()
+    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
+    n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
+    dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
+
+    def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
+        margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
+        return margins.lost("swap"), margins.total
+
+    # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
+    candidates = heads
+    if len(heads) > MAX_CANDIDATES:
+        moved, _ = swaps(dev_pairs, alone(heads))
+        order = np.argsort(-moved.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
+        candidates = [heads[i] for i in order]
+    steps = grown(lambda sets: swaps(dev_pairs, sets), candidates, least_gain=MIN_GAIN)
+    if not steps:
+        return [], 0.0
+    moved, total = swaps(dev_pairs, [candidates])
+    of_all = float(moved.mean() / total.mean())
+
+    return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, context.config), of_all
+
+
+# For the report, and checks
+
+
+def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
+    """Return the texts of the block of median contrast, so that the example shown is no better than half of all."""
+    contrasts = tested.scores().contrast[:, *head]
+    middle = int(np.argsort(contrasts, kind="stable")[(len(contrasts) - 1) // 2])
+    shown = []
+    for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
+        shown += [Shown.of("median", text, cell) for text, cell in zip(pair.texts, pair.cells, strict=True)]
+    return shown
+
+
+def _check_undecided(scores: HeadScores) -> None:
+    """Raise UserError if a head's accuracy at an undecided site is not exactly 1/2: its row has read later tokens."""
+    for question in UNDECIDED:
+        for name in scores.items.parts(question):
+            accuracy = scores.of(question, name).scores().accuracy.mean(axis=0)  # [L, H]
+            if np.abs(accuracy - 0.5).max() > 0:
+                raise UserError(f"no report for this model: {question} is decided before its cue is read")
+
+
+# Two models
+
+
+def _spread_blocks(items: Items, most: int) -> Items:
+    """Return up to `most` whole blocks of two pairs, evenly spaced."""
+    n_available = len(items) // 2
+    blocks = np.linspace(0, n_available - 1, min(most, n_available)).round().astype(int)
+    return items.take((2 * blocks[:, None] + np.arange(2)).ravel())
+
+
+def _strongest(models: Sequence[ObservableModel], dev: Items, tokens_per_batch: int) -> list[Head]:
+    """Return the heads that move most of the margin on dev, MAX_COMPARED of each model."""
+    dev = _spread_blocks(dev, N_COMPARED_DEV_BLOCKS)
+    pairs = dev.comparable()
+    chosen: dict[Head, None] = {}
+    for model in models if pairs.pairs else ():
+        # The heads with the largest difference of weights
+        differences = measure_heads(model, dev, tokens_per_batch).rows.weight_difference()
+        heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
+        margins = measure_margins(model, pairs, alone(heads), ["swap"], tokens_per_batch)
+        effects = np.abs(margins.lost("swap").mean(axis=0))
+        order = np.argsort(-effects, kind="stable")[:MAX_COMPARED]
+        chosen |= dict.fromkeys(heads[i] for i in order)
+    return sorted(chosen)

@@ -1,0 +1,78 @@
+"""The probe during training reads the right items and records what the whole measures say."""
+
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data.corpus import load_corpus
+from model.transformer import Transformer
+from probe.attention import best_head, measure_heads
+from probe.behaviour import measure_payoffs, resolved_share
+from probe.emergence import choose_items, training_probe
+from probe.outcomes import OUTCOMES
+from probe.outcomes.edges import Half
+from probe.results import Head
+from tests.data.small_corpora import NO_SHARES, SMALL
+from tests.probe import factories as made
+from tests.program import SMALL as SMALL_RUN
+from training.settings import compose_settings
+
+
+def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
+    found = choose_items(made.story_pairs("test"), 36)
+    assert found.keys() == {"number", "gender", "later_cue"}  # not those of undecided sites or without an antecedent
+    for name, items in found.items():
+        blocks = [pair.block for pair in made.story_pairs("test").of(name, "iid").pairs[::2]]
+        spread = blocks[:: len(blocks) // 3][:3]
+        assert [(pair.block, pair.order) for pair in items.pairs] == [*product(spread, (0, 1))]
+
+
+def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() -> None:
+    view, items = made.untrained_view(0), made.story_pairs("test").of("number", "iid")
+    state = torch.get_rng_state()
+    point = OUTCOMES["attention"].point(view, items, tokens_per_batch=4096)
+    assert torch.equal(state, torch.get_rng_state())
+    scores = measure_heads(view, items, 4096).scores()
+    assert (point.layer, point.head) == best_head(scores)
+    for name in ("accuracy", "contrast"):
+        assert np.array(point.grids[name]) == pytest.approx(getattr(scores, name).mean(axis=0), abs=1e-4)
+        assert point.values[name] == pytest.approx(point.grids[name][point.layer][point.head], abs=1e-4)
+    margins, losses = measure_payoffs(view, items.cells, 99)
+    expected = {"answer_accuracy": np.heaviside(margins, 0.5).mean()}
+    expected["resolved_share"] = resolved_share(losses, items.cells)
+    assert {name: point.values[name] for name in expected} == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
+    items = made.passage_items()
+    point = OUTCOMES["edge"].point(made.copying_model([1.0, 3.0]), items, 4096)
+    assert (point.layer, point.head) == (0, 1)
+    assert point.grids["swap"] == [pytest.approx([0.25, 0.75], abs=1e-3)]
+    moved, total = Half(made.copying_model([1.0, 3.0]), items, 4096).swaps([[Head(0, 1)]])
+    assert point.values["swap"] == pytest.approx(moved.mean() / total.mean(), abs=1e-4)
+    assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4) and point.values["follows"] > 0.9
+    assert OUTCOMES["edge"].point(made.copying_model([0.0, 0.0]), items, 4096).grids["swap"] == [[0.0, 0.0]]
+
+
+def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path: Path) -> None:
+    shares = NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}
+    corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=4000, n_test_frames=2, **shares), tmp_path)
+    arguments = [*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
+    settings = compose_settings(arguments)
+    probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
+    records = {step: probe(model, step) for step in (8, 10, 15)}
+    assert [bool(record.images) for record in records.values() if record] == [False, True, True]
+    record = records[8]
+    assert record is not None and record.values.keys() == {"number", "gender"} and len(record.summary) == 2
+    assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar \d\.\d\d\)", record.summary[0])
+    with torch.no_grad():
+        model.token_embedding.weight.fill_(torch.nan)
+    assert probe(model, 16) is None
+    for change in ("model.mask=none", "probe_sequences=0"):
+        assert training_probe(corpus, compose_settings([*arguments, change])) is None

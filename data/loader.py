@@ -152,8 +152,8 @@ def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) 
 def training_batches(
     split: Split, *, tokens_per_batch: int, context_length: int, seed: int
 ) -> _StreamBatches | _StoryBatches:
-    """Return batches of packed stories or of random crops, [tokens_per_batch / context_length, context_length]."""
-    n_rows = max(1, tokens_per_batch // context_length)
+    """Return batches of packed stories or of random crops, [tokens_per_batch // context_length, context_length]."""
+    n_rows = tokens_per_batch // context_length
     if isinstance(split, StorySplit):
         return _StoryBatches(split, n_rows, context_length, seed)
     return _StreamBatches(split, n_rows, context_length, seed)

@@ -73,7 +73,9 @@ class RunSettings:
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     compile: Compile = setting("default: torch.compile")
     max_steps: int = setting("optimizer steps", low=1)
-    tokens_per_batch: int = setting("tokens of one forward pass, summed over all processes", low=1, orders_batches=True)
+    tokens_per_batch: int = setting(
+        "tokens of one forward pass of all processes, in whole rows of model.context_length", low=1, orders_batches=True
+    )
     gradient_accumulation_steps: int = setting("forward passes per optimizer step", low=1, orders_batches=True)
     log_every_steps: int = _presentation("steps between records", low=1)
     eval_every_steps: int = setting("steps between evaluations and checkpoints", low=1)

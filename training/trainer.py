@@ -112,9 +112,10 @@ def make_trainer(
     n_ranks = distributed.world_size
 
     # Every rank reads its own rows of each batch.
-    if max(1, run.tokens_per_batch // context_length) < n_ranks:
-        problem = f"less than a row of model.context_length={context_length} for each of {n_ranks} processes"
-        raise UserError(f"tokens_per_batch={run.tokens_per_batch}: {problem}; raise it, or start fewer processes")
+    smallest = n_ranks * context_length
+    if run.tokens_per_batch < smallest:
+        problem = f"must be {smallest} or more, a row of model.context_length={context_length} for each process"
+        raise UserError(f"tokens_per_batch={run.tokens_per_batch}: {problem}")
     batches = training_batches(
         split, tokens_per_batch=run.tokens_per_batch, context_length=context_length, seed=run.seed
     )

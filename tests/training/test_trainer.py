@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from data.errors import UserError
 from data.loader import Split, StorySplit
 from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
@@ -149,12 +150,17 @@ def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgot
     assert is_equal == (forgotten is None)
 
 
-def test_a_checkpoint_of_another_model_and_too_many_processes_are_refused() -> None:
+def test_a_checkpoint_of_another_model_is_refused() -> None:
     state = small_trainer("model.d_mlp=64").state()
     with pytest.raises(ValueError, match="does not fit.*$"):
         small_trainer().load(state)
-    with pytest.raises(ValueError, match="tokens_per_batch=64.*$"):
-        small_trainer("tokens_per_batch=64", distributed=Distributed(rank=1, world_size=2))
+
+
+@pytest.mark.parametrize(("n_tokens", "n_processes", "smallest"), [(10, 1, 64), (63, 1, 64), (64, 2, 128)])
+def test_a_batch_without_a_row_for_each_process_is_refused(n_tokens: int, n_processes: int, smallest: int) -> None:
+    ranks = Distributed(rank=n_processes - 1, world_size=n_processes)
+    with pytest.raises(UserError, match=f"^tokens_per_batch={n_tokens}: must be {smallest} or more.*$"):
+        small_trainer(f"tokens_per_batch={n_tokens}", distributed=ranks)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -1,7 +1,6 @@
 """Train a decoder-only transformer: python train.py [GROUP=NAME] [NAME=VALUE]; --help lists the settings."""
 
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,15 @@ from data.config import SCHEMAS
 from data.errors import UserError
 from model.config import ModelConfig
 from training.command_line import Groups, run_cli
-from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, saved_settings, train_settings
+from training.settings import (
+    CONFIGS,
+    OptimSettings,
+    RunSettings,
+    resumed_settings,
+    run_settings,
+    saved_settings,
+    train_settings,
+)
 
 GROUPS: Groups = {
     "": [RunSettings],
@@ -27,7 +34,7 @@ GROUPS: Groups = {
 
 def main(config: DictConfig) -> int:
     """Train with the settings in Hydra's config, under -m one run of the sweep; returns the exit status."""
-    settings = train_settings(config)
+    run = run_settings(config)
     job = HydraConfig.get()
     label = ""
     if job.mode is RunMode.MULTIRUN:
@@ -35,8 +42,9 @@ def main(config: DictConfig) -> int:
             raise UserError("-m: a sweep cannot run under torchrun; start its runs one by one")
         label = f"[{job.job.num}] "
         out = Path(job.sweep.dir, job.sweep.subdir)
-        resume = settings.run.resume and (out / "config.json").is_file()  # a run that was not started starts now
-        settings = replace(settings, run=replace(settings.run, out=str(out), resume=resume))
+        resume = run.resume and (out / "config.json").is_file()  # a run that was not started starts now
+        config.out, config.resume = str(out), resume
+    settings = None if config.resume else train_settings(config)
 
     # These import torch: seconds that --help and a typo need not wait for.
     from probe.emergence import training_probe
@@ -45,9 +53,9 @@ def main(config: DictConfig) -> int:
     from training.loop import train
     from training.run_dir import find_run
 
-    if settings.run.resume:
-        saved = saved_settings(read_json(find_run(settings.run.out, "out") / "config.json"))
-        settings = resumed_settings(settings, saved, job.overrides.task)
+    if settings is None:
+        saved = saved_settings(read_json(find_run(config.out, "out") / "config.json"))
+        settings = resumed_settings(config, saved, job.overrides.task)
     return train(settings, partial(training_probe, draw=draw_snapshot), label)
 
 

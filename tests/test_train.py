@@ -52,6 +52,19 @@ def test_a_resume_with_a_fixed_setting_is_refused(run: Path, cache: str, overrid
     assert hashes(run) == old
 
 
+def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_refused(tmp_path: Path) -> None:
+    text = "".join(f"Lily met Tom in park {number}. She was happy.\n" for number in range(300))
+    (tmp_path / "old.txt").write_text(text)
+    new = ["data=text", "data.path=old.txt", "data.vocab_size=300", *SMALL[:7]]
+    assert run_program("train.py", "out=run", *new, cwd=tmp_path).status == 0
+    (tmp_path / "old.txt").rename(tmp_path / "moved, here.txt")
+    (tmp_path / "other.txt").write_text(text[1:])
+    resume = ["out=run", "resume=true", "max_steps=6"]
+    assert "the text, or" in run_program("train.py", *resume, "data.path=other.txt", cwd=tmp_path).error
+    assert run_program("train.py", *resume, "data.path=moved, here.txt", cwd=tmp_path).status == 0
+    assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
 def test_a_damaged_run_is_refused_and_stays(run: Path, cache: str, config: str | None) -> None:
     if config is None:

@@ -154,6 +154,10 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
     flags = [argument for argument in arguments if "=" not in argument]
     settings = [_quoted(argument, texts) for argument in arguments if "=" in argument]
 
+    # A resumed run has data of its own kind, which the command line need not name.
+    if any(argument.startswith("resume=") for argument in settings):
+        settings = [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
+
     # Under -m the runs are in folders of `out`.
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
     if outs and {"-m", "--multirun"} & set(flags):

@@ -183,9 +183,19 @@ def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
 
 def train_settings(config: DictConfig) -> TrainSettings:
     """Return the settings in Hydra's config; raises UserError with a one-line message."""
+    return _from_groups(**_groups(config))
+
+
+def run_settings(config: DictConfig) -> RunSettings:
+    """Return the settings outside the groups; raises UserError with a one-line message."""
+    run: RunSettings = to_settings(RunSettings, _groups(config)["run"])
+    return run
+
+
+def _groups(config: DictConfig) -> dict[str, Any]:
     values: Any = OmegaConf.to_container(config, resolve=True)
     groups = {name: values.pop(name) for name in ("model", "data", "optim")}
-    return _from_groups(run=values, **groups)
+    return {"run": values, **groups}
 
 
 def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
@@ -220,8 +230,12 @@ def _from_groups(run: Any, model: Any, data: Any, optim: Any) -> TrainSettings:
 
 def flatten(settings: TrainSettings) -> dict[str, Any]:
     """Return every setting by its name on the command line, enums by their value."""
+    return _by_name(asdict(settings))
+
+
+def _by_name(groups: Mapping[str, Any]) -> dict[str, Any]:
     flat = {}
-    for group, values in asdict(settings).items():
+    for group, values in groups.items():
         prefix = "" if group == "run" else f"{group}."
         for name, value in values.items():
             flat[f"{prefix}{name}"] = value.value if isinstance(value, Enum) else value
@@ -237,16 +251,16 @@ for schema in (RunSettings, ModelConfig, OptimSettings, *SCHEMAS.values()):
     INFOS |= {f"{prefix}{field.name}": info for field in fields(schema) if (info := setting_info(field))}
 
 
-def resumed_settings(requested: TrainSettings, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
+def resumed_settings(config: DictConfig, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
     """Return the settings of a resumed run: those it was started with, replaced by the ones on the command line.
 
-    `requested` are the settings that its NAME=VALUE arguments `overrides` would give to a new run, `saved` those in
-    config.json. Raises UserError if the checkpoint does not fit one of the new settings.
+    `config` is what Hydra makes of the arguments `overrides` and the defaults, `saved` the settings in config.json.
+    Raises UserError if the checkpoint does not fit one of the new settings.
     """
     # Replace the saved values that the command line names: a group stands for all settings that it can change.
-    named = {override.partition("=")[0] for override in overrides}
+    named = {override.partition("=")[0].lstrip("+") for override in overrides}
     values = flatten(saved)
-    for name, value in flatten(requested).items():
+    for name, value in _by_name(_groups(config)).items():
         group = name.rpartition(".")[0]
         sources = {name, group, "experiment", "variant" if group == "model" else name}
         is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")

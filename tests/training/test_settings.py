@@ -21,7 +21,7 @@ from probe.config import ProbeConfig
 from tests.program import ROOT, run_program
 from train import GROUPS
 from training.command_line import Groups, check_arguments, hydra_arguments, one_line_errors
-from training.settings import CONFIGS, Optimizer, compose_settings, resumed_settings, saved_settings, to_settings
+from training.settings import CONFIGS, Optimizer, compose_settings, saved_settings, to_settings
 
 CHOICES = [
     path.relative_to(CONFIGS).with_suffix("").as_posix().replace("/", "=", 1)
@@ -101,11 +101,6 @@ def test_a_config_json_that_lacks_a_setting_interpolates_one_or_is_none_is_an_er
     for content, problem in problems:
         with pytest.raises(ValueError, match=problem):
             saved_settings(content)
-
-
-def test_a_resumed_run_may_read_its_text_from_another_path() -> None:
-    old, new = (["data=text", f"data.path={name}.txt", "resume=true", "out=x"] for name in ("old", "new"))
-    assert resumed_settings(compose_settings(new), compose_settings(old), new).data.path == "new.txt"
 
 
 @pytest.mark.parametrize("argument", [

@@ -119,9 +119,10 @@ class LabModel(OpenedModel):
         """Return what removing each head alone takes from log p(answer) - log p(foil), in nats, [N, L, H].
 
         Positive: the head supports the answer. `heads` is "all" or a list of (layer, head); the others are nan. `at`:
-        "everywhere" sets the output of the head to 0 at every token, "last" at the last token of the text only, which
-        takes a fraction of the time. Answers and foils as in `log_probs`. Later layers may compensate for a head, so an
-        effect near 0 is no proof that it does nothing. Raises UserError for arguments that cannot be used.
+        "everywhere" sets the output of the head to 0 at every token, "last" at the last token of the text only. These
+        are two questions: "last" leaves what the head has written at earlier tokens, which later layers read. Answers
+        and foils as in `log_probs`. Later layers may compensate for a head, so an effect near 0 is no proof that it
+        does nothing. Raises UserError for arguments that cannot be used.
         """
         chosen = self._heads(heads)
         if at not in ("everywhere", "last"):

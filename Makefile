@@ -17,7 +17,7 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## after a change of report/*.js, *.css or *.html, or of a document with a table of a run
+reports:  ## at the end of an issue that changes report/*.js, *.css or *.html, or a document with a table of a run
 	$(PYTHON) -m research.example_reports refresh
 	$(PYTHON) -m research.documents
 

@@ -1,7 +1,8 @@
-"""Every page of research/results is made from its JSON file: pytest research."""
+"""Every page of research/results is made from its JSON file, and docs/report*.html by this program: pytest research."""
 
 import json
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from probe import results as found
 from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
+from research.example_reports import REPORTS, written_again
 from research.gold import GoldResults
 from research.it_cat import ItCatResults
 from research.lab import LabResults
@@ -55,6 +57,12 @@ def test_a_page_and_its_json_are_made_from_the_same_rows(name: str, schema: Any)
     _, _, below_the_command = (RESULTS / f"{name}.md").read_text().partition("\n```\n\n")
     assert page_body(results, machine) == below_the_command
     assert json_text(results, machine) == text
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_a_published_report_is_what_the_program_writes_now(report: Path) -> None:
+    html = report.read_text(encoding="utf-8")
+    assert written_again(html) == html, "make reports"
 
 
 def test_every_file_of_results_belongs_to_a_page_that_is_checked() -> None:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from data.config import SCHEMAS
 from data.errors import UserError
 from model.config import ModelConfig
-from training.command_line import Groups, run_cli
+from training.command_line import Groups, given_arguments, run_cli
 from training.settings import (
     CONFIGS,
     OptimSettings,
@@ -56,7 +56,8 @@ def main(config: DictConfig) -> int:
     if settings is None:
         saved = saved_settings(read_json(find_run(config.out, "out") / "config.json"))
         settings = resumed_settings(config, saved, job.overrides.task)
-    return train(settings, partial(training_probe, draw=draw_snapshot), label)
+    arguments = given_arguments(job.overrides.task)
+    return train(settings, partial(training_probe, draw=draw_snapshot), arguments, label)
 
 
 def command() -> None:

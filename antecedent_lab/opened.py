@@ -67,7 +67,7 @@ def open_run(run: Path, device: torch.device) -> LabRun:
         shape=asdict(settings.model),
         n_parameters=n_parameters(transformer),
         departures=tuple(departures(settings.model)),
-        environment=_load_versions(run),
+        **_load_environment(run),
         step=step,
         max_steps=settings.run.max_steps,
         seed=settings.run.seed,
@@ -124,15 +124,17 @@ def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor]
     return weights, step
 
 
-def _load_versions(run: Path) -> dict[str, Any]:
+def _load_environment(run: Path) -> dict[str, Any]:
+    """Return the versions that made a run, and the arguments of train.py."""
     path = run / "environment.json"
     with damaged_file_error(path, "delete it"):
-        environment = json.loads(path.read_text()) if path.exists() else {}
-        return {
-            "python": environment.get("python"),
-            "torch": environment.get("packages", {}).get("torch"),
-            "commit": environment.get("commit"),
+        content = json.loads(path.read_text()) if path.exists() else {}
+        versions = {
+            "python": content.get("python"),
+            "torch": content.get("packages", {}).get("torch"),
+            "commit": content.get("commit"),
         }
+        return {"environment": versions, "arguments": content.get("arguments")}
 
 
 def load_resumes(run: Path) -> list[str]:

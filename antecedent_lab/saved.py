@@ -10,7 +10,7 @@ from antecedent_lab.opened import OWNER
 from data.errors import damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
-from report.reproduce import eval_command
+from report.content import eval_command
 from training.files import LOCK, lock, write_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable

@@ -113,7 +113,7 @@ def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, c
     data = {"fingerprint": opened.data_fingerprint}
     if path is not None:
         source_name = "_".join(Path(file.strip()).stem for file in path.split(","))
-        data = {"fingerprint": sha256("\n".join(texts).encode()).hexdigest()}
+        data = {"fingerprint": sha256("\n".join(texts).encode()).hexdigest(), "path": path}
     return Source(source_name, questions, items, data, documents, warnings)
 
 

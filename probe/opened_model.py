@@ -1,6 +1,6 @@
 """A model that is ready to be measured, with its tokenizer and what its results say about it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ class OpenedModel:
     n_parameters: int
     departures: tuple[str, ...]  # from a Llama-style decoder
     environment: Mapping[str, Any]  # versions, for the page
+    arguments: Sequence[str] | None = None  # of train.py; None: unknown
     step: int = 0
     max_steps: int | None = None  # None: an external model, of unknown training
     seed: int | None = None

@@ -1,22 +1,22 @@
 """Everything the report page shows of a model, small enough for one file."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
+from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel, OpenedRun
 from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import TokenizedText, next_tokens, word_attention
 from report.live import ENGLISH_TEXT, Live, live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
-from report.reproduce import reproducing_commands
 from report.tables import CHANGE_LEGEND, Table, change_tables, finding_tables, head_names
+from training.command_line import program_command
 from training.weight_history import WeightHistory, pack_parameters
 
 MAX_SENTENCE_WEIGHTS = 1_000_000  # of all sentences, up to 5 MB
@@ -84,10 +84,10 @@ def comparison_content(
     else:
         of_before = page_content(before, None, None, texts, live=False).sentences
         sentences = [*sentences, *(replace(each, id=f"before-{each.id}") for each in of_before)]
-    training = [reproducing_commands(opened, None)[:-1] for opened in (before, after)]
+    commands = [*training_command(before), *training_command(after), eval_command(after, results, *arguments)]
     return replace(
         content,
-        run=replace(content.run, commands=[*chain(*training), reproducing_commands(after, results, *arguments)[-1]]),
+        run=replace(content.run, commands=commands),
         heading=f"What changed from {before.source} to {after.source}?",
         findings=[_changed(name, table, results) for name, table in change_tables(results, all_rows=True).items()],
         sentences=sentences,
@@ -135,8 +135,37 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
         n_layer=model.n_layer,
         n_head=model.n_head,
         environment=dict(opened.environment),
-        commands=reproducing_commands(opened, results),
+        commands=[*training_command(opened), eval_command(opened, results)],
     )
+
+
+def training_command(opened: OpenedModel) -> list[str]:
+    """Return the command that trained a run; none for another model, or one whose arguments are unknown."""
+    return [] if opened.arguments is None else [program_command("train", *opened.arguments)]
+
+
+def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *arguments: str) -> str:
+    """Return the command that makes the results of a model, with further `arguments`; None: that tests it."""
+    # The model
+    settings = [f"run={opened.source}"]
+    if opened.is_external:
+        settings = [f"model={opened.source}", f"out={opened.folder}"]
+    if opened.is_external and opened.has_stories:
+        settings.append("items=stories")
+    if tokenizer := opened.shape.get("tokenizer"):
+        settings.append(f"tokenizer={tokenizer}")
+    settings += arguments
+
+    # What was asked, and settings of the probe that are not the default
+    if results:
+        if path := results.data.get("path"):
+            settings.append(f"path={path}")
+        if results.findings and results.findings[0].file:
+            settings.append(f"items={results.findings[0].file}")
+        for name, value in asdict(results.settings).items():
+            if value != getattr(ProbeConfig(), name):
+                settings.append(f"probe.{name}={value}")
+    return program_command("eval", *settings)
 
 
 def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import time
@@ -12,10 +13,15 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from antecedent_lab.opened import open_run
+from report.content import training_command
 from tests.program import SIGNALS, SMALL, Result, forked, process_state, run_program
+from train import GROUPS
 from training.checkpoint import load_checkpoint
+from training.command_line import hydra_arguments
 from training.device import StopRequest
 from training.logging import read_records
+from training.settings import compose_settings, flatten
 
 
 def losses_of(run: Path) -> list[tuple[int, float]]:
@@ -63,6 +69,18 @@ def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_ref
     assert "the text, or" in run_program("train.py", *resume, "data.path=other.txt", cwd=tmp_path).error
     assert run_program("train.py", *resume, "data.path=moved, here.txt", cwd=tmp_path).status == 0
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "a text, of mine.txt").write_text("Lily met Tom. She was happy.\n" * 500)
+    settings = ["experiment=english", "data.path=a text, of mine.txt", "data.validation_path=null", "model.n_layer=1"]
+    assert run_program("train.py", *settings, *SMALL[1:7], "out=run", cwd=tmp_path).status == 0
+    for run in (trained_run, tmp_path / "run"):
+        opened = open_run(run, torch.device("cpu"))
+        _, _, *arguments = shlex.split(*training_command(opened))
+        composed = compose_settings(hydra_arguments(arguments, GROUPS))
+        of_command, of_run = (flatten(each) | {"out": "", "cache_dir": ""} for each in (composed, opened.settings))
+        assert of_command == of_run and not any(argument.startswith(("out=", "cache_dir=")) for argument in arguments)
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])

@@ -175,6 +175,15 @@ def _quoted(argument: str, texts: Sequence[str]) -> str:
     return f"{name}='{escaped}'"
 
 
+def given_arguments(overrides: Sequence[str]) -> list[str]:
+    """Return overrides in Hydra's grammar as they are typed, without those that name directories of the run."""
+    arguments = []
+    for override in overrides:
+        if override.partition("=")[0] not in ("out", "cache_dir", "resume"):
+            arguments.append(re.sub(r"='([^'\\]*)'$", r"=\1", override.lstrip("+")))
+    return arguments
+
+
 def program_command(program: str, *settings: str) -> str:
     """Return the line to paste into a shell in this folder that runs train.py or eval.py (`program` without .py)."""
     if __name__.startswith("antecedent_lab."):  # the installed package

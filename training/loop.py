@@ -1,6 +1,6 @@
 """Training: `train` sets up a run and loops over step, record, evaluation, probe and checkpoint until the last step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,7 +82,9 @@ def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInput
 
 
 @contextmanager
-def _open_run(trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, label: str) -> Iterator[RunContext | None]:
+def _open_run(
+    trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, arguments: Sequence[str], label: str
+) -> Iterator[RunContext | None]:
     """Yield what rank 0 needs to evaluate and to write, None on the other ranks; the run is locked in the body."""
     if not trainer.distributed.is_main:
         yield None
@@ -97,6 +99,7 @@ def _open_run(trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, label
     with closing(run_lock):
         # Describe the run: its settings, its machine, and what a resume has changed of them.
         machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
+        machine["arguments"] = list(arguments)
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
         # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
@@ -116,8 +119,11 @@ def _open_run(trainer: Trainer, inputs: _RunInputs, make_probe: MakeProbe, label
 # The loop
 
 
-def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> int:
-    """Train to max_steps, from the newest checkpoint with resume=true; return 0, or 128 + the number of a signal."""
+def train(settings: TrainSettings, make_probe: MakeProbe, arguments: Sequence[str], label: str = "") -> int:
+    """Train to max_steps, from the newest checkpoint with resume=true; return 0, or 128 + the number of a signal.
+
+    `arguments` are those of train.py that give the settings; `label` precedes every line that is printed.
+    """
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
         # The model and its trainer, at step 0 or at the checkpoint.
@@ -130,7 +136,7 @@ def train(settings: TrainSettings, make_probe: MakeProbe, label: str = "") -> in
         if inputs.state is not None:
             trainer.load(inputs.state)
 
-        with _open_run(trainer, inputs, make_probe, label) as context, closing(StopRequest()) as stop:
+        with _open_run(trainer, inputs, make_probe, arguments, label) as context, closing(StopRequest()) as stop:
             _train(trainer, corpus.validation, context, stop)
     return stop.exit_status
 

@@ -121,12 +121,13 @@ def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
     """Append the changes since `old_config`, which the checkpoint has, to resumes.jsonl, and warn of each."""
-    # Changed settings, versions and machine; a package is an entry of its own.
+    # Changed settings, versions and machine.
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"
     old_environment = read_json(file) if file.exists() else environment
-    old_machine = {**old_environment, **old_environment["packages"], "packages": None}
-    machine = {**environment, **environment["packages"], "packages": None}
+    known = dict.fromkeys(["packages", "arguments"])  # each package is compared, the arguments are in the settings
+    old_machine = {**old_environment, **old_environment["packages"], **known}
+    machine = {**environment, **environment["packages"], **known}
     machine_changes = changed_settings(old_machine, machine)
 
     # Append the record.

@@ -22,7 +22,7 @@ from data.typed_json import to_json
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
-from report.reproduce import eval_command
+from report.content import eval_command
 from tests.probe.factories import SETTINGS, blank, cell, word_model
 from tests.program import ROOT
 from training.settings import compose_settings

@@ -4,12 +4,10 @@ import math
 import re
 import shlex
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.config import TokenizerKind
 from data.errors import UserError
 from data.words import word_spans
 from model.config import Mask
@@ -20,13 +18,10 @@ from probe.sentences import TokenizedText
 from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from report.live import check_live, live_content
-from report.reproduce import reproducing_commands
 from report.tables import finding_tables, number, sentence_lines
-from tests.data.small_corpora import text_config
 from tests.probe.factories import blank
 from tests.report import sample
 from tests.report.sample import finding, results
-from training.settings import compose_settings, flatten
 from training.weight_history import WeightHistory
 
 NUMBER, EDGE = map(finding, ("number", "next_pronoun_gender"))
@@ -75,7 +70,6 @@ def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None)
 
 
 RUN, HISTORY = sample.opened_run()
-TEXT_DATA = text_config(Path("a.txt"), tokenizer=TokenizerKind.words, vocab_size=10, validation_path="b.txt")
 MEDIAN = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
 OWN = replace(NUMBER, file="own.jsonl", examples=[MEDIAN])
 
@@ -95,13 +89,14 @@ def test_the_live_model_begins_with_what_was_tested() -> None:
         assert (model.text, model.nouns) == (text, [])
 
 
-@pytest.mark.parametrize("data", [RUN.settings.data, TEXT_DATA])
-def test_the_commands_give_the_settings_of_the_run(data: object) -> None:
-    run = replace(RUN, settings=replace(RUN.settings, data=data))
-    train, probe = reproducing_commands(run, results(OWN, settings=ProbeConfig(n_untrained=2)))
-    python, program, *arguments = shlex.split(train)
-    assert program == "train.py" and flatten(compose_settings(arguments)) == flatten(run.settings)
-    assert shlex.split(probe)[1:] == ["eval.py", "run=runs/default", "items=own.jsonl", "probe.n_untrained=2"]
+def test_the_page_has_the_commands_that_make_it_again() -> None:
+    tested = results(OWN, settings=ProbeConfig(n_untrained=2), data={"path": "a b.txt"})
+    train, probe = page_content(replace(RUN, arguments=["data.path=c d.txt"]), tested, None).run.commands
+    assert shlex.split(train)[1:] == ["train.py", "data.path=c d.txt"]
+    assert shlex.split(probe)[1:] == [
+        "eval.py", "run=runs/default", "path=a b.txt", "items=own.jsonl", "probe.n_untrained=2",
+    ]  # fmt: skip
+    assert page_content(RUN, tested, None).run.commands == [probe]  # of an earlier version, without its arguments
 
 
 ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fields(OpenedModel)})

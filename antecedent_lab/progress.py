@@ -11,7 +11,7 @@ _BAR = "{desc} {percentage:.0f}%, about {remaining} left"
 
 
 @contextmanager
-def stages(name: str, log: Callable[[str], None] | None = None) -> Iterator[Callable[[str, float], None]]:
+def stages(name: str, log: Callable[[str], None] | None) -> Iterator[Callable[[str, float], None]]:
     """Yield a function that shows a stage of the work `name` and its finished share, 0 to 1; a share of 0 restarts."""
     last = ""
     start = time.monotonic()

@@ -128,10 +128,10 @@ def read_files(files: Sequence[Path], column: str) -> Iterator[Piece]:
             raise UserError(f"{file}: {one_line(error)}") from None
 
 
-def read_documents(files: Sequence[Path], column: str = "text") -> list[str]:
-    """Return the documents of `read_files`, each as one text."""
+def read_documents(files: Sequence[Path]) -> list[str]:
+    """Return the documents of `read_files`, each as one text; a column has the name "text"."""
     documents = list[str]()
-    for text, starts_document in read_files(files, column):
+    for text, starts_document in read_files(files, "text"):
         if starts_document:
             documents.append(text)
         else:

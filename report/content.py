@@ -61,7 +61,7 @@ def page_content(
 
 
 def comparison_content(
-    before: OpenedModel, after: OpenedModel, results: ProbeResults, arguments: Sequence[str], live: bool | None = None
+    before: OpenedModel, after: OpenedModel, results: ProbeResults, arguments: Sequence[str], live: bool | None
 ) -> PageContent:
     """Return the content of a page about two models: what changed, and the same sentences in both.
 

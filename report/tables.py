@@ -73,7 +73,7 @@ def head_names(heads: Iterable[Head]) -> str:
 # Summary
 
 
-def summary_lines(results: ProbeResults, verbose: bool = False) -> list[str]:
+def summary_lines(results: ProbeResults, verbose: bool) -> list[str]:
     """Return a table of the findings of each outcome, then examples; with `verbose`, a passage of each finding."""
     lines: list[str] = []
     for name, outcome in OUTCOMES.items():
@@ -314,7 +314,7 @@ def sentence_lines(
     weights: np.ndarray,
     rows: Mapping[int, Sequence[str]],
     chosen: Mapping[Head, Sequence[str]],
-    effects: Mapping[int, np.ndarray] | None = None,
+    effects: Mapping[int, np.ndarray] | None,
 ) -> list[str]:
     """Return the attention of every head from each of `rows`: to nouns, and the three largest weights.
 

@@ -116,7 +116,7 @@ def _step(line: str) -> float:
 class Console:
     """Lines on stdout, and below them a progress bar if stderr is a terminal."""
 
-    def __init__(self, first_step: int, max_steps: int, label: str = "") -> None:
+    def __init__(self, first_step: int, max_steps: int, label: str) -> None:
         """Start the bar at `first_step`; `label` precedes every line."""
         self._label = label
         self.status = ""  # text at the end of the bar: the best head of the first question

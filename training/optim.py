@@ -15,6 +15,7 @@ from training.settings import Optimizer, OptimSettings
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _N_ITERATIONS = 5
 _EPSILON = 1e-7
+_ADAM_EPSILON = 1e-8
 
 
 @dataclass
@@ -47,10 +48,9 @@ class WeightOptimizer:
 class AdamW(WeightOptimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2)."""
 
-    def __init__(self, groups: list[WeightGroup], betas: tuple[float, float], eps: float = 1e-8) -> None:
+    def __init__(self, groups: list[WeightGroup], betas: tuple[float, float]) -> None:
         super().__init__(groups)
         self.betas = betas
-        self.eps = eps
         for group in groups:
             for weight in group.weights:
                 zeros = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
@@ -71,7 +71,7 @@ class AdamW(WeightOptimizer):
 
                 # Both averages start at 0: dividing by the sum of their weights removes that bias.
                 n_steps = state["step"].clamp(min=1)
-                deviation = (state["exp_avg_sq"] / (1 - beta_2**n_steps)).sqrt_().add_(self.eps)
+                deviation = (state["exp_avg_sq"] / (1 - beta_2**n_steps)).sqrt_().add_(_ADAM_EPSILON)
                 weight.mul_(1 - rate * group.weight_decay)
                 weight.sub_((state["exp_avg"] / deviation).mul_(rate / (1 - beta_1**n_steps)))
 
@@ -136,9 +136,7 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
     return x
 
 
-def make_optimizers(
-    model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype = torch.float32
-) -> list[WeightOptimizer]:
+def make_optimizers(model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype) -> list[WeightOptimizer]:
     """Return AdamW and, if it is chosen for the matrices of the blocks, Muon, on a CPU in `matrix_type`."""
     # Sort the weights by kind.
     matrices: list[Tensor] = []
@@ -162,7 +160,7 @@ def make_optimizers(
     return [Muon(matrix_group, settings.momentum, matrix_type), AdamW(groups, betas)]
 
 
-def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_power: float = 1.0) -> float:
+def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_power: float) -> float:
     """Return learning rate / peak at `step`: linear warm-up, then (remaining fraction of the steps) ** decay_power.
 
     Decay to 0 was better than cosine decay to a tenth of the peak (measured; also Bergsma et al. 2025, arXiv

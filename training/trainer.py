@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
-from training.device import SINGLE_PROCESS, ComputeDevice, Distributed
+from training.device import ComputeDevice, Distributed
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 from training.settings import Compile, TrainSettings
 
@@ -53,9 +53,9 @@ class Trainer:
         names = self._names()
         states: dict[str, Any] = {}
         for optimizer in self.optimizers:
-            states |= {names[weight]: _copied(state, "cpu") for weight, state in optimizer.state.items()}
+            states |= {names[weight]: _copied(state) for weight, state in optimizer.state.items()}
         return {
-            "model": _copied(self.model.state_dict(), "cpu"),
+            "model": _copied(self.model.state_dict()),
             "optimizer": states,
             "step": self.step,
             "seconds": self.seconds,
@@ -95,8 +95,8 @@ class Trainer:
                     tensor.copy_(loaded)
 
 
-def _copied(state: Mapping[str, Tensor], device: str | torch.device) -> dict[str, Tensor]:
-    return {name: tensor.detach().to(device, copy=True) for name, tensor in state.items()}
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
 def make_trainer(
@@ -104,7 +104,7 @@ def make_trainer(
     model: Transformer,
     split: Split,
     device: ComputeDevice,
-    distributed: Distributed = SINGLE_PROCESS,
+    distributed: Distributed,
 ) -> Trainer:
     """Return the trainer of `model`, on `device`, at step 0; UserError if a rank would get no row of a batch."""
     run = settings.run

@@ -43,17 +43,17 @@ def unit_hash(*strings: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def _hold_out(words: list[str], n_dev: int, n_test: int) -> dict[str, str]:
-    """Return {word: "dev" or "test"} for the words with the lowest hashes, without those of the README."""
+def _hold_out(words: list[str], n_test: int) -> dict[str, str]:
+    """Return {word: "dev" or "test"} for the words with the lowest hashes, six of dev, without those of the README."""
     ranked = sorted(set(words) - {"cat", "bus", "mat"}, key=lambda word: unit_hash("held out", word))
-    return dict.fromkeys(ranked[:n_dev], "dev") | dict.fromkeys(ranked[n_dev : n_dev + n_test], "test")
+    return dict.fromkeys(ranked[:6], "dev") | dict.fromkeys(ranked[6 : 6 + n_test], "test")
 
 
 def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
     # Per line: the nouns of one kind as singular/plural, and the four verbs of that kind alone.
     rows = [line.split(": ") for line in table.splitlines()]
     forms = [(noun.split("/"), tuple(verbs.split())) for nouns, verbs in rows for noun in nouns.split()]
-    held_out = _hold_out([singular for (singular, _), _ in forms], 6, n_test)
+    held_out = _hold_out([singular for (singular, _), _ in forms], n_test)
     referents = []
     for (singular, plural), verbs in forms:
         referent = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
@@ -84,7 +84,7 @@ def _name_referents(side: str, pronoun: str) -> tuple[Referent, ...]:
 NOUNS = (*_parse_nouns(_WORDS["animals"], "animal", 12), *_parse_nouns(_WORDS["things"], "thing", 8))
 # The 56 things on which an animal lies; they have qualities but no verbs.
 _REST_WORDS = _WORDS["rests"].split()
-_HELD_OUT_RESTS = _hold_out(_REST_WORDS, 6, 12)
+_HELD_OUT_RESTS = _hold_out(_REST_WORDS, 12)
 RESTS = tuple(Referent(word, word, "rest", "It", (), _HELD_OUT_RESTS.get(word, "")) for word in _REST_WORDS)
 # Feminine and masculine names
 NAMES = (_name_referents("feminine", "She"), _name_referents("masculine", "He"))

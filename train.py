@@ -57,6 +57,8 @@ def main(config: DictConfig) -> int:
         saved = saved_settings(read_json(find_run(config.out, "out") / "config.json"))
         settings = resumed_settings(config, saved, job.overrides.task)
     arguments = given_arguments(job.overrides.task)
+    if label:
+        print(f"{label}{' '.join(arguments)}", flush=True)
     return train(settings, partial(training_probe, draw=draw_snapshot), arguments, label)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -116,7 +117,8 @@ def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: s
 def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_run(cache: str, tmp_path: Path) -> None:
     sweep, states = tmp_path / "sweep", []
     for arguments in (["seed=1,2"], ["seed=1,2,3", "resume=true", "optim.learning_rate=0.001"]):
-        assert run_program("train.py", "-m", "out=sweep", cache, *SMALL, *arguments, cwd=tmp_path).status == 0
+        result = run_program("train.py", "-m", "out=sweep", cache, *SMALL, *arguments, cwd=tmp_path)
+        assert result.status == 0 and re.search(r"^\[1\] .*seed=2", result.out, re.MULTILINE)
         shutil.rmtree(sweep / "0" / "tb")  # TensorBoard starts a file
         states.append(hashes(sweep / "0"))
     seeds = [json.loads((sweep / name / "config.json").read_text())["run"]["seed"] for name in "012"]

@@ -203,6 +203,8 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
     """Open a loaded model of transformers, or one with the passes of `ObservableModel`; UserError if they fail."""
     kind = type(model).__name__
     is_source = isinstance(tokenizer, str | Path)
+    if not (isinstance(model, nn.Module) or hasattr(model, "logits")):
+        raise UserError(f"model={kind}: is no folder, name or module")
     if tokenizer is None:
         raise UserError(f"model={kind}: give its tokenizer too: open_model(model, tokenizer=...)")
     read = chosen_tokenizer(str(tokenizer)) if is_source else fast_tokenizer(tokenizer, "tokenizer")

@@ -293,6 +293,7 @@ def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[s
     for given, reader, problem in (
         (model.model, fast, "Qwen3Model: it has no output layer"),
         (model, None, "Qwen3ForCausalLM: give its tokenizer too"),
+        (3, None, "int: is no folder, name or module"),
         (half, fast, "Qwen3ForCausalLM: its weights are not float32"),
     ):
         with pytest.raises(UserError, match=f"^model={problem}"):

@@ -151,7 +151,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     own_file = settings.own_file
     before = _open(str(settings.before), "before", settings)
     print(printable(f"compared with {before.source}"), flush=True)
-    name = folder_name(f"{before.name}_{Path(own_file).stem}" if own_file else before.name)
+    name = folder_name(f"{before.source}_{Path(own_file).stem}" if own_file else before.source)
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened, subfolder=f"compared/{name}") as folder:

@@ -21,8 +21,8 @@ MAX_FOLDER_NAME = 120  # bytes
 
 
 def folder_name(text: str) -> str:
-    """Return the name of a folder for any text: its letters and digits in any script, joined by "_"."""
-    name = re.sub(r"\W+", "_", text).strip("_").encode()[:MAX_FOLDER_NAME]
+    """Return the name of a folder for any text: the end of its letters and digits in any script, joined by "_"."""
+    name = re.sub(r"\W+", "_", text).strip("_").encode()[-MAX_FOLDER_NAME:]
     return name.decode(errors="ignore") or "model"
 
 

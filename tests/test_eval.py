@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from antecedent_lab.opened import load_data, open_run
+from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
 from probe.results import Head, ProbeResults
 from tests.probe.factories import documents
@@ -173,9 +174,10 @@ def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) 
     for name, change, found in (("wider", "model.d_mlp=48", "before-yours-1"), ("trained", "seed=2", '"before":"')):
         train(other := run.parent / name, cache, change)
         assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={other}"))
-        page = (run / f"probe/compared/{name}/report.html").read_text()
+        folder = f"compared/{folder_name(str(other))}"
+        page = (run / "probe" / folder / "report.html").read_text()
         assert f"What changed from {other} to " in page and found in page and "heads changed" in page
-    written = results_of(run, "compared/trained/comparison.json")
+    written = results_of(run, f"{folder}/comparison.json")
     assert (written.before.run, written.model.run) == (str(other), str(run))
     effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]
     assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
@@ -196,6 +198,7 @@ def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder
     (finding,) = results.findings
     assert finding.outcome == "edge" and load_metrics(run).probe[-1].questions.keys() == {finding.question}
     assert results.missing == []
+    assert max(map(len, output(evaluate(run, cache, "verbose=true")).splitlines())) <= 200
     claim = (run / "probe/claims.md").read_text()
     assert "the gender of the people it attends to" in claim or "does not know" in claim
 

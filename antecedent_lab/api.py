@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
@@ -34,6 +35,7 @@ from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.settings import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
 
 MAX_UNTRAINED_LARGE = 2  # models
+LINE_LENGTH = 110  # of sentences on a terminal
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +76,9 @@ class ProbeResult:
         """Return the lines that eval.py prints."""
         lines = summary_lines(self.results, verbose)
         if verbose:
-            lines = [*lines, "", *claims_markdown(self.results).splitlines()]
+            lines.append("")
+            for line in claims_markdown(self.results).splitlines():
+                lines += [line] if line.startswith("|") else wrap(line, LINE_LENGTH) or [""]
         missing = self.results.missing if verbose or not self.results.findings else []
         return [*lines, *map("not tested: {}".format, missing), *map("note: {}".format, self.results.warnings)]
 

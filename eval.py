@@ -11,16 +11,23 @@ from omegaconf import DictConfig, OmegaConf
 from antecedent_lab.eval_settings import EvalSettings
 from data.errors import printable
 from probe.config import ProbeConfig
-from training.command_line import run_cli
+from training.command_line import Groups, run_cli
 from training.settings import CONFIGS, to_settings
+
+GROUPS: Groups = {"": [EvalSettings], "probe": [ProbeConfig]}
+
+
+def eval_settings(config: DictConfig) -> tuple[EvalSettings, ProbeConfig]:
+    """Return the settings in Hydra's config; raises UserError with a one-line message."""
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
+    return to_settings(EvalSettings, values), probe
 
 
 def main(config: DictConfig) -> int:
     """Run the mode that the settings select; return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through finally blocks, so no file is half written
-    values: Any = OmegaConf.to_container(config, resolve=True)
-    probe = to_settings(ProbeConfig, values.pop("probe"), "probe.")
-    settings = to_settings(EvalSettings, values)
+    settings, probe = eval_settings(config)
 
     # Imports that take a second, or with torch several; --help and a typo need not wait for them.
     if settings.check:
@@ -39,7 +46,7 @@ def main(config: DictConfig) -> int:
 
 def command() -> None:
     """Run `main` with the settings of the command line."""
-    run_cli(main, {"": [EvalSettings], "probe": [ProbeConfig]}, CONFIGS / "eval", "eval")
+    run_cli(main, GROUPS, CONFIGS / "eval", "eval")
 
 
 if __name__ == "__main__":

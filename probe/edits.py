@@ -1,4 +1,4 @@
-"""The answer margins of pairs without and with edits of heads: the only place where a model is edited to be measured.
+"""The answer margins of pairs without and with edits of heads.
 
     M = log p(answers) - log p(foils) of the token after the payoff, in nats
 

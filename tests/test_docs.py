@@ -1,33 +1,38 @@
 """The documents: commands are those that CI runs, settings exist, code prints the shown output, links have targets."""
 
 import contextlib
+import html
 import io
 import json
 import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from markdown_it import MarkdownIt
 
+import eval
+import train
+from antecedent_lab.export import ExportSettings
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults
 from tests.program import ROOT, SMALL, run_python
-from train import GROUPS
-from training.command_line import hydra_arguments
+from training.command_line import FLAGS, check_arguments, hydra_arguments, setting_names
+from training.settings import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
 
 README, ATTENTION, PROBE = ((ROOT / name).read_text() for name in ("README.md", "docs/attention.md", "docs/probe.md"))
 WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
+GUIDES = [page for page in WRITTEN if page.name != "CHANGELOG.md"]
 PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
 RESULTS = ROOT / "research" / "results"
-COMMANDS = [
-    command.split("#")[0].rstrip(" \\")
-    for page in WRITTEN
-    for command in re.findall(r"^(?:    |\.venv/bin/)?python train\.py (.*)$", page.read_text(), re.MULTILINE)
-]
+PROGRAMS: dict[str, Any] = {
+    "train.py": (train.GROUPS, CONFIGS, train_settings),
+    "eval.py": (eval.GROUPS, CONFIGS / "eval", eval.eval_settings),
+}
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 
@@ -136,6 +141,9 @@ def test_every_file_folder_and_heading_that_a_page_names_exists() -> None:
             assert not fragment or fragment in map(anchor, headings), f"{page}: {name}#{fragment}"
     tree = README[README.index("train.py  eval.py     entry points") :].split("```")[0]
     reading_order = README.partition("this page, ")[2].partition(".\n\n")[0].split(",")
+    for folder, content in re.findall(r"^(\w+/) +(.*)$", tree, re.MULTILINE):
+        for name in re.findall(r"\w+\.py", content):
+            assert (ROOT / folder / name).exists() or (ROOT / name).exists(), name
     for name in [*re.findall(r"^(\w+/)", tree, re.MULTILINE), *map(str.strip, reading_order)]:
         assert (ROOT / name).exists(), name
 
@@ -147,12 +155,56 @@ def test_the_documents_are_at_most_12_pages_of_15000_words_without_paths_of_a_ma
         assert not re.search(r"/(work|root|home|tmp)/", path.read_text()), path
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_training_command_of_the_documents_composes(command: str) -> None:
-    changes = [word for word in shlex.split(command) if word != "-m" and not re.match(r"hydra[./]", word)]
-    single = [re.sub(r"(=[^,]*),.*", r"\1", change) for change in changes]  # the first run of a sweep
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        assert compose("train", hydra_arguments(single, GROUPS))
+def code_of(page: Path) -> list[str]:
+    """Return the spans of code in a document, and the lines that call python or torchrun."""
+    text = page.read_text().replace("\\\n", " ")
+    return re.findall(r"`([^`\n]+)`", text) + re.findall(r"^ {0,4}([^\s`]*(?:python|torchrun).*)$", text, re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """Return the program and the arguments of every command in the documents and on the published pages."""
+    lines = [line for page in GUIDES for line in code_of(page)]
+    for page in ROOT.glob("docs/report*.html"):
+        lines += map(html.unescape, re.findall(r"<code><bdi>(.*?)</bdi></code>", page.read_text()))
+    found = set()
+    for line in lines:
+        for command in re.findall(r"(?:^|[ /])((?:train\.py|eval\.py|antecedent_lab export)\b.*?)(?:$|&&)", line):
+            found.add(shlex.join(shlex.split(command, comments=True)))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_arguments_of_a_command_in_the_documents_give_settings(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    if program == "antecedent_lab":
+        assert settings_from_arguments(ExportSettings, arguments[1:])
+        return
+    groups, folder, settings = PROGRAMS[program]
+    check_arguments(arguments, groups)
+    single = [re.sub(r"(=[^,]*),.*", r"\1", argument) for argument in arguments if argument[0] != "-"]  # of one run
+    own = [re.sub(r"^items=\w+\.jsonl", f"items={ROOT}/docs/questions/it_cat.jsonl", argument) for argument in single]
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        assert settings(compose(program.removesuffix(".py"), hydra_arguments(own, groups)))
+
+
+def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
+    names = {name.rpartition(".")[2] for groups, *_ in PROGRAMS.values() for name in [*setting_names(groups), *groups]}
+    names |= {"at", "axis", "dim", "low", "own", "weights_only", "head", "query", "remove", "cut", "exchange", "step"}
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page in GUIDES:
+        for code in code_of(page):
+            for name in re.findall(r"(?<![\w.#&/-])([a-z]\w*(?:\.\w+)*)=(?!value)", code):
+                assert name.startswith("hydra.") or name.rpartition(".")[2] in names, f"{page}: {code}"
+            flag = code.split()[0].partition("=")[0] if code.startswith("-") else "-m"
+            assert flag in (*FLAGS, "--extra-index-url", "--torch-backend"), f"{page}: {code}"
+            assert not code.startswith("make ") or {*code.split()[1:]} <= {*targets}, f"{page}: {code}"
+
+
+def test_the_defaults_in_the_guide_are_those_of_the_program() -> None:
+    defaults = flatten(compose_settings())
+    rows = re.findall(r"^\| (`\w+`[^|]*) \| (\w+) \|", (ROOT / "docs/usage.md").read_text(), re.MULTILINE)
+    shown = [(name, default) for named, default in rows for name in re.findall(r"`(\w+)`", named)]
+    assert len(shown) >= 8 and [(name, str(defaults[name])) for name, _ in shown] == shown
 
 
 def test_every_question_measure_field_and_bar_of_the_verdict_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""Settings of training: types, limits, and the one place where YAML, command line and saved runs become dataclasses."""
+"""Settings of training: types and limits; how YAML, command line and saved runs become dataclasses."""
 
 import difflib
 import re

@@ -162,10 +162,12 @@ def code_of(page: Path) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Return the program and the arguments of every command in the documents and on the published pages."""
+    """Return the program and the arguments of every command in the documents, in --help, and on the published pages."""
     lines = [line for page in GUIDES for line in code_of(page)]
     for page in ROOT.glob("docs/report*.html"):
         lines += map(html.unescape, re.findall(r"<code><bdi>(.*?)</bdi></code>", page.read_text()))
+    for help_text in (CONFIGS / "train.yaml", CONFIGS / "eval/eval.yaml"):
+        lines += re.findall(r"^ +(?:python|torchrun.*) (\w+\.py.*?)(?:  |$)", help_text.read_text(), re.MULTILINE)
     found = set()
     for line in lines:
         for command in re.findall(r"(?:^|[ /])((?:train\.py|eval\.py|antecedent_lab export)\b.*?)(?:$|&&)", line):

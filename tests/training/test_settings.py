@@ -84,10 +84,6 @@ def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_c
     assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
 
 
-def test_saved_settings_are_read_back() -> None:
-    assert saved_settings(saved("optim=adamw", "seed=3")) == compose_settings(["optim=adamw", "seed=3"])
-
-
 def test_a_config_json_that_lacks_a_setting_interpolates_one_or_is_none_is_an_error() -> None:
     wrong = ([], {}, {"run": {}}, "text", {"run": 1, "model": 2, "data": 3, "optim": 4})
     problems: list[tuple[Any, str]] = [(content, "config.json") for content in wrong]

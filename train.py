@@ -12,15 +12,7 @@ from data.config import SCHEMAS
 from data.errors import UserError
 from model.config import ModelConfig
 from training.command_line import Groups, given_arguments, run_cli
-from training.settings import (
-    CONFIGS,
-    OptimSettings,
-    RunSettings,
-    resumed_settings,
-    run_settings,
-    saved_settings,
-    train_settings,
-)
+from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, run_settings, train_settings
 
 GROUPS: Groups = {
     "": [RunSettings],
@@ -54,7 +46,7 @@ def main(config: DictConfig) -> int:
     from training.run_dir import find_run
 
     if settings is None:
-        saved = saved_settings(read_json(find_run(config.out, "out") / "config.json"))
+        saved = read_json(find_run(config.out, "out") / "config.json")
         settings = resumed_settings(config, saved, job.overrides.task)
     arguments = given_arguments(job.overrides.task)
     if label:

@@ -251,15 +251,16 @@ for schema in (RunSettings, ModelConfig, OptimSettings, *SCHEMAS.values()):
     INFOS |= {f"{prefix}{field.name}": info for field in fields(schema) if (info := setting_info(field))}
 
 
-def resumed_settings(config: DictConfig, saved: TrainSettings, overrides: Sequence[str]) -> TrainSettings:
+def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -> TrainSettings:
     """Return the settings of a resumed run: those it was started with, replaced by the ones on the command line.
 
-    `config` is what Hydra makes of the arguments `overrides` and the defaults, `saved` the settings in config.json.
+    `config` is what Hydra makes of the arguments `overrides` and the defaults, `saved` the content of config.json.
     Raises UserError if the checkpoint does not fit one of the new settings.
     """
     # Replace the saved values that the command line names: a group stands for all settings that it can change.
     named = {override.partition("=")[0].lstrip("+") for override in overrides}
-    values = flatten(saved)
+    started_with = flatten(saved_settings(saved))
+    values = dict(started_with)
     for name, value in _by_name(_groups(config)).items():
         group = name.rpartition(".")[0]
         sources = {name, group, "experiment", "variant" if group == "model" else name}
@@ -269,7 +270,7 @@ def resumed_settings(config: DictConfig, saved: TrainSettings, overrides: Sequen
             values[name] = value
 
     # The weights in the checkpoint fit some settings only.
-    for name, (old, new) in changed_settings(flatten(saved), values).items():
+    for name, (old, new) in changed_settings(started_with, values).items():
         if INFOS[name].resume is Resume.refused:
             raise UserError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
 

@@ -12,7 +12,7 @@ from data.pairs import Cell
 from data.typed_json import flattened, from_json, may_be_absent, to_json
 from probe.config import ProbeConfig
 
-SCHEMA_VERSION = 17  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 16  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"

@@ -89,11 +89,13 @@ def answer(case: Case) -> Finding:
         together = judged(added, case.measure(added), case.question)
 
     # A supported set that swaps enough on dev takes the place of a weaker head.
-    unit = "set" if len(heads) > 1 else "head"
-    if together is not None and curve and _replaces(together, head, curve, case.least_swap):
+    unit = "head"
+    about = head
+    if together is not None and (len(heads) > 1 or _replaces(together, head, curve, case.least_swap)):
         unit = "set"
-    facts = case.facts(together if unit == "set" and together is not None else head)
-    return Finding(**case.question.words_of_findings, unit=unit, head=head, set=together, curve=curve, **facts)
+        about = together
+    words = case.question.words_of_findings
+    return Finding(**words, unit=unit, head=head, set=together, curve=curve, **case.facts(about))
 
 
 def _replaces(together: Tested, head: Tested, curve: Curve, least_swap: float) -> bool:

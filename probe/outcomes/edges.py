@@ -81,7 +81,8 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
                 kind = "(two)" if has_two else "(one)"
                 reasons = [(n, reason) for reason, n in items.reasons(question.name).items() if reason.endswith(kind)]
                 n_left_out, reason = max(reasons, default=(0, ""))
-                problems.append(f"{n_left_out:,} left out: {reason}" if reason else "")
+                left_out = f"{n_left_out:,} left out: {reason}" if reason else ""
+                problems.append(left_out)
             elif fewest < MIN_CLUSTERS:
                 problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
 

@@ -292,9 +292,6 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     for name, opened in (("before", before), ("after", after)):
         if not isinstance(opened, OpenedModel):
             raise UserError(f"{name}={opened!r:.80}: must be a model that open_model has opened")
-        if not opened.is_causal:
-            problem = "with model.mask=none a word sees the next one; it cannot be compared"
-            raise UserError(f"{opened.source}: {problem}")
     old, new = (f"{model.n_layer} layers of {model.n_head} heads" for model in (before.model, after.model))
     if old != new:
         problem = f"has {old}, {after.source} has {new}"

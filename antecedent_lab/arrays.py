@@ -1,6 +1,6 @@
 """Texts in, arrays out: what an opened model computes, batched by length and padded on the right without being asked.
 
-Every number is that of its text alone: in a causal model the padding changes nothing before it.
+Every number is that of its text alone: the padding changes nothing before it.
 
 Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B rows, S next tokens, A answers.
 """
@@ -189,8 +189,6 @@ class LabModel(OpenedModel):
         """Return the tokens of texts, the start token first; UserError if the model cannot read one."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise UserError("texts: must be a list of str; put one text into a list")
-        if not self.is_causal:
-            raise UserError(f"{self.source}: with model.mask=none a word sees the next one; heads are not measured")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"texts[{number}]: must be a str, not {type(text).__name__}")

@@ -48,9 +48,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         compare_sweep(settings, config, probed)
         return
     opened = _open_first(settings)
-    if not opened.is_causal:
-        _only_loss(opened, settings, config)
-    elif settings.mode == "before":
+    if settings.mode == "before":
         _compare(opened, settings, config)
     elif settings.mode == "text":
         _look_at_sentence(opened, settings)
@@ -118,14 +116,6 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
 
-def _only_loss(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
-    """Print the loss of a run that is not causal, whose heads cannot be tested."""
-    if settings.mode != "probe" or settings.items:
-        raise UserError("with model.mask=none a word sees the next one, so only the loss can be measured")
-    assert isinstance(opened, OpenedRun)  # external models are causal
-    _print_loss(opened, settings.cache_dir, config, print)
-
-
 def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log) -> None:
     """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
     # The last record of this step on the whole text; train.py has none if the best step was not the last.
@@ -141,7 +131,7 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
     log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
         log(printable(f"note: {note}"))
-    for line in gap_lines(losses.gap, losses.gap_error, is_causal=opened.is_causal):
+    for line in gap_lines(losses.gap, losses.gap_error):
         log(line)
 
 

@@ -71,8 +71,6 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
     """Return the probe.json of this checkpoint, and a note for the page if there is none; UserError if damaged."""
     path = opened.folder / "probe" / "probe.json"
     command = eval_command(opened)
-    if not opened.is_causal:
-        return None, []
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]
     with damaged_file_error(path, f"write it again: {command}"):

@@ -50,12 +50,6 @@ class Batch:
     document_ids: Tensor | None = None
     floor: Tensor | None = None  # [B, T] float32, of the targets, in nats
 
-    def model_inputs(self, *, single_document: bool = False) -> tuple[Tensor, ...]:
-        """Return the arguments of the model: (tokens, document_ids), or (tokens,) if each row is one document."""
-        if single_document or self.document_ids is None:
-            return (self.tokens,)
-        return self.tokens, self.document_ids
-
 
 @dataclass(frozen=True, slots=True)
 class _StreamBatches:
@@ -265,9 +259,9 @@ class BatchLoader:
 
         # Rows below the last: token 0 of document -1, without loss.
         missing = (0, 0, 0, max(0, self._min_rows - len(batch.targets)))
-        inputs = []
-        for tensor, fill in zip(batch.model_inputs(), (0, -1), strict=False):
-            inputs.append(self._to_device(F.pad(tensor, missing, value=fill)))
+        inputs = [self._to_device(F.pad(batch.tokens, missing))]
+        if batch.document_ids is not None:
+            inputs.append(self._to_device(F.pad(batch.document_ids, missing, value=-1)))
         targets = self._to_device(F.pad(batch.targets, missing, value=IGNORE))
         return _LoadedBatch(tuple(inputs), targets, self.batches.n_targets(index))
 

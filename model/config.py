@@ -33,13 +33,6 @@ class Position(StrEnum):
     none = "none"  # from the causal mask only
 
 
-class Mask(StrEnum):
-    """Which tokens a query may attend to."""
-
-    causal = "causal"  # itself and earlier tokens
-    none = "none"  # all tokens of its text; the model sees its targets, so its loss means nothing
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Shape of a Llama-like decoder (Touvron et al. 2023, arXiv 2302.13971) and the switches of the attention lab."""
@@ -56,7 +49,6 @@ class ModelConfig:
     scale: Scale = _setting("factor of the attention scores", default=Scale.inverse_sqrt)
     weighting: Weighting = _setting("how scores become weights", default=Weighting.softmax)
     position: Position = _setting("how the model knows the order of the tokens", default=Position.rope)
-    mask: Mask = _setting("none: not causal, the model sees its targets", default=Mask.causal)
     tie_query_key: bool = _setting("query and key share one projection", default=False)
     tie_key_value: bool = _setting("key and value share one projection", default=False)
 
@@ -74,11 +66,6 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.d_model // self.n_head
-
-    @property
-    def is_causal(self) -> bool:
-        """True if no token sees a later one."""
-        return self.mask is Mask.causal
 
 
 def departures(config: ModelConfig) -> list[str]:

@@ -200,7 +200,7 @@ class SitePass:
 
 
 class TransformerView(ObservableModel):
-    """The `ObservableModel` of our `Transformer`; the model must be in eval mode and causal."""
+    """The `ObservableModel` of our `Transformer`; the model must be in eval mode."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model  # not copied

@@ -62,11 +62,10 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1) / width**0.5
 
 
-def document_bias(document_ids: Tensor, *, causal: bool = True) -> Tensor:
+def document_bias(document_ids: Tensor) -> Tensor:
     """Return the term [B, 1, T, T], 0 or -inf, that hides other documents of `document_ids` [B, T], and later keys."""
-    is_visible = document_ids[:, None, :, None] == document_ids[:, None, None, :]  # [B, 1, T, T]
-    if causal:
-        is_visible = is_visible.tril()
+    is_same = document_ids[:, None, :, None] == document_ids[:, None, None, :]  # [B, 1, T, T]
+    is_visible = is_same.tril()
     return torch.zeros_like(is_visible, dtype=torch.float32).masked_fill(~is_visible, float("-inf"))
 
 
@@ -85,7 +84,6 @@ def attention_scores(
     query_positions: Tensor | None = None,
     *,
     scaled: bool = True,
-    causal: bool = True,
 ) -> Tensor:
     """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32; -inf for later keys.
 
@@ -94,8 +92,6 @@ def attention_scores(
     scores = query.float() @ key.float().mT  # [B, H, Tq, T]
     if scaled:
         scores = scores / query.shape[-1] ** 0.5
-    if not causal:
-        return scores
     if query_positions is None:
         query_positions = torch.arange(query.shape[-2], device=query.device)[None]  # [1, Tq]
     key_positions = torch.arange(key.shape[-2], device=key.device)  # [T]
@@ -120,12 +116,11 @@ def attend(
     bias: Tensor | None = None,
     *,
     scaled: bool = True,
-    causal: bool = True,
 ) -> Tensor:
     """Return softmax(scores) @ value [B, H, T, K], by PyTorch's fused kernel, which never stores the weights.
 
     Query, key and value are [B, H, T, K]; `bias` [B, 1, T, T] is that of `document_bias` (default: each row is one
-    document); the switches are those of `attention_scores`.
+    document).
     """
     # In bfloat16 the gradient of this kernel takes 4 times as long on a CPU.
     output_type = value.dtype
@@ -133,7 +128,7 @@ def attend(
         query, key, value = query.float(), key.float(), value.float()
     scale = query.shape[-1] ** -0.5 if scaled else 1.0
     mask = None if bias is None else bias.to(query.dtype)
-    is_causal = bias is None and causal  # without a term for each pair of tokens the kernel is much faster
+    is_causal = bias is None  # without a term for each pair of tokens the kernel is much faster
     with torch.autocast("cpu", enabled=False):
         output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal, scale=scale)
     return output.to(output_type)
@@ -154,7 +149,6 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head = config.n_head
         self.scaled = config.scale is Scale.inverse_sqrt
-        self.causal = config.is_causal
         self.uses_sum_weighting = config.weighting is Weighting.sum
         cos, sin = None, None
         if config.position is Position.rope:
@@ -191,10 +185,10 @@ class Attention(nn.Module):
     def weighted_values(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return weights @ value [B, H, T, K] of each head; `bias` is that of `document_bias`."""
         if not self.uses_sum_weighting:
-            return attend(query, key, value, bias, scaled=self.scaled, causal=self.causal)
+            return attend(query, key, value, bias, scaled=self.scaled)
 
         # There is no kernel for weights without an exponential, so the whole matrix is stored.
-        scores = attention_scores(query, key, causal=self.causal)  # [B, H, T, T]
+        scores = attention_scores(query, key)  # [B, H, T, T]
         if bias is not None:
             scores = scores + bias
         return (sum_normalised(scores) @ value.float()).to(value.dtype)
@@ -207,10 +201,7 @@ class Attention(nn.Module):
         """Return the scores [B, H, Tq, T] float32 whose softmax equals the attention weights, -inf where masked.
 
         Query [B, H, Tq, K] and key are those of `project`; `query_positions` [B, Tq] as in `attention_scores`.
-        UserError if the model is not causal (model.mask=none).
         """
-        if not self.causal:
-            raise UserError("model.mask=none: a model that sees its targets has no attention to interpret")
         scores = attention_scores(query, key, query_positions, scaled=self.scaled)
         return _positive_scores(scores).log() if self.uses_sum_weighting else scores
 
@@ -275,7 +266,7 @@ class Transformer(nn.Module):
         """
         bias, positions = None, None
         if document_ids is not None:
-            bias = document_bias(document_ids, causal=self.config.is_causal)  # [B, 1, T, T]
+            bias = document_bias(document_ids)  # [B, 1, T, T]
             positions = document_positions(document_ids)  # [B, T]
         x = self.embed(tokens, positions)  # [B, T, D]
         for block in self.blocks:

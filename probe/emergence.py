@@ -57,12 +57,12 @@ class _TrainingProbe:
 
 
 def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
-    """Return the probe to run during training; None if the model is not causal or the text has nothing to test.
+    """Return the probe to run during training; None if the text has nothing to test.
 
     It reads run.probe_sequences stories, or half as many passages. `draw` makes images at the steps with an evaluation.
     """
     n_sequences = settings.run.probe_sequences
-    if not settings.model.is_causal or not n_sequences:
+    if not n_sequences:
         return None
     tokenizer = corpus.tokenizer
     if not isinstance(corpus.validation, StorySplit):

@@ -47,11 +47,6 @@ class OpenedModel:
         return self.max_steps is None
 
     @property
-    def is_causal(self) -> bool:
-        """Whether the model reads from left to right, so that its attention can be interpreted."""
-        return bool(self.shape.get("mask", "causal") == "causal")
-
-    @property
     def has_stories(self) -> bool:
         """Whether the heads are tested on the built-in stories, not on English text."""
         return self.data is not None and self.data.source == "stories"

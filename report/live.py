@@ -121,8 +121,6 @@ def _obstacle(opened: OpenedModel) -> str:
     """Return why the page cannot run a model, "" if it can."""
     if not isinstance(opened, OpenedRun):
         return "the page runs models of train.py only, and this one was trained elsewhere"
-    if not opened.is_causal:
-        return "model.mask=none has no next word and no attention to interpret"
     if opened.n_parameters > MAX_LIVE_WEIGHTS:
         limit = f"up to {MAX_LIVE_WEIGHTS:,} weights"
         return f"the page runs models of {limit}, and this one has {opened.n_parameters:,}"

@@ -19,7 +19,7 @@ L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp,
 SIZES: dict[str, Any] = {"n_layer": L, "n_head": H, "d_model": H * K, "d_mlp": M, "context_length": T}
 SIZES |= {"rope_theta": 1e4, "norm_eps": 1e-5, "dropout": 0.0}
 
-# Together these use each switch of the lab that keeps a model causal.
+# Together these use each switch of the lab.
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "sum, learned positions": {"weighting": Weighting.sum, "position": Position.learned},

@@ -43,10 +43,9 @@ def _row_losses(
     counts: list[float] = []
     floors: list[float] = []
     for batch in batches:
-        # No row holds several documents, so a causal model needs no document ids.
-        inputs = batch.model_inputs(single_document=model.config.is_causal)
+        # No row holds several documents, and padding is last: the model needs no document ids.
         with autocast or nullcontext():
-            logits = model(*(tensor.to(device) for tensor in inputs)).float().flatten(0, 1)  # [B * T, V]
+            logits = model(batch.tokens.to(device)).float().flatten(0, 1)  # [B * T, V]
         targets = batch.targets.to(device).flatten()
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none").cpu().double()
 

@@ -163,13 +163,11 @@ def step_line(step: int, loss: float, summary: list[str], n_skipped: int) -> str
     return "  ".join(phrases)
 
 
-def gap_lines(gap: float | None, error: float | None, *, is_causal: bool = True) -> list[str]:
+def gap_lines(gap: float | None, error: float | None) -> list[str]:
     """Return lines for the terminal about the gap to the lower bound; None if that is unknown."""
     lines = []
     if gap is not None and error is not None:
         lines.append(f"gap to the entropy lower bound: {gap:.3f} ± {error:.3f} nats/token")
-        if is_causal and gap < -MAX_STANDARD_ERRORS * error:
+        if gap < -MAX_STANDARD_ERRORS * error:
             lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
-    if not is_causal:
-        lines.append("note: model.mask=none: the model attends to the tokens it predicts, so the loss means nothing")
     return lines

@@ -296,8 +296,7 @@ def _record_and_save(
         trainer.best_loss = min(trainer.best_loss, loss)
         _save(trainer, context, is_best=is_best)
     if is_last:
-        is_causal = trainer.settings.model.is_causal
-        context.console.print(*gap_lines(measured.gap, measured.gap_error, is_causal=is_causal))
+        context.console.print(*gap_lines(measured.gap, measured.gap_error))
 
 
 def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:

@@ -216,15 +216,13 @@ def test_a_wrong_call_is_one_line(name: str, opened: LabModel, call: Any, proble
     assert "\n" not in str(error.value)
 
 
-def test_unknown_words_and_models_that_see_the_next_word_are_refused(trained_run: Path) -> None:
+def test_unknown_words_are_refused(trained_run: Path) -> None:
     run = open_model(trained_run, device="cpu")
     with pytest.raises(UserError, match="answers: ' xylophonist' has no tokens in this model's vocabulary"):
         run.log_probs(["The cat"], " xylophonist")
     with pytest.raises(UserError, match=r"texts\[1\]: 'xylophonist' is not in this model's vocabulary"):
         run.attention(["The cat", "The xylophonist sat."])
     assert run.log_probs(["The cat"], " sat").shape == (1, 1)
-    with pytest.raises(UserError, match="with model.mask=none a word sees the next one"):
-        replace(run, shape={"mask": "none"}).attention(["The cat"])
 
 
 Pass = Callable[..., Any]  # of an adapter

@@ -156,7 +156,7 @@ def test_switches_that_no_llama_has_are_refused_by_name() -> None:
         assert set(departures(config(**variant))) == switches
         for switch in switches:
             assert (switch in str(refused.value)) == (not switch.startswith("model.tie_"))
-    every = {name for variant in VARIANTS.values() for name in variant} | {"mask"}
+    every = {name for variant in VARIANTS.values() for name in variant}
     others = set("n_layer n_head d_model d_mlp context_length rope_theta norm_eps dropout".split())
     assert ModelConfig.__dataclass_fields__.keys() - every == others, "a switch is in no variant"
 

@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.errors import UserError
 from data.loader import IGNORE
-from model.config import Mask, Position
+from model.config import Position
 from model.loss import summed_cross_entropy
 from model.observe import HeadEdit, TransformerSitePass, TransformerView
-from model.transformer import Attention, attend, draw_outputs, rope_tables, rotate
+from model.transformer import attend, draw_outputs, rope_tables, rotate
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
-from tests.tiny_models import H, K, V, config, each_variant, random_model, random_view, untrained
+from tests.tiny_models import H, K, V, each_variant, random_model, random_view, untrained
 
 B, T = 2, 7
 
@@ -60,18 +59,10 @@ def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_s
     assert not torch.equal(first.token_embedding.weight, third.token_embedding.weight)
 
 
-def test_dropout_applies_in_training_and_without_a_mask_the_future_reaches_all() -> None:
+def test_dropout_applies_in_training() -> None:
     model, plain = random_model(dropout=1 - 1e-9), random_model()
     assert torch.equal(model(TOKENS), plain(TOKENS))
     torch.testing.assert_close(model.train()(TOKENS), model.unembed(model.embed(TOKENS)))
-    attention = Attention(config(mask=Mask.none))
-    with pytest.raises(UserError, match="model.mask=none"):
-        attention.scores(*attention.project(torch.ones(B, T, H * K))[:2])
-    model = random_model(mask=Mask.none)
-    ids = torch.tensor([[0, 0, 0, 1, 1]])
-    first, second = (model(torch.tensor([[5, 7, token, 2, 3]]), ids)[0] for token in (11, 12))
-    changed = (first - second).abs().amax(-1)
-    assert (changed[:3] > 1e-4).all() and (changed[3:] == 0).all()
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

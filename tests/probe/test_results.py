@@ -11,19 +11,19 @@ import pytest
 
 from data.errors import UserError
 from data.typed_json import from_json, to_json
-from model.config import Mask
+from model.config import Scale
 from probe.results import SCHEMA_VERSION, Change, Estimate, Finding, Head, ProbeResults
 from tests.probe.factories import blank
 from tests.report import sample
 
 
 def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null() -> None:
-    values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Mask.none)}
+    values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Scale.none)}
     assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "none"]}
     assert math.isnan(from_json(float, None, "file"))
-    assert from_json(Mask, "none", "file") is Mask.none
-    with pytest.raises(UserError, match="^file: 'half' is none of causal, none$"):
-        from_json(Mask, "half", "file")
+    assert from_json(Scale, "none", "file") is Scale.none
+    with pytest.raises(UserError, match="^file: 'half' is none of inverse_sqrt, none$"):
+        from_json(Scale, "half", "file")
     assert from_json(float | None, None, "file") is None
     assert isinstance(from_json(float, 3, "file"), float)
 

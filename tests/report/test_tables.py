@@ -10,7 +10,6 @@ import pytest
 
 from data.errors import UserError
 from data.words import word_spans
-from model.config import Mask
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import Change, Estimate, Head, Shown
@@ -105,7 +104,6 @@ ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fie
 def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
     for model, reason in (
         (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
-        (replace(RUN, shape={**RUN.shape, "mask": Mask.none}), "model.mask=none"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ):
         for wanted in (None, True):

@@ -19,8 +19,8 @@ from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
 from model.config import departures
 from model.external import chosen_tokenizer, open_transformers
 from model.observe import ObservableModel, TransformerView
+from model.pretrained_view import PretrainedView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
-from model.transformers_view import TransformersView
 from probe.contract import check_observed, check_passes
 from probe.opened_model import OpenedModel
 from training.checkpoint import load_checkpoint
@@ -214,7 +214,7 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
                 raise UserError("its weights are not float32; open model.float()")
             if model.get_output_embeddings() is None:
                 raise UserError("it has no output layer (a ...ForCausalLM has one)")
-            model = TransformersView(model)
+            model = PretrainedView(model)
         else:
             check_passes(model)
         _check_attention(model)

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from data.errors import UserError, export_extra, one_line
 from data.tokenizer import end_id, imported_tokenizer, load_tokenizer
-from model.transformers_view import TransformersView
+from model.pretrained_view import PretrainedView
 
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
 _MAX_LAYERS = 1000
@@ -32,7 +32,7 @@ _UNUSED = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|^lm_head\.wei
 class _ExternalModel(NamedTuple):
     """A model of another program, ready to be observed."""
 
-    view: TransformersView
+    view: PretrainedView
     tokenizer: Tokenizer  # adds nothing around a text
     bos_id: int  # the token before every text
     path: Path  # folder or hub snapshot
@@ -107,7 +107,7 @@ def chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
         raise UserError(f"tokenizer={source}: {one_line(error)}") from None
 
 
-def _load(path: Path, named: str, device: torch.device) -> TransformersView:
+def _load(path: Path, named: str, device: torch.device) -> PretrainedView:
     """Return the model at `path`; UserError for every problem that transformers or we find."""
     from transformers.utils import logging
 
@@ -118,7 +118,7 @@ def _load(path: Path, named: str, device: torch.device) -> TransformersView:
         model = _load_folder(path, device)
         if not all(weight.isfinite().all() for weight in model.parameters()):
             raise UserError("its weights are not finite")
-        return TransformersView(model.to(device))
+        return PretrainedView(model.to(device))
     except torch.OutOfMemoryError:
         raise
     except UnpicklingError:

@@ -1,7 +1,7 @@
 """Observe a model's attention and run it with single heads edited, for every architecture alike.
 
 `ObservableModel` is all that the probe needs of a model. `TransformerView` implements it for our Transformer,
-`TransformersView` (model/transformers_view.py) for the causal language models of transformers. Texts are padded on the
+`PretrainedView` (model/pretrained_view.py) for the causal language models of transformers. Texts are padded on the
 right only: the causal mask hides the padding from every real token.
 """
 

@@ -22,7 +22,7 @@ from model.edits import exchange_links
 from model.export import as_llama, export_transformers
 from model.external import find_model, open_transformers
 from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
-from model.transformers_view import TransformersSitePass, TransformersView
+from model.pretrained_view import PretrainedSitePass, PretrainedView
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
 from tests.program import run_program
 from tests.tiny_models import VARIANTS, config, random_model, untrained
@@ -130,13 +130,13 @@ def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path) -> None:
     model.save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     view, tokens = open_transformers(str(folder), CPU).view, torch.arange(11)[None]
-    assert torch.equal(view.logits(tokens), TransformersView(model.float()).logits(tokens))
+    assert torch.equal(view.logits(tokens), PretrainedView(model.float()).logits(tokens))
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie_query_key": True, "tie_key_value": True}])
 def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict) -> None:
     model = random_model(**changes)
-    view, llama = TransformerView(model), TransformersView(as_llama(model))
+    view, llama = TransformerView(model), PretrainedView(as_llama(model))
     tokens = torch.randint(model.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
     assert (llama.n_layer, llama.n_head, llama.context_length) == (view.n_layer, view.n_head, view.context_length)
     assert torch.equal(as_llama(model)(tokens).logits, model(tokens))
@@ -209,7 +209,7 @@ SPECIAL = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
 
 
 @cache
-def make_view(model_type: str) -> TransformersView:
+def make_view(model_type: str) -> PretrainedView:
     config = transformers.AutoConfig.for_model(model_type, **SHAPES[model_type], **SPECIAL)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
@@ -219,7 +219,7 @@ def make_view(model_type: str) -> TransformersView:
                 weight.normal_(0, 0.25)
             else:
                 weight.add_(torch.randn_like(weight) / 4)  # norms' gains and biases
-    return TransformersView(model)
+    return PretrainedView(model)
 
 
 TOKENS = torch.randint(V, (5, T), generator=torch.Generator().manual_seed(2))
@@ -244,7 +244,7 @@ def test_maps_logits_and_residual_stream_equal_eager(model_type: str) -> None:
 
 @each_type
 def test_the_pass_over_the_site_alone_equals_whole_passes(model_type: str) -> None:
-    check_against_whole_passes(make_view(model_type), TransformersSitePass)
+    check_against_whole_passes(make_view(model_type), PretrainedSitePass)
 
 
 @each_type
@@ -304,4 +304,4 @@ def test_models_off_the_attention_interface_are_refused_by_name(model_type: str)
     config = transformers.AutoConfig.for_model(model_type, **shape)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with pytest.raises(ValueError, match=f"model_type={model_type}"):
-        TransformersView(model)
+        PretrainedView(model)

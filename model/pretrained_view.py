@@ -159,7 +159,7 @@ def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False})
 
 
-class TransformersView(ObservableModel):
+class PretrainedView(ObservableModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
     def __init__(self, model: Any) -> None:
@@ -221,7 +221,7 @@ class TransformersView(ObservableModel):
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
         """Return a pass over the site alone, unless this model gives other logits that way."""
         if "position_ids" in signature(self.model.forward).parameters:
-            site_pass = TransformersSitePass(self, tokens, site)
+            site_pass = PretrainedSitePass(self, tokens, site)
             if site_pass.agrees():
                 return site_pass
         return SitePass(self, tokens, site)
@@ -288,7 +288,7 @@ class TransformersView(ObservableModel):
         pulled = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
 
-    def untrained(self, seed: int) -> "TransformersView":
+    def untrained(self, seed: int) -> "PretrainedView":
         """Return a model of the same shape with transformers' initial weights for `seed`."""
         from transformers import AutoModelForCausalLM
 
@@ -296,7 +296,7 @@ class TransformersView(ObservableModel):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-        return TransformersView(model.to(self.device))
+        return PretrainedView(model.to(self.device))
 
     @torch.no_grad()
     def _run(self, module: Any, tokens: Tensor, current: _Pass | None = None, **arguments: Tensor) -> Any:
@@ -316,10 +316,10 @@ class TransformersView(ObservableModel):
         return output
 
 
-class TransformersSitePass(SitePass):
+class PretrainedSitePass(SitePass):
     """The site's logits from keys and values of one unedited pass, for models that mix positions in attention only."""
 
-    def __init__(self, view: TransformersView, tokens: Tensor, site: Tensor) -> None:
+    def __init__(self, view: PretrainedView, tokens: Tensor, site: Tensor) -> None:
         self._view = view
         self._site = site
         self._tokens = at_positions(tokens, site)  # [B]

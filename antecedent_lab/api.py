@@ -8,9 +8,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from antecedent_lab.arrays import BATCH_TOKENS, Html, LabModel
 from antecedent_lab.eval_settings import STORIES
-from antecedent_lab.opened import LARGE_MODEL, open_external, open_loaded, open_run
+from antecedent_lab.loading import LARGE_MODEL, open_external, open_loaded, open_run
+from antecedent_lab.notebook import Html
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history
 from antecedent_lab.sources import Source, source_of
@@ -22,7 +22,7 @@ from model.own_model import OwnModel  # noqa: F401 (a public name)
 from probe.claim import claim_of
 from probe.config import ProbeConfig
 from probe.difference import difference
-from probe.opened_model import OpenedModel
+from probe.opened_model import BATCH_TOKENS, OpenedModel
 from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
@@ -121,7 +121,7 @@ def open_model(
     device: object = Device.auto,  # or its name, or a torch.device
     threads: int | None = None,
     setting: str = "model",
-) -> LabModel:
+) -> OpenedModel:
     """Open a run of train.py, a model of transformers or a model of your own.
 
     `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, a loaded model of
@@ -264,7 +264,7 @@ def compare_models(
 
 def tested_model(opened: OpenedModel) -> TestedModel:
     """Return what results say about the model that they are about."""
-    trained_on = None if opened.data is None or opened.is_external else opened.data.source
+    trained_on = opened.settings.data.source if opened.settings else None
     return TestedModel(opened.source, opened.step, trained_on, dict(opened.shape))
 
 

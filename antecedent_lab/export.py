@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from antecedent_lab.opened import open_run
+from antecedent_lab.loading import open_run
 from antecedent_lab.saved import read_results
 from data.errors import UserError, export_extra, printable
 from model.export import check_is_llama, export_transformers
@@ -46,7 +46,8 @@ def command() -> None:
         if out.exists() or out.is_symlink():
             raise FileExistsError(f"out={out}: already exists; choose another name")
         opened = open_run(run, torch.device("cpu"))
-        check_is_llama(opened.transformer.config)
+        assert opened.settings and opened.transformer is not None  # those of a run
+        check_is_llama(opened.settings.model)
         results, _ = read_results(opened)
         claims = claims_markdown(results) if results else ""
         template = Path(__file__).with_name("model_card.txt").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 
 from antecedent_lab.api import affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.opened import load_data
+from antecedent_lab.loading import load_data
 from antecedent_lab.saved import (
     PAGE,
     folder_name,
@@ -23,8 +23,9 @@ from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from data.typed_json import to_json
+from model.transformer import Transformer
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel
 from probe.results import Head, ProbeResults
 from probe.sentences import TokenizedText, removal_effects, word_attention
 from report.content import comparison_content, page_content, unknown_note
@@ -80,13 +81,13 @@ def _open(name: str, setting: str, settings: EvalSettings) -> OpenedModel:
 
 def _open_first(settings: EvalSettings) -> OpenedModel:
     """Open the model that is tested, and print its name, step and device."""
-    if settings.is_external:
-        opened = _open(str(settings.model), "model", settings)
+    setting = "model" if settings.run is None else "run"
+    name = getattr(settings, setting)
+    opened = _open(name if settings.is_external else str(find_run(name, setting)), setting, settings)
+    if opened.settings is None:
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
-        setting = "model" if settings.run is None else "run"
-        opened = _open(str(find_run(getattr(settings, setting), setting)), setting, settings)
-        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.max_steps}"
+        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.settings.run.max_steps}"
         if not read_metrics(opened).has_ended:
             line += " (its training has not ended)"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
@@ -99,8 +100,8 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     check_live(opened, settings.live)
     config = affordable(config, opened)
     source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_file)
-    if isinstance(opened, OpenedRun) and not opened.has_stories and not source.name:
-        _print_loss(opened, settings.cache_dir, config, log)
+    if opened.transformer is not None and not opened.has_stories and not source.name:
+        _print_loss(opened, opened.transformer, settings.cache_dir, config, log)
     kind = "own" if settings.own_file else "outside"
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
@@ -116,7 +117,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
 
-def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log) -> None:
+def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig, log: Log) -> None:
     """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
     # The last record of this step on the whole text; train.py has none if the best step was not the last.
     corpus = load_data(opened, cache_dir)
@@ -125,7 +126,7 @@ def _print_loss(opened: OpenedRun, cache_dir: str, config: ProbeConfig, log: Log
         if record.whole and record.step == opened.step:
             losses = record
     if losses is None:
-        losses = validation_loss(opened.transformer, corpus.validation, config.tokens_per_batch)
+        losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
     # The loss, and its distance from the entropy lower bound where that is known
     loss = f"{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte"
     log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from antecedent_lab.opened import OWNER
+from antecedent_lab.loading import OWNER
 from data.errors import damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.opened import load_resumes, load_run_settings
+from antecedent_lab.loading import load_resumes, load_run_settings
 from data.errors import UserError, printable
 from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig

@@ -1,25 +1,57 @@
-"""A model that is ready to be measured, with its tokenizer and what its results say about it."""
+"""A model that is ready to be measured, with its tokenizer: texts in, arrays out.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
+from operator import index
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from data.config import DataConfig
+from data.errors import UserError
 from data.tokenizer import encode_text, unknown_id
-from model.observe import ObservableModel
+from model.edits import remove_head
+from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits
 from model.transformer import Transformer
+from probe.batches import length_batches, pad_rows, progress_bar
+from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
 from probe.results import Head, Shown
 from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
 from training.settings import TrainSettings
 
+# Larger activations are allocated again in each layer.
+# GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.
+BATCH_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Rows of tokens with the answers that are read there: the tokens of an answer but the last are in its row."""
+
+    texts: list[int]  # index of each text
+    tokens: Tensor  # [B, T]
+    positions: Tensor  # [B, S] each gives the logits of the next token
+    row: Tensor  # [A] of each answer; the answers of a text stand together
+    ids: Tensor  # [A, S] tokens of each answer, padded with NO_TOKEN
+
+    def log_probs(self, logits: Tensor) -> np.ndarray:
+        """Return log p of every answer in nats from the logits [B, S, V], [texts, answers of each]."""
+        steps = torch.arange(logits.shape[1], device=logits.device)
+        of_tokens = logits[self.row[:, None], steps, self.ids.clamp(min=0)]
+        of_tokens = of_tokens - logits.logsumexp(-1)[self.row]  # [A, S]
+        total = of_tokens.masked_fill(self.ids == NO_TOKEN, 0).double().sum(-1)
+        return total.cpu().numpy().reshape(len(self.texts), -1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
-    """A run of train.py, or a model that another program trained."""
+    """The best checkpoint of a run of train.py, or a model that another program trained."""
 
     folder: Path  # the run, or the results folder of an external model; with probe/ in it
     name: str
@@ -36,15 +68,15 @@ class OpenedModel:
     environment: Mapping[str, Any]  # versions, for the page
     arguments: Sequence[str] | None = None  # of train.py; None: unknown
     step: int = 0
-    max_steps: int | None = None  # None: an external model, of unknown training
-    seed: int | None = None
+    settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
+    transformer: Transformer | None = None  # of a run
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
     owner: str | None = None  # external model: its name, recorded in the results folder
 
     @property
     def is_external(self) -> bool:
         """Whether the model was trained by another program."""
-        return self.max_steps is None
+        return self.settings is None
 
     @property
     def has_stories(self) -> bool:
@@ -93,10 +125,194 @@ class OpenedModel:
         text = self.tokenizer.decode([token], skip_special_tokens=False).strip()
         return text or repr(self.tokenizer.id_to_token(token))
 
+    def __repr__(self) -> str:
+        shape = f"{self.model.n_layer} layers of {self.model.n_head} heads, {self.n_parameters:,} weights"
+        return f"<{self.name[:80]}: {shape}, reads {self.model.context_length:,} tokens>"
 
-@dataclass(frozen=True, kw_only=True)
-class OpenedRun(OpenedModel):
-    """The best checkpoint of a run of train.py."""
+    @torch.no_grad()
+    def attention(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the attention weights of all heads, for each text one array [L, H, T, T] of float32.
 
-    settings: TrainSettings
-    transformer: Transformer
+        A row is the token that attends and sums to 1; T is len(encode(text)), and token 0 is the start token. Raises
+        UserError for texts that the model cannot read.
+        """
+        rows = self._encode_all(texts)
+        maps = [np.empty((self.model.n_layer, self.model.n_head, len(row), len(row)), np.float32) for row in rows]
+        for chosen in length_batches([len(row) for row in rows], BATCH_TOKENS):
+            tokens = pad_rows([rows[i] for i in chosen]).to(self.model.device)
+            for layer, record in enumerate(self.model.record(tokens)):
+                weights = record.scores.softmax(-1).cpu().numpy()  # [B, H, T, T]
+                for of_text, i in zip(weights, chosen, strict=True):
+                    maps[i][layer] = of_text[:, : len(rows[i]), : len(rows[i])]
+        return maps
+
+    @torch.no_grad()
+    def log_probs(
+        self, texts: Sequence[str], *answers: str | Sequence[str], edits: Sequence[HeadEdit] = ()
+    ) -> np.ndarray:
+        """Return log p of each answer after each text, in nats, [N, answers]: the sum over the tokens of an answer.
+
+        An answer is one str for all texts or a list of one for each, and follows the text as written: " she", not
+        "she". `edits` are applied in every pass. Raises UserError for texts, answers or edits that cannot be used.
+        """
+        check_edits(self.model, edits)
+        values = np.empty((len(texts), len(answers)))
+        for batch in self._batches(texts, answers):
+            last = int(batch.positions[:, 0].min())  # of the shortest text
+            if any(edit.token > last for edit in edits):
+                raise UserError(
+                    f"edits: a text has tokens 0 to {last}; edit texts of other lengths in calls of their own"
+                )
+            values[batch.texts] = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits))
+        return values
+
+    def effects(
+        self,
+        texts: Sequence[str],
+        answers: str | Sequence[str],
+        foils: str | Sequence[str],
+        heads: str | Sequence[tuple[int, int]] = "all",
+        at: str = "everywhere",
+    ) -> np.ndarray:
+        """Return what removing each head alone takes from log p(answer) - log p(foil), in nats, [N, L, H].
+
+        Positive: the head supports the answer. `heads` is "all" or a list of (layer, head); the others are nan. `at`:
+        "everywhere" sets the output of the head to 0 at every token, "last" at the last token of the text only, which
+        takes a fraction of the time. Answers and foils as in `log_probs`. Later layers may compensate for a head, so an
+        effect near 0 is no proof that it does nothing. Raises UserError for arguments that cannot be used.
+        """
+        chosen = self._heads(heads)
+        if at not in ("everywhere", "last"):
+            raise UserError(f'at={at!r}: must be "everywhere" or "last"')
+        effects = np.full((len(texts), self.model.n_layer, self.model.n_head), np.nan)
+        layers, in_layer = np.array(chosen, dtype=int).reshape(-1, 2).T
+        with progress_bar(len(texts) * len(chosen), "head") as bar:
+            for batch in self._batches(texts, (answers, foils)):
+                if (batch.ids[::2] == batch.ids[1::2]).all(dim=1).any():
+                    raise UserError("foils: a foil is the same as its answer, so that every effect is 0")
+                of_heads = self._effects_of(batch, chosen, at)  # [heads, texts]
+                effects[np.array(batch.texts)[:, None], layers, in_layer] = of_heads.T
+                bar.update(of_heads.size)
+        return effects
+
+    def show(self, text: str) -> str:
+        """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""
+        self._encode_all([text])
+        return self.view(self, text)
+
+    @torch.no_grad()
+    def _effects_of(self, batch: _Batch, heads: Sequence[Head], at: str) -> np.ndarray:
+        """Return the effects of `heads` in a batch with one answer and one foil for each text, [heads, texts]."""
+        removals = [SiteEdit(*head, output=torch.zeros_like) for head in heads]
+        site = batch.positions[:, 0]
+
+        # At the last token alone: all positions are read once, and only the two words are computed.
+        if at == "last" and batch.ids.shape[1] == 1:
+            site_pass = self.model.site_pass(batch.tokens, site)
+            words = batch.ids.view(-1, 2)  # [B, 2]
+            n_at_once = max(1, MAX_ROWS // len(words))
+            margins = []
+            for start in range(0, len(heads) + 1, n_at_once):
+                edit_lists = [[], *([edit] for edit in removals)][start : start + n_at_once]
+                logits = site_pass.edited_logits(edit_lists, words).double()  # [E, B, 2]
+                margins.append((logits[..., 0] - logits[..., 1]).cpu().numpy())
+            joined = np.concatenate(margins)
+            return np.asarray(joined[0] - joined[1:])
+
+        # Elsewhere each pass begins at the layer of the head.
+        streams = self.model.residual_stream(batch.tokens)
+        whole = [edit.at(site) for edit in removals]
+        if at == "everywhere":
+            whole = list(starmap(remove_head, heads))
+        margins = []
+        for edits in [[], *([edit] for edit in whole)]:
+            both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
+            margins.append(both[:, 0] - both[:, 1])
+        return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), len(batch.texts)))
+
+    def _heads(self, heads: str | Sequence[tuple[int, int]]) -> list[Head]:
+        if isinstance(heads, str) and heads == "all":
+            return all_heads(self.model)
+        try:
+            chosen = [Head(*map(index, head)) for head in heads]  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise UserError('heads: must be "all" or a list of (layer, head), for example [(0, 1)]') from None
+        check_edits(self.model, list(starmap(remove_head, chosen)))
+        return chosen
+
+    def _encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the tokens of texts, the start token first; UserError if the model cannot read one."""
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise UserError("texts: must be a list of str; put one text into a list")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise UserError(f"texts[{number}]: must be a str, not {type(text).__name__}")
+        rows = [self.encode(text) for text in texts]
+        self._check_lengths(list(map(len, rows)))
+        for number, row in enumerate(rows):
+            if self.unknown in row:
+                start, end = self.tokenize(texts[number]).spans[row.index(self.unknown) - 1]
+                raise UserError(f"texts[{number}]: {texts[number][start:end]!r} is not in this model's vocabulary")
+        return rows
+
+    def _batches(self, texts: Sequence[str], answers: Sequence[str | Sequence[str]]) -> Iterator[_Batch]:
+        """Yield the texts with `answers` after each, in batches of similar length; see `log_probs` for arguments."""
+        rows = self._encode_all(texts)
+        if not answers:
+            raise UserError("answers: give at least one word")
+        for each in answers:
+            if not isinstance(each, str) and (not isinstance(each, Sequence) or len(each) != len(texts)):
+                raise UserError(f"answers: must be one text, or a list of {len(texts)} with one for each text")
+        asked = []  # the tokens of every answer, by text
+        for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
+            of_text = [each if isinstance(each, str) else each[i] for each in answers]
+            asked.append([self._tokens_after(text, row, answer) for answer in of_text])
+
+        # Texts are read with all tokens of an answer but the last.
+        lengths = [len(row) + max(map(len, ids)) - 1 for row, ids in zip(rows, asked, strict=True)]
+        self._check_lengths(lengths, " with its answer")
+        n_rows = 1 if lengths == list(map(len, rows)) else len(answers)
+        for chosen in length_batches(lengths, BATCH_TOKENS, n_rows):
+            yield self._batch(chosen, rows, asked)
+
+    def _batch(
+        self, chosen: Sequence[int], rows: Sequence[tuple[int, ...]], asked: Sequence[Sequence[tuple[int, ...]]]
+    ) -> _Batch:
+        """Return the texts `chosen` as a batch; one row of a text serves all answers that differ in the last token."""
+        row_of = []
+        begins: dict[tuple[int, tuple[int, ...]], int] = {}  # row by text and the answer's tokens in it
+        for i in chosen:
+            for answer in asked[i]:
+                row_of.append(begins.setdefault((i, answer[:-1]), len(begins)))
+        ids = pad_rows([answer for i in chosen for answer in asked[i]], NO_TOKEN)  # [A, S]
+
+        # The logits at a position are those of the next token.
+        first = torch.tensor([len(rows[i]) - 1 for i, _ in begins])
+        last = torch.tensor([len(rows[i]) - 1 + len(begin) for i, begin in begins])
+        positions = (first[:, None] + torch.arange(ids.shape[1])).minimum(last[:, None])
+        tokens = pad_rows([rows[i] + begin for i, begin in begins])
+        tensors = (tokens, positions, torch.tensor(row_of), ids)
+        return _Batch(list(chosen), *(tensor.to(self.model.device) for tensor in tensors))
+
+    def _check_lengths(self, lengths: Sequence[int], what: str = "") -> None:
+        limit = self.model.context_length
+        for number, length in enumerate(lengths):
+            if length > limit:
+                raise UserError(f"texts[{number}]: has {length:,} tokens{what}; the model reads {limit:,}")
+
+    def _tokens_after(self, text: str, row: tuple[int, ...], answer: str) -> tuple[int, ...]:
+        """Return the tokens of an answer after a text; UserError if it would change the text's own tokens."""
+        if not isinstance(answer, str) or not answer:
+            raise UserError(f"answers: {answer!r} is no text")
+        is_word = text[-1:].isalnum() and answer[0].isalnum() and text[-1].lower() != text[-1].upper()
+        if is_word or (text[-1:] and text[-1] in ".,;:!?" and answer[0].isalpha()):
+            problem = f"would continue the word {text.split()[-1]!r}"
+            raise UserError(f"answers: {answer!r} {problem}; begin the answer with a space")
+        both = self.encode(text + answer)
+        if both[: len(row)] != row:
+            problem = f"changes the tokens of {text[-30:]!r}"
+            raise UserError(f"answers: {answer!r} {problem}; the space belongs to the answer, not to the text")
+        ids = both[len(row) :]
+        if not ids or self.unknown in ids or max(ids) >= self.model.vocab_size:
+            raise UserError(f"answers: {answer!r} has no tokens in this model's vocabulary")
+        return ids

@@ -78,7 +78,7 @@ def comparison_content(
     has_one_shape = {**before.shape, "dropout": 0} == {**after.shape, "dropout": 0}
     content = page_content(after, None, None, texts, notes, live if has_one_shape else False)
     model, sentences = content.live.model, content.sentences
-    if model and isinstance(before, OpenedRun):
+    if model and before.transformer is not None:
         old = WeightHistory([0], [pack_parameters(before.transformer, torch.float16)])
         model = replace(model, earlier=old, before=before.source, step=max(1, model.step), nouns=[])
     else:
@@ -121,11 +121,12 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
     ]
-    step = "external model" if opened.is_external else f"step {opened.step:,} of {opened.max_steps:,}"
-    if opened.data and not opened.is_external:
-        facts.append(f"trained on {opened.data.source}, seed {opened.seed}")
-    else:
-        facts.append("trained elsewhere")
+    step = "external model"
+    trained = "trained elsewhere"
+    if opened.settings:
+        step = f"step {opened.step:,} of {opened.settings.run.max_steps:,}"
+        trained = f"trained on {opened.settings.data.source}, seed {opened.settings.run.seed}"
+    facts.append(trained)
     if opened.departures:
         facts.append(f"differs from a Llama-style model: {', '.join(opened.departures)}")
     return PageModel(

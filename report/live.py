@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from data.errors import UserError
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel
 from probe.results import ProbeResults
 from probe.sentences import EXAMPLE_BLOCK
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
@@ -71,7 +71,8 @@ def live_content(
     if wanted is False:
         return Live(None, "")
     reason = _obstacle(opened)
-    if reason or not isinstance(opened, OpenedRun):
+    model = opened.transformer
+    if reason or model is None:
         return Live(None, f"No live model: {reason}.")
     if wanted is None and opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
         megabytes = opened.n_parameters * 8 / 3 / 1e6
@@ -93,7 +94,6 @@ def live_content(
         text = ENGLISH_TEXT
 
     # Small models are exact; half the digits make larger ones half as long.
-    model = opened.transformer
     is_small = opened.n_parameters <= MAX_HISTORY_WEIGHTS
     shown_model = LiveModel(
         source=opened.source,
@@ -119,7 +119,7 @@ def check_live(opened: OpenedModel, wanted: bool | None) -> None:
 
 def _obstacle(opened: OpenedModel) -> str:
     """Return why the page cannot run a model, "" if it can."""
-    if not isinstance(opened, OpenedRun):
+    if opened.transformer is None:
         return "the page runs models of train.py only, and this one was trained elsewhere"
     if opened.n_parameters > MAX_LIVE_WEIGHTS:
         limit = f"up to {MAX_LIVE_WEIGHTS:,} weights"

@@ -158,6 +158,7 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
     dev = _select_items(corpus, "dev", SAME_WORDS, names).named(DEV)
     test = _select_items(corpus, "test", HEADLINE, [*names, NO_ANTECEDENT])
     trained = opened[0].transformer
+    assert trained is not None
     config = trained.config
     probed = partial(_ModelToProbe, untrained=opened[0].untrained, items=dev + test)
 
@@ -192,7 +193,7 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
             yield probed(group, TransformerView(model), planted=Head(layer, head))
 
 
-def _train(seed: int, folder: Path) -> OpenedRun:
+def _train(seed: int, folder: Path) -> OpenedModel:
     """Train the default run briefly."""
     run = folder / f"seed_{seed}"
     settings = [f"seed={seed}", f"out={run}", f"max_steps={MAX_STEPS}", "probe_sequences=0"]

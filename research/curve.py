@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from antecedent_lab.opened import open_run
+from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
 from data.pairs import Items
 from data.text_tables import markdown_table
@@ -97,6 +97,7 @@ def main(options: _Options) -> None:
     torch.set_num_threads(options.threads)
     folder = Path(options.run)
     run = open_run(folder, torch.device("cpu"))
+    assert run.settings
     config = ProbeConfig()
     items = source_of(run, config, options.cache_dir).items
     losses = {record.step: record.loss for record in load_metrics(folder).validation}
@@ -104,7 +105,7 @@ def main(options: _Options) -> None:
     points = []
     for checkpoint in read_manifest(folder / "checkpoints"):
         state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
-        model = Transformer(run.settings.model, run.transformer.vocab_size, seed=0)
+        model = Transformer(run.settings.model, run.model.vocab_size, seed=0)
         load_weights(model, state["model"])
         measured = _measured(TransformerView(model.eval()), items, config)
         loss = losses.get(checkpoint.step)

@@ -17,7 +17,7 @@ import torch
 from omegaconf import MISSING
 from scipy import optimize, special
 
-from antecedent_lab.opened import load_data, open_run
+from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import source_of
 from data.corpus import split_documents
 from data.english import word_set
@@ -144,7 +144,7 @@ def _richer_features(passage: Passage) -> list[float]:
     return list(map(float, values))
 
 
-def _richer_log_odds(run: OpenedRun, items: Items, config: ProbeConfig, cache_dir: str) -> np.ndarray:
+def _richer_log_odds(run: OpenedModel, items: Items, config: ProbeConfig, cache_dir: str) -> np.ndarray:
     """Return the log odds [N] of a rule with `_richer_features`, fitted to training text, that the nearest is meant."""
     # The passages of the training text, and those of the items with the same names
     corpus = load_data(run, cache_dir)

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from antecedent_lab import HeadEdit, UserError, compare_models, cut_link, open_model, probe_model, remove_head
 from antecedent_lab.api import ProbeResult
-from antecedent_lab.arrays import LabModel
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from data.typed_json import to_json
 from model.observe import SiteEdit
+from probe.opened_model import OpenedModel
 from tests.program import ROOT, SMALL, SMALL_PROBE, process_state, run_program
 
 transformers = pytest.importorskip("transformers")
@@ -140,7 +140,7 @@ def opened(name: str, folders: dict[str, Path]) -> Any:
     return open_model(folders[name], device="cpu")
 
 
-def plain_log_probs(opened: LabModel, text: str, answer: str, edits: list[HeadEdit]) -> float:
+def plain_log_probs(opened: OpenedModel, text: str, answer: str, edits: list[HeadEdit]) -> float:
     """Return log p of an answer by a pass over one text without padding."""
     both = torch.tensor([opened.encode(text + answer)])
     after = opened.model.logits(both, edits=edits)[0].double().log_softmax(-1)
@@ -148,7 +148,7 @@ def plain_log_probs(opened: LabModel, text: str, answer: str, edits: list[HeadEd
 
 
 @each_model
-def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, opened: LabModel) -> None:
+def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, opened: OpenedModel) -> None:
     for text, weights in zip(TEXTS, opened.attention(TEXTS), strict=True):
         expected = opened.model.attention_scores(torch.tensor([opened.encode(text)])).softmax(-1)[:, 0]
         np.testing.assert_allclose(weights, expected, atol=1e-5, strict=True)
@@ -164,7 +164,7 @@ def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, op
 @each_model
 @pytest.mark.parametrize("at", ["everywhere", "last"])
 @pytest.mark.parametrize("answer", [" she", " unbelievable"])
-def test_effects_are_those_of_plain_passes(name: str, opened: LabModel, at: str, answer: str) -> None:
+def test_effects_are_those_of_plain_passes(name: str, opened: OpenedModel, at: str, answer: str) -> None:
     foils = ANSWERS[-1]
     effects = opened.effects(TEXTS, answer, foils, at=at)
     expected = np.empty_like(effects)
@@ -210,7 +210,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("call", "problem"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("name", ["gpt2"])
-def test_a_wrong_call_is_one_line(name: str, opened: LabModel, call: Any, problem: str) -> None:
+def test_a_wrong_call_is_one_line(name: str, opened: OpenedModel, call: Any, problem: str) -> None:
     with pytest.raises(UserError, match=f"^{problem}") as error:
         call(opened)
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ import pytest
 
 from antecedent_lab import saved
 from antecedent_lab.api import open_model
-from antecedent_lab.opened import load_resumes
+from antecedent_lab.loading import load_resumes
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, results_folder
 from antecedent_lab.sources import check_items, source_of
@@ -63,7 +63,7 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
 
 
 def test_damaged_records_are_an_error(opened: OpenedModel) -> None:
-    run = replace(opened, max_steps=9)
+    run = replace(opened, settings=compose_settings())
     assert (read_metrics(run).train, read_history(run)) == ([], None)
     for name, read in (("metrics.jsonl", read_metrics), ("weights.jsonl", read_history)):
         (run.folder / name).write_text('{"split": "train"}\n')

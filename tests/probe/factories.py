@@ -202,7 +202,7 @@ def word_model(texts: Sequence[str], **changes: Any) -> OpenedModel:
     tokenizer = word_tokenizer(texts)
     model = random_view(tokenizer.get_vocab_size(), **SIZES | changes)
     facts = {"name": "small", "source": "nowhere", "data_fingerprint": "english", "shape": {}, "environment": {}}
-    facts |= {"model": model, "untrained": None, "tokenizer": tokenizer, "departures": ()}
+    facts |= {"model": model, "untrained": None, "view": None, "tokenizer": tokenizer, "departures": ()}
     return blank(OpenedModel, bos_id=end_id(tokenizer), **facts)
 
 

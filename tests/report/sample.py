@@ -16,7 +16,7 @@ from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer, n_parameters
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedRun
+from probe.opened_model import OpenedModel
 from probe.questions import HEADLINE, QUESTIONS
 from probe.results import Criterion, Estimate, Finding, Head, Part, ProbeResults, Shown, Tested, TestedModel
 from probe.sentences import TokenizedText, tokenize_text
@@ -84,18 +84,18 @@ def results(*findings: Finding, **changes: Any) -> ProbeResults:
     return blank(ProbeResults, **facts | changes)
 
 
-def opened_run() -> tuple[OpenedRun, WeightHistory]:
+def opened_run() -> tuple[OpenedModel, WeightHistory]:
     """Return a model with random weights that knows the examples' words, and two others as its earlier steps."""
     texts = [example.text for examples in EXAMPLES.values() for example in examples]
     tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
     sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
     model, *earlier = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
-    settings = replace(compose_settings(), model=model.config)
+    settings = replace(compose_settings([f"max_steps={STEPS[-1]}"]), model=model.config)
     run = blank(
-        OpenedRun, name="default", source="runs/default", model=TransformerView(model), untrained=None, seed=1,
+        OpenedModel, name="default", source="runs/default", model=TransformerView(model), untrained=None,
         tokenizer=tokenizer, bos_id=end_id(tokenizer), data=settings.data, shape=asdict(model.config),
-        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1], max_steps=STEPS[-1],
-        resumed=("Resumed at step 240 with seed 2 (before: 1).",), settings=settings, transformer=model,
+        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1],
+        view=None, resumed=("Resumed at step 240 with seed 2 (before: 1).",), settings=settings, transformer=model,
     )  # fmt: skip
     return run, WeightHistory([STEPS[0], STEPS[6]], [pack_parameters(each, torch.float16) for each in earlier])
 

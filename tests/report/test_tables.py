@@ -11,7 +11,6 @@ import pytest
 from data.errors import UserError
 from data.words import word_spans
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedModel
 from probe.results import Change, Estimate, Head, Shown
 from probe.sentences import TokenizedText
 from report import live, tables
@@ -98,12 +97,9 @@ def test_the_page_has_the_commands_that_make_it_again() -> None:
     assert page_content(RUN, tested, None).run.commands == [probe]  # of an earlier version, without its arguments
 
 
-ELSEWHERE = OpenedModel(**{field.name: getattr(RUN, field.name) for field in fields(OpenedModel)})
-
-
 def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
     for model, reason in (
-        (replace(ELSEWHERE, max_steps=None), "trained elsewhere"),
+        (replace(RUN, settings=None, transformer=None), "trained elsewhere"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ):
         for wanted in (None, True):

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from antecedent_lab.arrays import LabModel, LabRun
+from antecedent_lab.notebook import sentence_view
 from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.errors import UserError, damaged_file_error
@@ -35,7 +35,7 @@ _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English 
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
 
 
-def open_run(run: Path, device: torch.device) -> LabRun:
+def open_run(run: Path, device: torch.device) -> OpenedModel:
     """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
     # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
@@ -54,7 +54,7 @@ def open_run(run: Path, device: torch.device) -> LabRun:
             draw_outputs(fresh, _UNTRAINED_SEED + seed)
         return TransformerView(fresh.to(device).eval())
 
-    return LabRun(
+    return OpenedModel(
         folder=run,
         name=_run_name(run),
         source=str(run),
@@ -69,11 +69,9 @@ def open_run(run: Path, device: torch.device) -> LabRun:
         departures=tuple(departures(settings.model)),
         **_load_environment(run),
         step=step,
-        max_steps=settings.run.max_steps,
-        seed=settings.run.seed,
-        resumed=tuple(load_resumes(run)),
         settings=settings,
         transformer=transformer,
+        resumed=tuple(load_resumes(run)),
     )
 
 
@@ -174,7 +172,7 @@ def open_external(
     device: torch.device,
     tokenizer: str | None = None,
     setting: str = "model",
-) -> LabModel:
+) -> OpenedModel:
     """Load a causal language model of another program and its tokenizer, to be tested on `stories`, or on English text.
 
     `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
@@ -199,7 +197,7 @@ def open_external(
     return replace(opened, source=name, owner=owner, environment=environment)
 
 
-def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> LabModel:
+def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> OpenedModel:
     """Open a loaded model of transformers, or one with the passes of `ObservableModel`; UserError if they fail."""
     kind = type(model).__name__
     is_source = isinstance(tokenizer, str | Path)
@@ -237,13 +235,13 @@ def _external(
     out: str | None,
     stories: DataConfig | None,
     facts: Mapping[str, Any],
-) -> LabModel:
+) -> OpenedModel:
     """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it."""
     items = _ENGLISH if stories is None else "stories"
     default = name.replace("/", "--") + ("" if stories is None else "-stories")
     module = getattr(model, "model", getattr(model, "module", None))
     kind = facts["model_type"]
-    return LabModel(
+    return OpenedModel(
         folder=_EXTERNAL_RESULTS / default if out is None else Path(out),
         name=name,
         source=name,
@@ -257,6 +255,7 @@ def _external(
         n_parameters=n_parameters(module) if isinstance(module, nn.Module) else 0,
         departures=() if kind == "llama" else (f"model_type={kind}",),
         environment={"model": name},
+        view=sentence_view,
     )
 
 

@@ -1,0 +1,30 @@
+"""What a notebook shows: pages in a frame."""
+
+import html
+from dataclasses import replace
+
+from probe.opened_model import OpenedModel
+from report.content import page_content
+from report.live import Live
+from report.page import page
+
+
+class Html(str):
+    """A page that needs no network: a notebook shows it in a frame, and its script cannot reach the notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<a page of {len(self):,} characters; a notebook shows it, write_text saves it>"
+
+    def _repr_html_(self) -> str:
+        allowed = 'sandbox="allow-scripts"'
+        style = 'style="width: 100%; height: 60rem; border: 0"'
+        return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self)}"></iframe>'
+
+
+def sentence_view(opened: OpenedModel, text: str) -> Html:
+    """Return the report's view of one sentence that the model can read."""
+    content = page_content(opened, None, None, [text], live=False)
+    yours = [sentence for sentence in content.sentences if sentence.text == text][:1]
+    return Html(page(replace(content, sentences=yours, live=Live(None, ""))))

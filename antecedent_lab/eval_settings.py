@@ -36,7 +36,7 @@ class EvalSettings:
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
     tokenizer: str | None = setting("of a model of another program: a folder, a hub name or tokenizer.json")
-    out: str | None = setting("folder for the results about a model of another program; null: probes/NAME")
+    out: str | None = setting("folder for the results about a model of another program; null: in probes/")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     verbose: bool = setting("print every table, and what could not be asked")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")

@@ -28,7 +28,6 @@ from training.files import read_json
 from training.run_dir import RESUMES, RUNS
 from training.settings import TrainSettings, changed_settings, flatten, saved_settings
 
-OWNER = "model.json"  # in the results folder of an external model: the name of that model
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
@@ -175,18 +174,21 @@ def open_external(
 ) -> OpenedModel:
     """Load a causal language model of another program and its tokenizer, to be tested on `stories`, or on English text.
 
-    `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME).
+    `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME-HASH).
     UserError or OSError with one line if the model cannot be loaded or observed; `setting` is the one that names it.
     """
     external = open_transformers(name, device, tokenizer, setting)
     facts = external.facts
 
-    # A model of the hub keeps its name there; a folder is named by its place.
-    is_of_hub = not Path(name).is_dir()
-    short = name if is_of_hub else _folder_name(external.path)
-    owner = name if is_of_hub else str(external.path.resolve())
+    is_folder = Path(name).is_dir()
+    short = _folder_name(external.path) if is_folder else name
     opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)
-    _check_results_folder(opened.folder, owner)
+    results = opened.folder
+    if is_folder and out is None:
+        # Two folders of one name must not share results.
+        place = sha256(str(external.path.resolve()).encode()).hexdigest()[:6]
+        results = results.with_name(f"{results.name}-{place}")
+    _check_results_folder(results)
 
     # The observed attention must be what the model computes.
     try:
@@ -194,7 +196,7 @@ def open_external(
     except ValueError as error:
         raise UserError(f"{setting}={name}: {error}") from None
     environment = {"model": name, **{fact: facts[fact] for fact in ("model_type", "sha256", "commit", "transformers")}}
-    return replace(opened, source=name, owner=owner, environment=environment)
+    return replace(opened, folder=results, source=name, environment=environment)
 
 
 def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> OpenedModel:
@@ -267,21 +269,14 @@ def _folder_name(folder: Path) -> str:
     return path.name
 
 
-def _check_results_folder(folder: Path, owner: str) -> None:
-    """Raise UserError if `folder` cannot take results: it is a run, a file, or has results of another model."""
+def _check_results_folder(folder: Path) -> None:
+    """Raise UserError if `folder` cannot take results: it is a run, a model or a file."""
     if (folder / "config.json").exists() or folder.resolve() == RUNS.resolve():
         raise UserError(f"out={folder}: holds a run or a model; choose another folder")
     # The lowest folder that exists, in which the others will be created.
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not parent.is_dir():
         raise UserError(f"out={folder}: {parent} is a file; choose another folder")
-    # One folder has the results of one model.
-    path = folder / OWNER
-    if path.exists():
-        with damaged_file_error(path, "delete it"):
-            owner_there = json.loads(path.read_text())["model"]
-        if owner_there != owner:
-            raise UserError(f"out={folder}: holds results of {owner_there}; choose another folder")
 
 
 def _check_attention(model: ObservableModel) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from antecedent_lab.loading import OWNER
 from data.errors import damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
@@ -37,8 +36,7 @@ def results_folder(
     """
     folder = opened.folder / "probe" / subfolder
     created = [path for path in (folder, *folder.parents) if not path.exists()]
-    if opened.owner is not None:
-        opened.folder.mkdir(parents=True, exist_ok=True)
+    opened.folder.mkdir(parents=True, exist_ok=True)
 
     # A run of somebody else can be read, but not written.
     blocked = first_unwritable(opened.folder)
@@ -50,9 +48,6 @@ def results_folder(
     try:
         with closing(lock(folder)):
             yield folder
-            # The folder now belongs to this model.
-            if opened.owner is not None:
-                write_json(opened.folder / OWNER, {"model": opened.owner})
     except BaseException:
         _remove_empty(created)
         raise

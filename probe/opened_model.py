@@ -71,7 +71,6 @@ class OpenedModel:
     settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
     transformer: Transformer | None = None  # of a run
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
-    owner: str | None = None  # external model: its name, recorded in the results folder
 
     @property
     def is_external(self) -> bool:

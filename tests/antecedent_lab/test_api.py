@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -98,6 +99,12 @@ def test_eval_writes_the_same_files(result: ProbeResult, folders: dict[str, Path
     assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
     for name in names - {"report.html"}:
         assert (written / name).read_bytes() == (page.parent / name).read_bytes()
+
+
+def test_two_folders_of_one_name_have_results_of_their_own(folders: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(folders["gpt2"], tmp_path / "gpt2")
+    first, second = (open_model(folder, device="cpu") for folder in (folders["gpt2"], copy))
+    assert first.name == second.name == "gpt2" and first.folder != second.folder
 
 
 def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:

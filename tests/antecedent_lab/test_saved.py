@@ -72,13 +72,11 @@ def test_damaged_records_are_an_error(opened: OpenedModel) -> None:
     assert (read_metrics(opened).train, read_history(opened)) == ([], None)  # files of somebody else
 
 
-def test_the_results_folder_is_locked_and_has_an_owner(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = replace(opened, owner="hub/name")
+def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with results_folder(opened, subfolder="outside") as folder:
         assert folder == opened.folder / "probe" / "outside"
         with pytest.raises(BlockingIOError), results_folder(opened, subfolder="outside"):
             pass
-    assert json.loads((opened.folder / saved.OWNER).read_text()) == {"model": "hub/name"}
     monkeypatch.setattr(saved, "first_unwritable", lambda folder: folder)
     notes: list[str] = []
     with results_folder(opened, notes.append) as folder:
@@ -87,7 +85,7 @@ def test_the_results_folder_is_locked_and_has_an_owner(opened: OpenedModel, monk
 
 @pytest.mark.parametrize("error", [UserError("wrong"), KeyboardInterrupt()])
 def test_a_new_folder_without_files_is_removed(opened: OpenedModel, error: BaseException) -> None:
-    opened = replace(opened, folder=opened.folder / "new", owner="hub/name")
+    opened = replace(opened, folder=opened.folder / "new")
 
     for files, remains in (([], False), (["page"], True), ([], True)):  # at last the folder was there before
         with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine") as folder:

@@ -10,7 +10,7 @@ import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,7 @@ _FORMAT = 2  # a new number makes every corpus be written again
 _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
-_SHARD = 2**24  # characters after which the progress of tokenizing is stored
-_PROGRESS = "tokenized.json"
+_LONG_TEXT = 2**24  # characters: a longer text is announced
 _KEPT_HASHES = 2**24  # bytes: the hash of a larger file is kept, a smaller one is hashed at every start
 
 
@@ -136,7 +135,7 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
     """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete.
 
-    One process writes, the others wait. What a killed process has written is there for the next one.
+    One process writes, the others wait. What an interrupted process has written is not used.
     """
     if target.exists():
         return
@@ -146,13 +145,12 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
     with lock:
         if target.exists():
             return
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process
         try:
             write(unfinished)
             unfinished.rename(target)
-        except (UserError, OSError):
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
         finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
             Path(lock.lock_file).unlink(missing_ok=True)
 
 
@@ -185,7 +183,7 @@ def _write_stories(config: StoriesConfig, folder: Path) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     tokenizer = word_tokenizer(story.text for story in train)
 
     # A flat stream with END before each story and after the last.
@@ -228,98 +226,73 @@ def _encode_stories(
 
 
 @dataclass
-class _Progress:
-    """How far a text is tokenized; counts by split are of what is written."""
+class _Counts:
+    """What is written of a split."""
 
-    n_characters: int  # of the whole text
-    validation_start: int  # in characters
-    pieces: int = 0
-    is_exact: bool = True
-    characters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    unknown: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    tokens: int = 0
+    bytes: int = 0  # of the text
+    unknown: int = 0  # tokens
+    is_exact: bool = True  # whether the sampled pieces survive
 
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
-    """Tokenize a text into `folder`, which may hold what an interrupted process has written."""
-    folder.mkdir(exist_ok=True)
+    """Tokenize a text into `folder`."""
+    folder.mkdir()
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
-    kept = folder / _PROGRESS
-    if kept.exists():
-        progress = _Progress(**json.loads(kept.read_text()))
-    else:
-        # Measure the text first: the validation part may start inside the training text.
-        n_characters, start = _measure(texts, config.validation_fraction)
-        all_texts = (piece.text for _, piece in _split_pieces(texts, start))
-        tokenizer = make_tokenizer(config, all_texts, _sample(texts.train(), start))
-        tokenizer.save(str(folder / "tokenizer.json"))
-        progress = _Progress(n_characters, start)
-
-    if progress.n_characters >= _SHARD:
-        done = sum(progress.characters.values()) / progress.n_characters
-        continued = f", continued at {done:.0%}" if done else ""
-        print(f"tokenizing {progress.n_characters / 1e6:,.0f} million characters{continued}", flush=True)
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
-    pieces = islice(_split_pieces(texts, progress.validation_start), progress.pieces, None)
-    _tokenize(pieces, tokenizer, folder, progress)
-    kept.unlink(missing_ok=True)  # a short text has none
+    # Measure the text first: the validation part may start inside the training text.
+    n_characters, start = _measure(texts, config.validation_fraction)
+    all_texts = (piece.text for _, piece in _split_pieces(texts, start))
+    tokenizer = make_tokenizer(config, all_texts, _sample(texts.train(), start))
+    if n_characters >= _LONG_TEXT:
+        print(f"tokenizing {n_characters / 1e6:,.0f} million characters", flush=True)
+    counts = _tokenize(_split_pieces(texts, start), tokenizer, folder, n_characters)
 
     # A split needs an input and a target; the user must know of text that was lost.
-    n_tokens = progress.tokens
-    n_unknown = progress.unknown
-    notes = []
-    for split in SPLITS:
-        if n_tokens[split] < 2:
+    shares = []
+    n_bytes = {}
+    for split, count in counts.items():
+        if count.tokens < 2:
             setting = f"data.validation_fraction={config.validation_fraction}"
             raise UserError(f"{setting}: no text is left for {split}")
-    if any(n_unknown.values()) or not progress.is_exact:
-        shares = [f"{n_unknown[split] / n_tokens[split]:.2%} of {split}" for split in SPLITS]
+        shares.append(f"{count.unknown / count.tokens:.2%} of {split}")
+        n_bytes[split] = count.bytes
+    notes = []
+    if any(count.unknown or not count.is_exact for count in counts.values()):
         lost = f"the tokenizer loses text (unknown tokens: {', '.join(shares)})"
         notes.append(f"{lost}, so bits/byte is too low")
-    _write_meta(folder, tokenizer, progress.bytes, notes)
+    _write_meta(folder, tokenizer, n_bytes, notes)
 
 
-def _tokenize(pieces: Iterator[tuple[str, Piece]], tokenizer: Tokenizer, folder: Path, progress: _Progress) -> None:
-    """Append the tokens of `pieces` to the file of their split, and store `progress` after each _SHARD characters."""
+def _tokenize(
+    pieces: Iterator[tuple[str, Piece]], tokenizer: Tokenizer, folder: Path, n_characters: int
+) -> dict[str, _Counts]:
+    """Write the tokens of `pieces`, `n_characters` in all, to the file of their split."""
     end = end_id(tokenizer)
     unknown = unknown_id(tokenizer)
     dtype = np.dtype(_dtype(tokenizer))
+    counts = {split: _Counts() for split in SPLITS}
     with ExitStack() as stack:
-        # Tokens after the last stored progress are written again.
         streams = {}
         for split in SPLITS:
-            streams[split] = stack.enter_context((folder / f"{split}.bin").open("ab"))
-            streams[split].truncate(progress.tokens[split] * dtype.itemsize)
-        done = sum(progress.characters.values())
-        bar = tqdm(
-            desc="tokenizing", total=progress.n_characters, initial=done, unit="char", unit_scale=True,
-            leave=False, disable=None,  # shown on a terminal only
-        )  # fmt: skip
+            streams[split] = stack.enter_context((folder / f"{split}.bin").open("wb"))
+        # The bar is shown on a terminal only.
+        bar = tqdm(desc="tokenizing", total=n_characters, unit="char", unit_scale=True, leave=False, disable=None)
         stack.enter_context(bar)
-        stored = done
         while batch := list(islice(pieces, _BATCH_PIECES)):
             encodings = encode(tokenizer, [piece.text for _, piece in batch])
             # The first piece of each batch is a sample of whether text survives.
-            progress.is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == batch[0][1].text
+            split, sample = batch[0]
+            counts[split].is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == sample.text
             for (split, piece), ids in zip(batch, encodings, strict=True):
-                has_end = piece.starts_document or not progress.tokens[split]
+                count = counts[split]
+                has_end = piece.starts_document or not count.tokens
                 tokens = np.array([end, *ids] if has_end else ids, dtype)
                 tokens.tofile(streams[split])
-                progress.characters[split] += len(piece.text)
-                progress.bytes[split] += len(piece.text.encode())
-                progress.tokens[split] += len(tokens)
-                progress.unknown[split] += 0 if unknown is None else ids.count(unknown)
+                count.tokens += len(tokens)
+                count.bytes += len(piece.text.encode())
+                count.unknown += 0 if unknown is None else ids.count(unknown)
                 bar.update(len(piece.text))
-            progress.pieces += len(batch)
-            done = sum(progress.characters.values())
-            if done - stored >= _SHARD:
-                for stream in streams.values():
-                    stream.flush()
-                temporary = folder / f"{_PROGRESS}.new"
-                temporary.write_text(json.dumps(asdict(progress)))
-                temporary.replace(folder / _PROGRESS)
-                stored = done
+    return counts
 
 
 def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:

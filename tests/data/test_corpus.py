@@ -16,7 +16,7 @@ from datasets import Dataset
 
 import data.corpus
 from data.config import HubConfig, TokenizerKind
-from data.corpus import SPLITS, Corpus, load_corpus, load_stories, split_documents
+from data.corpus import Corpus, load_corpus, load_stories, split_documents
 from data.loader import IGNORE, BatchLoader, Split, StorySplit, training_batches
 from data.stories import language_of
 from data.stories.floor import Floor
@@ -111,31 +111,23 @@ def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus: Co
         np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i]), rtol=1e-5, atol=1e-6)
 
 
-def test_an_interrupted_tokenization_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stops in the middle of a shard; the texts of finished shards are not encoded again."""
-    path, cache = tmp_path / "stories.txt", tmp_path / "cache"
-    path.write_text(f"\n{END}\n".join(f"story {i} of the cat and the dog number {i * 7}" for i in range(2000)))
-    expected = load_corpus(text_config(path), tmp_path / "other")
-    encode = data.corpus.encode
-    n_encoded: list[int] = []
+def test_an_interrupted_tokenization_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load(tmp_path, "some text " * 50)
 
-    def stops(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-        n_encoded.append(len(texts))
-        if len(n_encoded) == 11:
-            raise KeyboardInterrupt
-        return encode(tokenizer, texts)
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(data.corpus, "_SHARD", 20_000)
-    monkeypatch.setattr(data.corpus, "encode", stops)
-    with pytest.raises(KeyboardInterrupt):
-        load_corpus(text_config(path), cache)
-    [unfinished] = cache.iterdir()
-    assert (unfinished / "tokenized.json").exists() and (unfinished / "train.bin").stat().st_size > 0
-
-    resumed = load_corpus(text_config(path), cache)
-    assert sum(n_encoded) < 2000 + 4 * 128 and not unfinished.exists()
-    assert [decoded(resumed, split) for split in SPLITS] == [decoded(expected, split) for split in SPLITS]
-    assert not (resumed.folder / "tokenized.json").exists()
+    cache = tmp_path / "again"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(data.corpus, "encode", stop)
+        load_corpus(text_config(tmp_path / "input.txt"), cache)
+    assert list(cache.iterdir()) == []
+    unfinished = cache / f".unfinished-{expected.folder.name}"  # as a killed process leaves it
+    unfinished.mkdir()
+    (unfinished / "train.bin").write_bytes(b"half")
+    folder = load_corpus(text_config(tmp_path / "input.txt"), cache).folder
+    assert [path.name for path in cache.iterdir()] == [folder.name]
+    assert (folder / "train.bin").read_bytes() == (expected.folder / "train.bin").read_bytes()
 
 
 def documents(path: Path | str) -> list[str]:

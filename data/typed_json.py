@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
-from enum import Enum
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -38,8 +37,6 @@ def to_json(value: Any) -> Any:
                 written[entry.name] = to_json(item)
         return written
     # Other values are written as the JSON type that is nearest.
-    if isinstance(value, Enum):
-        return value.value
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -52,7 +49,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any, where: str) -> Any:
-    """Return a JSON value as the type `kind`: a dataclass, an enum, a number, a text, or lists and dicts of them.
+    """Return a JSON value as the type `kind`: a dataclass, a number, a text, or lists and dicts of them.
 
     None as a float is nan. `where` is the place in the file, for messages. Raises UserError with one line for a value
     with another type, a missing field, and a field that the dataclass does not have.
@@ -72,10 +69,6 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind):
         return _object_from_json(kind, value, where)
     # Single values
-    if issubclass(kind, Enum):
-        if value not in [member.value for member in kind]:
-            raise UserError(f"{where}: {value!r} is none of {', '.join(str(member.value) for member in kind)}")
-        return kind(value)
     if kind is float and value is None:
         return math.nan
     if kind is float and type(value) is int:

@@ -21,9 +21,6 @@ def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null() -> Non
     values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Scale.none)}
     assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "none"]}
     assert math.isnan(from_json(float, None, "file"))
-    assert from_json(Scale, "none", "file") is Scale.none
-    with pytest.raises(UserError, match="^file: 'half' is none of inverse_sqrt, none$"):
-        from_json(Scale, "half", "file")
     assert from_json(float | None, None, "file") is None
     assert isinstance(from_json(float, 3, "file"), float)
 

@@ -50,7 +50,7 @@ def setting(meaning: str, *, default: Any = MISSING, **info: Any) -> Any:
     return field(default=default, metadata={"setting": SettingInfo(meaning, **info)})
 
 
-def setting_info(field: Field) -> SettingInfo | None:
+def setting_info(field: Field[Any]) -> SettingInfo | None:
     """Return what a setting says about itself; None for an ordinary field of a dataclass."""
     return field.metadata.get("setting")
 

@@ -287,4 +287,4 @@ def _silence() -> None:
     datasets.logging.set_verbosity(logging.CRITICAL)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-        huggingface_hub.utils.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()  # type: ignore[attr-defined]  # its documentation imports it so

@@ -71,4 +71,6 @@ def summed_cross_entropy(stream: Tensor, embedding: Tensor, targets: Tensor) -> 
 
     The logits are `stream` [B, T, D] @ `embedding`^T [D, V]. The gradients need no second pass over them.
     """
-    return _SummedCrossEntropy.apply(stream.flatten(0, -2), embedding, targets.flatten())
+    rows = stream.flatten(0, -2)
+    loss: Tensor = _SummedCrossEntropy.apply(rows, embedding, targets.flatten())  # type: ignore[no-untyped-call]
+    return loss

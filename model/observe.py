@@ -293,7 +293,8 @@ def _block_output(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]
     of_rows = at_positions(head_output.transpose(1, 2), positions)
     x = at_positions(x, positions)
     x = x + block.attention.output(of_rows.flatten(-2).to(x.dtype))
-    return x + block.mlp(block.norm_2(x))
+    x = x + block.mlp(block.norm_2(x))
+    return x
 
 
 def edited_heads(scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit]) -> tuple[Tensor, Tensor]:

@@ -128,7 +128,7 @@ def _site_attention(
     n_texts, n_groups = cached.keys.shape[:2]
     rows = torch.arange(n_texts, device=query.device)
     own_key = key[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
-    own_value = value[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
+    own_value: Tensor = value[:, :, 0].unflatten(0, (n_lists, n_texts))  # [E, B, G, K]
     queries = query[:, :, 0].unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
 
     # The lists and the query heads of a group are rows of one product: keys are not copied.
@@ -142,7 +142,7 @@ def _site_attention(
     apply_edits(weights, layer, current.edit_lists, "weights")
 
     # The product with the cached values, plus the change of the value of the site itself.
-    grouped = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
+    grouped: Tensor = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
     output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, cached.values.float())
     on_itself = grouped[:, rows, :, :, current.site].transpose(0, 1)  # [E, B, G, R]
     changed = own_value.float() - cached.values[rows, :, current.site].float()  # [E, B, G, K]
@@ -203,7 +203,8 @@ class PretrainedView(ObservableModel):
 
     @property
     def device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight.device
 
     def logits(
         self,
@@ -216,7 +217,8 @@ class PretrainedView(ObservableModel):
         check_edits(self, edits)
         first = min((edit.layer for edit in edits), default=self.n_layer) if self.starts_late and streams else 0
         with self.starting_at(first, streams[first] if streams else None), self.answering_at(positions):
-            return self._run(self.model, tokens, _Pass(edits)).logits
+            logits: Tensor = self._run(self.model, tokens, _Pass(edits)).logits
+        return logits
 
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
         """Return a pass over the site alone, unless this model gives other logits that way."""
@@ -256,7 +258,7 @@ class PretrainedView(ObservableModel):
 
     def answering_at(self, positions: Tensor | None) -> AbstractContextManager[Any]:
         """Let the output layer compute the logits at `positions` [B] or [B, n] only; None: at all."""
-        layer = self.model.get_output_embeddings()
+        layer: nn.Module = self.model.get_output_embeddings()
         return layer.register_forward_pre_hook(lambda _, inputs: (at_positions(inputs[0], positions),))
 
     def answering(self, words: Tensor) -> AbstractContextManager[None]:
@@ -273,7 +275,8 @@ class PretrainedView(ObservableModel):
         return _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
 
     def unembedding(self) -> Tensor:
-        return self.model.get_output_embeddings().weight
+        weight: Tensor = self.model.get_output_embeddings().weight
+        return weight
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         body = getattr(self.model.base_model, "decoder", self.model.base_model)
@@ -285,7 +288,7 @@ class PretrainedView(ObservableModel):
         eps = _first_attribute(norm, ("eps", "variance_epsilon"))
         gain = norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight
         centred = stream - stream.mean(-1, keepdim=True) if is_centred else stream
-        pulled = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+        pulled: Tensor = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
 
     def untrained(self, seed: int) -> "PretrainedView":
@@ -352,7 +355,8 @@ class PretrainedSitePass(SitePass):
         answering = nullcontext() if words is None else self._view.answering(words.repeat(n_lists, 1))
         with answering, self._view.starting_at(first, self._streams[first].repeat(n_lists, 1)[:, None]):
             output = self._view._run(self._view.model, tokens, current, position_ids=positions)
-        return output.logits[:, 0].float().unflatten(0, (n_lists, -1))
+        logits: Tensor = output.logits[:, 0].float().unflatten(0, (n_lists, -1))
+        return logits
 
     def records(self) -> list[SiteRecord]:
         return [self._sites[layer].record for layer in range(self._view.n_layer)]

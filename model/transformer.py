@@ -59,7 +59,8 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     half = width // 2
     exponents = -torch.arange(half, device=positions.device, dtype=torch.float32) / half
     angles = positions[..., None].float() * 10000.0**exponents  # [..., width / 2]
-    return torch.cat([angles.sin(), angles.cos()], dim=-1) / width**0.5
+    scale: float = width**0.5
+    return torch.cat([angles.sin(), angles.cos()], dim=-1) / scale
 
 
 def document_bias(document_ids: Tensor) -> Tensor:
@@ -195,7 +196,8 @@ class Attention(nn.Module):
 
     def merge_heads(self, head_output: Tensor) -> Tensor:
         """Return the output projection [B, T, D] of the concatenated heads [B, H, T, K]."""
-        return self.output(head_output.transpose(1, 2).flatten(2))
+        update: Tensor = self.output(head_output.transpose(1, 2).flatten(2))
+        return update
 
     def scores(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
         """Return the scores [B, H, Tq, T] float32 whose softmax equals the attention weights, -inf where masked.
@@ -217,7 +219,8 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the update [B, T, D] of the residual stream from the normalised stream `x`."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        update: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return update
 
 
 class Block(nn.Module):
@@ -239,7 +242,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the residual stream [B, T, D] after this layer; `bias` is that of `document_bias`."""
         x = x + self.dropout(self.attention(self.norm_1(x), bias))  # [B, T, D]
-        return x + self.dropout(self.mlp(self.norm_2(x)))
+        x = x + self.dropout(self.mlp(self.norm_2(x)))
+        return x
 
 
 class Transformer(nn.Module):
@@ -277,7 +281,7 @@ class Transformer(nn.Module):
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the residual stream [B, T, D] before the first block; `positions` [B, T] default to 0 to T - 1."""
-        x = self.token_embedding(tokens)  # [B, T, D]
+        x: Tensor = self.token_embedding(tokens)  # [B, T, D]
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         # RoPE comes later, in attention.

@@ -28,7 +28,8 @@ def read_model(path: Path) -> LlamaForCausalLM:
 
     def take(*shape: int) -> Tensor:
         nonlocal numbers
-        first, numbers = numbers.split([int(np.prod(shape)), len(numbers) - int(np.prod(shape))])
+        n = int(np.prod(shape))
+        first, numbers = numbers[:n], numbers[n:]
         return first.view(shape)
 
     # The tensors of a kind follow each other over all layers.

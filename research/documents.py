@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from markdown_it import MarkdownIt
 
-from model.edits import HeadEdit, exchange_links, remove_head
+from model.edits import exchange_links, remove_head
+from model.observe import HeadEdit
 from probe.questions import QUESTIONS
 from probe.sentences import EXAMPLE_BLOCK, between_words
 from tests.report.sample import model_of, read

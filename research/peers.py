@@ -15,6 +15,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from omegaconf import MISSING
@@ -224,7 +225,7 @@ def prompts(n_texts: int) -> list[str]:
     return [passage.text.rstrip() for passage in passages[:: max(1, len(passages) // n_texts)]][:n_texts]
 
 
-def run_program(job: str, program: str, task: dict, python: str) -> tuple[list[float], np.ndarray]:
+def run_program(job: str, program: str, task: dict[str, Any], python: str) -> tuple[list[float], np.ndarray]:
     """Run one program in a process of its own; return seconds, CPU-seconds and peak memory in GiB, and its numbers."""
     name = program.split(",")[0]
     code = "\n".join([BATCH, LOAD[name], START, PROGRAMS[job][program], FINISH])
@@ -238,7 +239,7 @@ def run_program(job: str, program: str, task: dict, python: str) -> tuple[list[f
         return json.loads(process.stdout.splitlines()[-1]), np.load(Path(folder, "result.npy"))
 
 
-def costs_of(job: str, task: dict, options: _PeerOptions) -> list[Cost]:
+def costs_of(job: str, task: dict[str, Any], options: _PeerOptions) -> list[Cost]:
     """Run the programs of a job in turn, so that the machine is the same for each; UserError if numbers differ."""
     measured: dict[str, list[list[float]]] = {program: [] for program in PROGRAMS[job]}
     differences = dict.fromkeys(PROGRAMS[job], 0.0)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import parent_process
@@ -32,7 +32,7 @@ class ComputeDevice:
     dtype: torch.dtype
     description: str  # for people, for example "cpu (2 threads), float32"
 
-    def autocast(self) -> AbstractContextManager:
+    def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
 

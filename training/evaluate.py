@@ -1,7 +1,7 @@
 """Measurements during training: validation loss, its gap to the entropy lower bound, probe records."""
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -34,7 +34,7 @@ MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is no
 
 @torch.no_grad()
 def _row_losses(
-    model: Transformer, batches: Iterable[Batch], autocast: AbstractContextManager | None
+    model: Transformer, batches: Iterable[Batch], autocast: torch.autocast | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return sums over the tokens of each of R rows, [R] float64: losses, tokens, and lower bounds (text: none)."""
     device = next(model.parameters()).device
@@ -90,7 +90,7 @@ def validation_loss(
     split: Split,
     tokens_per_batch: int,
     n_tokens: int | None = None,
-    autocast: AbstractContextManager | None = None,
+    autocast: torch.autocast | None = None,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> LossSummary:
     """Return the loss on about the first `n_tokens` of a split (None: all); the ranks share the batches."""

@@ -129,7 +129,8 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
     Each is divided by its norm; a step is x <- a x + (b x xT + c (x xT)^2) x.
     """
     a, b, c = _COEFFICIENTS
-    x = matrices / torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True).clamp(min=_EPSILON)
+    norms: Tensor = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
+    x = matrices / norms.clamp(min=_EPSILON)
     for _ in range(_N_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
@@ -168,7 +169,8 @@ def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, decay_pow
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    return max(0.0, (max_steps - step) / max(1, max_steps - warmup_steps)) ** decay_power
+    factor: float = max(0.0, (max_steps - step) / max(1, max_steps - warmup_steps)) ** decay_power
+    return factor
 
 
 def set_learning_rates(optimizers: list[WeightOptimizer], factor: float) -> None:

@@ -103,7 +103,8 @@ def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: 
         "data_fingerprint": data_fingerprint,
         "tokenizer_sha256": sha256(tokenizer.to_str(pretty=True).encode()).hexdigest(),
     }
-    return json.loads(json.dumps(config, default=lambda enum: enum.value))
+    content: dict[str, Any] = json.loads(json.dumps(config, default=lambda enum: enum.value))
+    return content
 
 
 def write_run_files(

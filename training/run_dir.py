@@ -99,7 +99,6 @@ def _is_writable(folder: Path) -> bool:
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
     """Return the content of config.json: the settings and what identifies the data."""
     config = asdict(replace(settings, run=replace(settings.run, resume=False))) | {
-        "vocab_size": tokenizer.get_vocab_size(),
         "data_fingerprint": data_fingerprint,
         "tokenizer_sha256": sha256(tokenizer.to_str(pretty=True).encode()).hexdigest(),
     }

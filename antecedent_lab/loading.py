@@ -270,13 +270,9 @@ def _folder_name(folder: Path) -> str:
 
 
 def _check_results_folder(folder: Path) -> None:
-    """Raise UserError if `folder` cannot take results: it is a run, a model or a file."""
+    """Raise UserError if `folder` is one of a run or a model, whose results would be lost."""
     if (folder / "config.json").exists() or folder.resolve() == RUNS.resolve():
         raise UserError(f"out={folder}: holds a run or a model; choose another folder")
-    # The lowest folder that exists, in which the others will be created.
-    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not parent.is_dir():
-        raise UserError(f"out={folder}: {parent} is a file; choose another folder")
 
 
 def _check_attention(model: ObservableModel) -> None:

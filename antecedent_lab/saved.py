@@ -84,7 +84,7 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
 def read_metrics(opened: OpenedModel) -> Metrics:
     """Return the records of a run's training, none of an external model; UserError names a damaged file."""
     path = opened.folder / "metrics.jsonl"
-    if opened.is_external or not path.exists():
+    if not path.exists():
         return Metrics([], [], [])
     with damaged_file_error(path, "delete it"):
         return load_metrics(opened.folder)
@@ -92,6 +92,4 @@ def read_metrics(opened: OpenedModel) -> Metrics:
 
 def read_history(opened: OpenedModel) -> WeightHistory | None:
     """Return the weights of a run during training; None if they were not recorded."""
-    if opened.is_external:
-        return None
     return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)

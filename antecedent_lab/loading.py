@@ -67,6 +67,7 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
         n_parameters=n_parameters(transformer),
         departures=tuple(departures(settings.model)),
         **_load_environment(run),
+        view=sentence_view,
         step=step,
         settings=settings,
         transformer=transformer,

@@ -10,7 +10,7 @@ from data.errors import damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from report.content import eval_command
-from training.files import LOCK, lock, write_json
+from training.files import LOCK, lock
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable
 from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from antecedent_lab.opened import load_data
+from antecedent_lab.loading import load_data
 from data.corpus import Corpus, load_stories, split_documents
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question

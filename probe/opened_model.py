@@ -1,6 +1,12 @@
 """A model that is ready to be measured, with its tokenizer: texts in, arrays out.
 
-from collections.abc import Callable, Mapping, Sequence
+Texts are batched by length and padded on the right. Every number is that of its text alone: the padding changes nothing
+before it.
+
+Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B rows, S next tokens, A answers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
@@ -66,8 +72,9 @@ class OpenedModel:
     n_parameters: int
     departures: tuple[str, ...]  # from a Llama-style decoder
     environment: Mapping[str, Any]  # versions, for the page
-    arguments: Sequence[str] | None = None  # of train.py; None: unknown
+    view: Callable[["OpenedModel", str], str]  # the page of one sentence, which report/ makes
     step: int = 0
+    arguments: Sequence[str] | None = None  # of train.py; None: unknown
     settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
     transformer: Transformer | None = None  # of a run
     resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
@@ -176,9 +183,10 @@ class OpenedModel:
         """Return what removing each head alone takes from log p(answer) - log p(foil), in nats, [N, L, H].
 
         Positive: the head supports the answer. `heads` is "all" or a list of (layer, head); the others are nan. `at`:
-        "everywhere" sets the output of the head to 0 at every token, "last" at the last token of the text only, which
-        takes a fraction of the time. Answers and foils as in `log_probs`. Later layers may compensate for a head, so an
-        effect near 0 is no proof that it does nothing. Raises UserError for arguments that cannot be used.
+        "everywhere" sets the output of the head to 0 at every token, "last" at the last token of the text only. These
+        are two questions: "last" leaves what the head has written at earlier tokens, which later layers read. Answers
+        and foils as in `log_probs`. Later layers may compensate for a head, so an effect near 0 is no proof that it
+        does nothing. Raises UserError for arguments that cannot be used.
         """
         chosen = self._heads(heads)
         if at not in ("everywhere", "last"):

@@ -9,7 +9,7 @@ import torch
 from data.stories.lint import lint
 from probe.claim import asked, claim_of, limits_of
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedModel, OpenedRun
+from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import TokenizedText, next_tokens, word_attention

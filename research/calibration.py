@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from antecedent_lab.opened import load_data, open_run
+from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import passages_of
 from data.corpus import Corpus, load_stories
 from data.english import FEMININE_NAMES, MASCULINE_NAMES
@@ -46,7 +46,7 @@ from data.tokenizer import end_id, word_tokenizer
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedRun
+from probe.opened_model import OpenedModel
 from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, NO_ANTECEDENT, SAME_WORDS, STORY_QUESTIONS
 from probe.results import SUPPORTED, Finding, Head
 from probe.study import study

@@ -30,7 +30,7 @@ from data.text_tables import markdown_table
 from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
-from probe.opened_model import OpenedRun
+from probe.opened_model import OpenedModel
 from probe.outcomes.whose import covariates_of, edge_coefficients, permuted_within, strata_of
 from probe.questions import MAX_P, TESTED, WHOSE
 from probe.results import Estimate, ProbeResults

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from antecedent_lab.opened import load_data, open_run
+from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
 from probe.results import Head, ProbeResults

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from antecedent_lab.opened import open_run
+from antecedent_lab.loading import open_run
 from report.content import training_command
 from tests.program import SIGNALS, SMALL, Result, forked, process_state, run_program
 from train import GROUPS

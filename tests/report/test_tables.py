@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest

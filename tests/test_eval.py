@@ -13,6 +13,7 @@ import torch
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
+from data.pairs import Link, LinkedText
 from probe.results import Head, ProbeResults
 from tests.probe.factories import documents
 from tests.program import SMALL, SMALL_PROBE, Result, run_program
@@ -114,6 +115,16 @@ def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new
     assert (run / "probe" / "report.html").read_bytes() == page
 
 
+def pattern_of(story: LinkedText, link: Link, other: LinkedText, rival: Link) -> str:
+    """Return two stories, which differ from the pronoun on, as a pattern that ends with the payoff."""
+    start = story.text[: link.query[0]]
+    for letter, word in zip("AB", story.pair.split()[:: 1 - 2 * story.order], strict=True):
+        start = re.sub(rf"\b{word}\b", f"{{{letter}}}", start)
+    query = f"<{story.text[slice(*link.query)]}|{other.text[slice(*rival.query)]}>"
+    payoff = f"[{story.text[slice(*link.payoff)]}|{other.text[slice(*rival.payoff)]}]"
+    return start + query + story.text[link.query[1] : link.payoff[0]] + payoff
+
+
 @pytest.fixture
 def items(run: Path, cache: str, tmp_path: Path) -> Path:
     """Return the number question of the stories as a file of one's own."""
@@ -121,6 +132,7 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
     lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
     lines[0]["link"] = "a pronoun to my noun"
     for split, holdout in (("dev", "iid"), ("test", "headline")):
+        rows = list[tuple[LinkedText, Link]]()
         for story in load_stories(corpus, split):
             links = [link for link in story.links if link.question == "number"]
             for link in links if story.holdout == holdout else ():
@@ -154,12 +166,12 @@ def test_a_built_in_question_as_a_file_has_its_result(run: Path, cache: str, ite
 
 
 def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> None:
-    _, *rows = [json.loads(line) for line in items.read_text().splitlines()]
-    for change, problem in (
-        ({"text": rows[0]["text"] + " and" * 70}, "tokens; the model reads 64"),
-        ({"query": [rows[0]["query"][0], rows[0]["query"][1] - 1]}, "has no tokens for itself"),
+    _, first, *lines = items.read_text().splitlines()
+    for old, new, problem in (
+        (">", f"> {'and ' * 70}", "tokens; the model reads 64"),
+        ("<It|They>", "<I>t", "has no tokens for itself"),
     ):
-        items.write_text("".join(json.dumps(row) + "\n" for row in [rows[0] | change, *rows[1:]]))
+        items.write_text("\n".join([first.replace(old, new), *lines]))
         error = evaluate(run, cache, f"items={items}").error
         assert f"{items} line 1: " in error and problem in error
     error = evaluate(run, cache, "items=docs/questions/er_sie.jsonl").error

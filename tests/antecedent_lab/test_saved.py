@@ -133,17 +133,12 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "questions").glob("*.jsonl")), ids=lambda path: path.stem)
-def test_an_example_question_has_enough_blocks_and_right_links(path: Path) -> None:
+def test_an_example_question_has_enough_blocks_and_can_be_asked(path: Path) -> None:
     own = load_question(path)
-    assert (own.name, own.n_left_out) == (path.stem, 0) and path.stat().st_size <= 150_000
+    assert (own.name, own.n_left_out) == (path.stem, 0) and path.stat().st_size <= 30_000
     assert min(len(own.dev), len(own.test)) >= 4 * 30
     for labels in zip(*((text.frame, *text.pair.split()) for text in own.test), strict=True):
         assert len(set(labels)) >= 8  # enough for a p below 0.01: 2^-8
-    for text in [*own.dev, *own.test]:
-        (link,) = text.links
-        assert {text.text[slice(*span)] for span in link.antecedents} == {text.pair.split()[text.meant]}
-        assert link.payoff is not None and text.text[slice(*link.payoff)] in link.answers
-
     # A model with its words can be asked.
     texts = [*own.dev, *own.test, *own.control]
     letters = word_model([text.text for text in texts])

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from data.errors import UserError, one_line
 from data.own_pattern import fill, start_of
-from data.own_split import ENOUGH, MIN_BLOCKS, Names, divided
+from data.own_split import ENOUGH, divided
 from data.pairs import LinkedText
 from data.typed_json import from_json
 
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 _CELLS = 4  # texts of a block
 CONTROL = "control"  # the hold-out of texts without the link
+_MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
 _MAX_NAME = 80  # characters
 _EXAMPLE = '{"pattern": "{A} met {B}. <She|He> [slept|ran]", "words": ["Ann", "Tom"]}'
@@ -98,7 +99,7 @@ class OwnQuestion:
             lines.append(f"note: the best verdict is suggestive without answers, or without {GUARDS[2]} in guards_off")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
-        if min(_n_clusters(self.dev)) < MIN_BLOCKS:
+        if min(_n_clusters(self.dev)) < _MIN_BLOCKS:
             lines.append("note: dev has few frames or words: cross the frames with fixed pairs of words")
         return [*lines, *map("note: {}".format, self.notes())]
 
@@ -122,11 +123,11 @@ def load_question(path: Path) -> OwnQuestion:
             raise UserError(f"{where}: give all lines the field control, or none")
 
     # Each block in the part to which it belongs.
-    parts = iter(divided([Names(*_names(block.texts[0])) for block in blocks if block.split is None]))
+    parts = iter(divided([_names(block.texts[0]) for block in blocks if block.split is None]))
     texts: dict[str, list[LinkedText]] = {part: [] for part in _HOLDOUTS}
     controls = list[LinkedText]()
     for block in blocks:
-        part = block.split or next(parts) or ""
+        part = block.split or next(parts)
         texts[part] += [replace(text, holdout=_HOLDOUTS[part]) for text in block.texts]
         if part == "test":
             controls += block.controls
@@ -270,9 +271,9 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
     names: list[set[tuple[str, str]]] = []
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // _CELLS
-        if n_blocks < MIN_BLOCKS:
+        if n_blocks < _MIN_BLOCKS:
             advice = f"give {ENOUGH} frames and {ENOUGH} words of each side for test, and some for dev"
-            raise UserError(f"{path}: {n_blocks} {part} blocks, at least {MIN_BLOCKS} are needed; {advice}")
+            raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
         names.append(set())
         for frame, first, second in map(_names, texts):
             names[-1] |= {("frame", frame), ("word", first), ("word", second)}

@@ -1,80 +1,99 @@
 """Divide the blocks of a question of the user's own into dev and test, which share no frame and no word."""
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from data.stories.lexicon import unit_hash
 
 ENOUGH = 8  # frames, and words of each side, of the test part: then a p below 0.01 is possible
-MIN_KEPT = 0.45  # share of the blocks that should be in one of the parts
-MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
-_MOST_STEPS = 24  # sizes of dev that are tried, of frames and of words
+_ENOUGH_DEV = 16  # blocks that choose a head
+_STEPS = 101  # sizes of dev that are tried
 _HASHED = "own"
 
-
-class Names(NamedTuple):
-    """What a block shares with others."""
-
-    frame: str
-    first: str  # word
-    second: str  # word
+_Parts = tuple[np.ndarray, np.ndarray]  # [N] bool each: is the block in dev, in test?
 
 
-def divided(blocks: Sequence[Names]) -> list[str | None]:
-    """Return "dev", "test" or, if it belongs to both, None for each block; the texts alone decide.
+def divided(blocks: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return "dev", "test" or, if it belongs to both, "" for each block, a frame and two words.
 
-    Dev gets two frames and two words of each side if it can, then the test part `ENOUGH`. Of the divisions that then
-    keep `MIN_KEPT` of the blocks, or else the most, the one with the most dev blocks is chosen.
+    The texts alone decide. Dev gets two frames and two words of each side if it can, then the test part `ENOUGH`.
+    Then blocks that share nothing are divided without loss, a quarter to dev. Where that is not possible, blocks
+    between the parts are left out, and as many as possible are tested.
     """
-    frames = sorted({block.frame for block in blocks}, key=lambda name: unit_hash(_HASHED, name))
-    words = _words_by_links(blocks)
-    best: list[str | None] = [None] * len(blocks)
-    best_rank = (0, 0, 0.0, 0)
-    for n_frames in _steps(len(frames)):
-        for n_words in _steps(len(words)):
-            # A block belongs to a part with its frame and both words.
-            of_dev = {*frames[:n_frames]}, {*words[:n_words]}
-            parts = [_part(block, *of_dev) for block in blocks]
-            dev, tested = ([blocks[i] for i, name in enumerate(parts) if name == part] for part in ("dev", "test"))
-            if min(len(dev), len(tested)) < MIN_BLOCKS:
-                continue
-            kept = min(MIN_KEPT, (len(dev) + len(tested)) / len(blocks))
-            rank = (min(2, _fewest(dev)), min(ENOUGH, _fewest(tested)), kept, len(dev))
-            if rank > best_rank:
-                best_rank = rank
-                best = parts
+    best = [""] * len(blocks)
+    best_rank: tuple[float, ...] = (0,)
+    if not blocks:
+        return best
+    codes = _codes(blocks)
+    for dev, test in _divisions(codes):
+        n_dev = int(np.count_nonzero(dev))
+        n_test = int(np.count_nonzero(test))
+        if not n_dev or not n_test:
+            continue
+        quarter = len(blocks) / 4
+        is_whole = n_dev + n_test == len(blocks) and n_dev >= min(_ENOUGH_DEV, quarter)
+        enough_dev = quarter if is_whole else max(_ENOUGH_DEV, len(blocks) / 100)
+        clusters = min(2, _fewest(codes[dev])), min(ENOUGH, _fewest(codes[test]))
+        rank = (*clusters, is_whole, min(1, n_dev / enough_dev), n_test)
+        if rank > best_rank:
+            best_rank = rank
+            best = np.select([dev, test], ["dev", "test"], "").tolist()
     return best
 
 
-def _fewest(blocks: Sequence[Names]) -> int:
+def _codes(blocks: Sequence[tuple[str, str, str]]) -> np.ndarray:
+    """Return a number for the frame and both words of each block [N, 3], in an order that a hash decides."""
+    codes = np.empty((len(blocks), 3), dtype=int)
+    numbers: dict[tuple[bool, str], int] = {}
+    for i in sorted(range(len(blocks)), key=lambda i: unit_hash(_HASHED, *blocks[i])):
+        for column, name in enumerate(blocks[i]):
+            is_word = column > 0
+            codes[i, column] = numbers.setdefault((is_word, name), len(numbers))
+    return codes
+
+
+def _fewest(codes: np.ndarray) -> int:
     """Return the number of different frames, or words of a side, whichever is smallest."""
-    return min(len(set(names)) for names in zip(*blocks, strict=True))
+    return min(int(np.count_nonzero(np.bincount(column))) for column in codes.T)
 
 
-def _part(block: Names, frames: set[str], words: set[str]) -> str | None:
-    inside = {block.frame in frames, block.first in words, block.second in words}
-    if len(inside) > 1:
-        return None
-    return "dev" if inside.pop() else "test"
+def _divisions(codes: np.ndarray) -> Iterator[_Parts]:
+    """Yield divisions of blocks [N, 3]: by whole groups, or with a share of the frames and words of the largest."""
+    groups = _groups(codes)
+    names = np.concatenate(groups)
+    is_frame = np.isin(names, codes[:, 0])
+    places = np.empty_like(names)
+    places[names] = np.where(is_frame, np.cumsum(is_frame), np.cumsum(~is_frame)) - 1  # among frames, or words
+    # How many frames and words the first groups have
+    ends = np.cumsum([0, *map(len, groups)])
+    n_frames = np.append(0, np.cumsum(is_frame))[ends]
+    n_words = ends - n_frames
+    numbers = np.arange(len(ends))
+    whole = np.linspace(0, numbers[-1], _STEPS).round()
+    for size in np.union1d(whole, np.linspace(numbers[-2], numbers[-1], _STEPS)):
+        limits = [np.interp(size, numbers, counts).round() for counts in (n_frames, n_words, n_words)]
+        is_early = places[codes] < limits
+        yield is_early.all(axis=1), ~is_early.any(axis=1)
 
 
-def _steps(n: int) -> list[int]:
-    """Return the sizes from 1 to n - 1 that are tried."""
-    return sorted({round(1 + step * (n - 2) / _MOST_STEPS) for step in range(_MOST_STEPS + 1)}) if n > 1 else []
+def _groups(codes: np.ndarray) -> list[np.ndarray]:
+    """Return frames and words in groups without a common block, the smallest first.
 
-
-def _words_by_links(blocks: Sequence[Names]) -> list[str]:
-    """Return the words in an order whose beginnings keep many pairs together: next the one with most pairs so far."""
-    pairs = {frozenset(block[1:]) for block in blocks}
-    rest = sorted({word for pair in pairs for word in pair}, key=lambda name: unit_hash(_HASHED, name))
-    linked = Counter[str]()
-    ordered = []
-    while rest:
-        chosen = max(rest, key=lambda word: linked[word])  # the first of equal ones
-        rest.remove(chosen)
-        ordered.append(chosen)
-        for pair in pairs:
-            if chosen in pair:
-                linked.update(pair - {chosen})
-    return ordered
+    In a group the next one is that with most links so far, so the beginnings keep many blocks together.
+    """
+    partners = defaultdict[int, list[int]](list)
+    for block in codes.tolist():
+        for name in block:
+            partners[name] += block
+    n_linked = np.zeros(len(partners))
+    groups = list[list[int]]()
+    for _ in partners:
+        name = int(n_linked.argmax())
+        if n_linked[name] == 0:
+            groups.append([])
+        groups[-1].append(name)
+        n_linked[partners[name]] += 1 / len(partners[name])
+        n_linked[name] = -np.inf
+    return [np.array(group) for group in sorted(groups, key=len)]

@@ -18,6 +18,7 @@ from data.typed_json import from_json
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 _CELLS = 4  # texts of a block
 CONTROL = "control"  # the hold-out of texts without the link
+MOST_BLOCKS = 10_000
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
 _MAX_NAME = 80  # characters
@@ -117,6 +118,8 @@ def load_question(path: Path) -> OwnQuestion:
         if not blocks and not values.keys() & {"pattern", "words", "text"}:
             header = _read_header(where, values)
             continue
+        if len(blocks) == MOST_BLOCKS:
+            raise UserError(f"{where}: a question has at most {MOST_BLOCKS:,} blocks, a line each")
         blocks.append(_read_block(where, values))
         _check_new(blocks[-1], known)
         if bool(blocks[-1].controls) != bool(blocks[0].controls):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import data.own_file
 from data.errors import UserError
 from data.own_file import OwnQuestion, load_question
 from data.pairs import LinkedText
@@ -127,6 +128,12 @@ def test_a_wrong_line_is_named(change: dict[str, Any], problem: str, tmp_path: P
 def test_a_wrong_file_is_refused(lines: list[Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
         load(tmp_path, *lines)
+
+
+def test_a_file_with_too_many_blocks_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data.own_file, "MOST_BLOCKS", 4)
+    with pytest.raises(UserError, match="line 5: a question has at most 4 blocks"):
+        load(tmp_path, *LINES[:5], "no JSON")
 
 
 def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +130,7 @@ def _reads_shipped_text(corpus: Corpus | None) -> bool:
 
 
 def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
-    texts = [*own.dev, *own.test]
-    for text in texts:
-        _check_text(opened, text, own.places[text.text])
+    _check_texts(opened, own)
     parts = (own.dev, [*own.test, *own.control])
     pairs = [link_pairs(part, opened.tokenizer, opened.bos_id) for part in parts]
     dev, test = (items.asked(own.name) for items in pairs)
@@ -142,7 +139,7 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
 
     guards_off = own.guards_off if own.control else [*own.guards_off, WITHOUT_LINK]
     question = question_of_file(own.name, own.description, own.link, guards_off, own.file)
-    data = {"fingerprint": sha256("\n".join(map(repr, [*texts, *own.control])).encode()).hexdigest()}
+    data = {"fingerprint": sha256("\n".join(map(repr, [*own.dev, *own.test, *own.control])).encode()).hexdigest()}
     return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
 
 

@@ -69,6 +69,16 @@ class OwnQuestion:
     n_left_out: int  # blocks with words of one part and a frame of the other
     places: dict[str, str]  # "FILE line N" by text, for messages
 
+    def words(self) -> list[str]:
+        """Return the words that are read or answered, each once."""
+        words: dict[str, None] = {}
+        for text in (*self.dev, *self.test):
+            (link,) = text.links
+            for span in (link.query, *link.antecedents, *link.distractors):
+                words[text.text[slice(*span)]] = None
+            words |= dict.fromkeys(link.answers)
+        return list(words)
+
     def notes(self) -> list[str]:
         texts = [*self.dev, *self.test]
         notes = []

@@ -99,9 +99,9 @@ class OwnQuestion:
     def check_lines(self, n_flips: int) -> list[str]:
         """Return blocks and clusters of both parts, and the smallest p that is possible with `n_flips` sign flips."""
         lines = [f"{self.name}: {self.description}"]
-        for part, texts in (("dev", self.dev), ("test", self.test)):
+        for part, texts, use in (("dev", self.dev, "choose a head"), ("test", self.test, "make the verdict")):
             clusters = "{} frames, {} and {} words".format(*_n_clusters(texts))
-            lines.append(f"{part:5}{len(texts) // _CELLS:5,} blocks: {clusters}")
+            lines.append(f"{part:5}{len(texts) // _CELLS:5,} blocks {use}: {clusters}")
         if self.control:
             lines.append(f"control: {len(self.control) // _CELLS:,} blocks without the link")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))

@@ -142,8 +142,8 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
         crossed.append({"pattern": f"{'x' * i} {{A}} met {{B}}. <She|He>", "words": [f"Ann{j}", f"Tom{j}"]})
     assert load(tmp_path, ABOUT, *crossed).check_lines(2000) == [
         "names: she or he",
-        "dev     16 blocks: 4 frames, 4 and 4 words",
-        "test    64 blocks: 8 frames, 8 and 8 words",
+        "dev     16 blocks choose a head: 4 frames, 4 and 4 words",
+        "test    64 blocks make the verdict: 8 frames, 8 and 8 words",
         "smallest p that is possible: 0.0039; a verdict needs less than 0.01",
         "note: the best verdict is suggestive without answers, or without rests_without_antecedent in guards_off",
         "note: 64 of 144 blocks are left out: frame and words are not all in dev, or all in test.",

@@ -204,15 +204,19 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
     return warnings
 
 
-def _check_text(opened: OpenedModel, text: LinkedText, where: str) -> None:
-    """Raise UserError with the row if the model cannot read a text, or a word of it has no tokens for itself."""
-    n_tokens = len(opened.encode(text.text))
-    if n_tokens > opened.model.context_length:
-        raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
-    try:
-        cell, *_ = link_pairs([text, text], opened.tokenizer, opened.bos_id).cells
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    named = {cell.tokens[place] for place in (cell.query, *chain(*cell.meant, *cell.not_meant))}
-    if opened.unknown in named.union(cell.answers, cell.foils):
-        raise UserError(f"{where}: a word that is read or answered is not in this model's vocabulary")
+def _check_texts(opened: OpenedModel, own: OwnQuestion) -> None:
+    """Raise UserError if the model cannot read a text, or a word that is read or answered has no tokens for itself."""
+    for text in [*own.dev, *own.test]:
+        where = own.places[text.text]
+        n_tokens = len(opened.encode(text.text))
+        if n_tokens > opened.model.context_length:
+            raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
+        try:
+            link_pairs([text, text], opened.tokenizer, opened.bos_id)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+    unknown = [repr(word) for word in own.words() if opened.unknown in opened.encode(word)]
+    if unknown:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        problem = "words that are read or answered are not in this model's vocabulary"
+        raise UserError(f"{own.file}: {problem}: {', '.join(unknown[:10])}{more}")

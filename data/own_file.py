@@ -178,7 +178,7 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _read_header(where: str, values: dict[str, Any]) -> _Header:
     """Return the description of a question; UserError if it could not be printed."""
-    header: _Header = from_json(_Header, values, where)
+    header = from_json(_Header, values, where)
     for name in ("question", "description", "link"):
         text = getattr(header, name)
         if text is not None and not (text.strip() and text.isprintable()):
@@ -195,39 +195,14 @@ def _read_block(where: str, values: dict[str, Any]) -> _Block:
     if "text" in values:
         raise UserError(f"{where}: the four texts of a block are one line now, such as {_EXAMPLE} (docs/probe.md)")
     line = from_json(_Line, values, where)
-    text = line.text
-    query = _span(where, "query", text, line.query)
-    payoff = _span(where, "payoff", text, line.payoff) if line.payoff else None
-    cue = _span(where, "cue", text, line.cue) if line.cue else None
-    antecedents = tuple(_span(where, "antecedents", text, value) for value in line.antecedents)
-    distractors = tuple(_span(where, "distractors", text, value) for value in line.distractors)
-    answers = tuple(line.answers)
-    foils = tuple(line.foils)
-
-    # All that is wrong in the row itself; the first is reported.
-    outcome = payoff and text[slice(*payoff)]
-    is_word = re.compile(r"\S+").fullmatch
-    problems = {
-        "words, answers and foils must be words without spaces": not all(map(is_word, [*line.words, *answers, *foils])),
-        "frame must not be empty": not line.frame.strip(),
-        "split must be dev or test": line.split not in (None, "dev", "test"),
-        "antecedents and distractors must not be empty": not antecedents or not distractors,
-        "answers and foils belong together": bool(answers) != bool(foils),
-        "answers need the field payoff, the word of the text that is an answer": answers and payoff is None,
-        "cue must come before the query": cue is not None and cue[1] > query[0],
-        "payoff must come after the query": payoff is not None and payoff[0] < query[1],
-        f"payoff {outcome!r} is none of the answers": answers and outcome not in answers,
-        "the same word is antecedent and distractor": {*antecedents} & {*distractors},
-        "antecedents and distractors must come before the query": max(antecedents + distractors, default=query)[1]
-        > query[0],
-    }
-    for problem, is_wrong in problems.items():
-        if is_wrong:
-            raise UserError(f"{where}: {problem}")
-    link = Link(OWN, query, query, antecedents, distractors, payoff=payoff, answers=answers, foils=foils)
-    words = " ".join(line.words)
-    linked = LinkedText(text, (link,), OWN, "", line.frame, words, line.order, line.meant)
-    return _Row(where, line, linked, cue, None if line.control is None else _without_link(where, linked, line.control))
+    words = [*line.words]
+    if " ".join(words).split() != words or words[0].lower() == words[1].lower():
+        raise UserError(f"{where}: words must be two different words without spaces")
+    if line.split not in (None, "dev", "test"):
+        raise UserError(f"{where}: split must be dev or test")
+    texts = _texts(where, line, line.pattern, line.frame, "")
+    controls = [] if line.control is None else _texts(where, line, line.control, texts[0].frame, CONTROL)
+    return _Block(where, line.split, texts, controls)
 
 
 def _texts(where: str, line: _Line, value: Any, frame: str | None, holdout: str) -> list[LinkedText]:

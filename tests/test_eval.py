@@ -135,13 +135,13 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
         rows = list[tuple[LinkedText, Link]]()
         for story in load_stories(corpus, split):
             links = [link for link in story.links if link.question == "number"]
-            for link in links if story.holdout == holdout else ():
-                lines.append({
-                    "text": story.text, "query": link.query, "antecedents": link.antecedents, "payoff": link.payoff,
-                    "distractors": link.distractors, "answers": link.answers, "foils": link.foils, "split": split,
-                    "block": (len(lines) - 1) // 4, "order": story.order, "meant": story.meant, "frame": story.frame,
-                    "words": story.pair.split(),
-                })  # fmt: skip
+            rows += [(story, link) for link in links if story.holdout == holdout]
+        for i in range(0, len(rows), 4):
+            patterns = [pattern_of(*rows[j], *rows[j + 1]) for j in (i, i + 2)]
+            answers = [link.answers for _, link in rows[i : i + 2]]
+            story = rows[i][0]
+            names = {"words": story.pair.split(), "frame": story.frame, "split": split}
+            lines.append({"pattern": patterns, "answers": answers, **names})
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

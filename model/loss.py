@@ -34,7 +34,7 @@ class _SummedCrossEntropy(Function):
         for first in range(0, len(stream), n_tokens):
             part = slice(first, first + n_tokens)
             part_loss, logit_gradient = _loss_and_gradient(stream[part] @ embedding.T, targets[part])
-            loss += part_loss
+            loss = loss + part_loss  # not in place: compiled by torch 2.11, that would have no gradient
             # The gradients of logits = stream @ embedding^T.
             stream_gradient[part] = logit_gradient @ embedding
             embedding_gradient += logit_gradient.T @ stream[part]

@@ -176,7 +176,7 @@ def _is_stopped(stop: StopRequest, trainer: Trainer) -> bool:
 
 
 def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> None:
-    """Record a training step, and stop a run that has diverged. Between evaluations the only wait for the device."""
+    """Record a training step, and stop a run that cannot learn. Between evaluations the only wait for the device."""
     wait_for_device(trainer)
     loss = fmean(trainer.distributed.gather(stats.loss.item()))
 
@@ -197,6 +197,8 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
     trainer.recorded_seconds = trainer.seconds
     trainer.n_tokens = 0
 
+    if stats.gradient_norm == 0:  # a wrong compilation does this, and weights that are all 0
+        raise UserError(f"step {trainer.step}: the gradient is exactly 0; try compile=none, or a lower learning rate")
     if trainer.skipped_in_row >= MAX_SKIPPED_STEPS:
         raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
 

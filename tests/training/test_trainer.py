@@ -16,7 +16,7 @@ from data.loader import Split, StorySplit
 from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
-from training.loop import is_probe_step
+from training.loop import is_probe_step, log_step
 from training.optim import Muon, WeightGroup, learning_rate_factor
 from training.settings import Device, Precision
 from training.trainer import train_step
@@ -73,6 +73,15 @@ def test_a_step_that_is_not_finite_changes_nothing(poisoned: str, optim: str, n_
     for part in ("model", "optimizer"):
         torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
     assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (n_steps_before + 1, 1, 1)
+
+
+def test_a_gradient_of_exactly_0_stops_the_run_in_one_line() -> None:
+    trainer = small_trainer()
+    log_step(trainer, None, train_step(trainer))
+    for weight in trainer.model.parameters():
+        weight.data.zero_()
+    with pytest.raises(UserError, match=r"^step 2: the gradient is exactly 0; try compile=none.*$"):
+        log_step(trainer, None, train_step(trainer))
 
 
 def test_a_step_reads_no_value_of_the_device() -> None:

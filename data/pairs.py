@@ -93,7 +93,7 @@ class Pair:
     order: int = 0  # index of the word that is mentioned first
     meant: int = 0  # index of the word, or class of the entity, that the first text means
     forms: tuple[str, str] = ("", "")  # the next word for either class
-    place: float = float("nan")  # log odds of the place rule that the nearest entity is meant
+    place: float | None = None  # log odds of the place rule that the nearest entity is meant
 
     @property
     def has_two(self) -> bool:

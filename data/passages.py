@@ -48,7 +48,7 @@ class Passage:
     mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # by class
     entities: tuple[str, str]  # name or noun of each class; "" if it is not mentioned
     subject: Span  # the first mention in the last sentence that has one
-    place: float = float("nan")  # log odds of the place rule (data.place) that the nearest entity is meant
+    place: float | None = None  # log odds of the place rule (data.place) that the nearest entity is meant
 
     @property
     def has_two(self) -> bool:

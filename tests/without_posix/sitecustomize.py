@@ -5,6 +5,7 @@
 filelock keeps a lock of the operating system, which ends with its process, as it has on Windows.
 """
 
+import asyncio  # noqa: F401  # before os.sysconf is gone
 import os
 import signal
 import sys

@@ -17,10 +17,10 @@ from data.config import HubConfig, RowsKind, TextConfig
 from data.errors import UserError, one_line
 from data.tokenizer import END
 
-_TINYSTORIES = Path(__file__).resolve().parent / "tinystories"
-SHIPPED_TEXT = _TINYSTORIES / "validation.txt.gz"
-SHIPPED_TRAINING_TEXT = _TINYSTORIES / "train.txt.gz"
-UNSEEN_TEXT = _TINYSTORIES / "unseen.txt.gz"  # for testing only
+_PROGRAM = Path(__file__).resolve().parent.parent  # the checkout, or the installed package
+SHIPPED_TEXT = _PROGRAM / "data/tinystories/validation.txt.gz"
+SHIPPED_TRAINING_TEXT = _PROGRAM / "data/tinystories/train.txt.gz"
+UNSEEN_TEXT = _PROGRAM / "data/tinystories/unseen.txt.gz"  # for testing only
 # The builders of `datasets` by file name.
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst")
@@ -79,6 +79,8 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
         if not pattern.strip():
             raise UserError(f"{setting}={path}: give a file, a folder or a pattern; one is empty")
         start = Path(pattern.strip()).expanduser()
+        if not start.exists() and _PROGRAM / start in (SHIPPED_TRAINING_TEXT, SHIPPED_TEXT, UNSEEN_TEXT):
+            start = _PROGRAM / start  # found from any folder: experiment=english names it
         if start.exists():
             matches = _files_below(start) if start.is_dir() else [start]
         else:

@@ -175,6 +175,17 @@ def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
     assert text_files(f"{tmp_path}/**/d.txt") == [d]
 
 
+def test_a_shipped_text_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = Path("data/tinystories/train.txt.gz")
+    assert text_files(str(own))[0].samefile(ROOT / own)
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"")
+    assert text_files(str(own)) == [own]
+    with pytest.raises(FileNotFoundError, match="setup.txt"):
+        text_files("data/tinystories/setup.txt")
+
+
 def test_a_path_that_cannot_be_read_names_the_setting(tmp_path: Path) -> None:
     for name in ("a.txt", "c.md"):
         (tmp_path / name).write_text("x")

@@ -1,7 +1,7 @@
 """Build the wheel: all packages under the one import name antecedent_lab.
 
-In a checkout they keep their short names (`from model.observe import HeadEdit`): nothing has to be installed, and
-editors and mypy follow every import. Installed, short names would collide with a user's own model.py or data/. So
+In a checkout, installed with -e or not, they keep their short names (`from model.observe import HeadEdit`), and
+editors and mypy follow every import. In a wheel, short names would collide with a user's own model.py or data/. So
 every import between our modules gets the prefix while the wheel is built; nothing else changes.
 """
 

@@ -11,7 +11,13 @@
 In a checkout this works from its folder, without an installation.
 """
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+if not Path(__file__).with_name("model").is_dir():
+    # A checkout. After pip install -e, a user's model.py may be in the current folder.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if TYPE_CHECKING:
     from antecedent_lab.api import compare_models, open_model, probe_model

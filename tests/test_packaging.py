@@ -4,13 +4,15 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.program import ROOT, run_python
+from tests.program import ROOT, SMALL, SMALL_PROBE, run_python
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -44,6 +46,7 @@ print(result.save("report").is_file(), HeadEdit.__module__, OwnModel.__module__)
 short = ("data", "model", "probe", "report", "training")
 print(sorted(name for name in sys.modules if name.partition(".")[0] in short))
 """
+PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     ignored = shutil.ignore_patterns("runs", ".*", "probes", "build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, source, ignore=ignored)  # the build writes to its source folder
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w"]
+    build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w"]
     subprocess.run([*build, folder, source], check=True)
     [wheel] = folder.glob("*.whl")
 
@@ -76,26 +78,48 @@ def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
     assert [name for name in names if not name.endswith("RECORD") and first.read(name) != second.read(name)] == []
 
 
-@pytest.mark.slow
-def test_the_wheel_works_beside_files_with_its_names(installed: Path, tmp_path: Path, run: Path) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """Returns a user's folder, with files that have the names of ours."""
     (tmp_path / "data").mkdir()
     for name in ("model.py", "train.py", "data/__init__.py"):
         (tmp_path / name).write_text("raise ImportError('a file of the user')")
-    process = run_python("-c", USE, str(run), str(ROOT / ".cache"), cwd=tmp_path, path=installed)
-    assert process.returncode == 0, process.stderr
-    lines = process.stdout.splitlines()[-2:]
-    assert lines == ["True antecedent_lab.model.observe antecedent_lab.model.own_model", "[]"]
+    return tmp_path
 
 
 @pytest.mark.slow
-def test_the_wheel_has_commands_configs_and_types(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed: Path, elsewhere: Path, cache: str) -> None:
+    english = ["experiment=english", "model=nano", "max_steps=2", "validation_tokens=200", "probe_sequences=0"]
+    for arguments in (["train", *SMALL], ["eval", *SMALL_PROBE], ["eval", "text=The cat sat."], ["train", *english]):
+        process = run_python("-m", "antecedent_lab", *arguments, cache, cwd=elsewhere, path=installed)
+        assert process.returncode == 0, process.stderr
+    [report] = elsewhere.glob("runs/*/probe/report.html")
+    folder = cache.removeprefix("cache_dir=")
+    process = run_python("-c", USE, str(report.parents[1]), folder, cwd=elsewhere, path=installed)
+    lines = process.stdout.splitlines()[-2:]
+    assert lines == ["True antecedent_lab.model.observe antecedent_lab.model.own_model", "[]"], process.stderr
+
+
+@pytest.mark.slow
+def test_an_editable_installation_runs_elsewhere(installed: Path, elsewhere: Path, cache: str) -> None:
+    venv.create(elsewhere / "venv", symlinks=True)
+    [python, command] = (elsewhere / "venv/bin" / name for name in ("python", "antecedent-lab"))
+    [packages] = (elsewhere / "venv").glob("lib/*/site-packages")
+    (packages / "torch_and_others.pth").write_text(sysconfig.get_path("purelib"))
+    install = ["--python", python, "install", "--no-deps", "--no-build-isolation", "-e", installed.parent / "source"]
+    subprocess.run([*PIP, *install], check=True)
+    subprocess.run([command, "train", "out=run", *SMALL, cache], cwd=elsewhere, check=True)
+    subprocess.run(
+        [python, "-c", "from antecedent_lab import open_model; open_model('run')"], cwd=elsewhere, check=True
+    )
+
+
+@pytest.mark.slow
+def test_the_wheel_has_types_and_a_command(installed: Path, tmp_path: Path) -> None:
     package = installed / "antecedent_lab"
-    assert (package / "py.typed").is_file() and (package / "configs" / "train.yaml").is_file()
+    assert (package / "py.typed").is_file()
     entry_points = next(installed.glob("antecedent_lab-*.dist-info")) / "entry_points.txt"
     assert "antecedent-lab = antecedent_lab.__main__:main" in entry_points.read_text()
-    for program in ("train", "eval"):
-        process = run_python("-m", "antecedent_lab", program, "--help", cwd=tmp_path, path=installed)
-        assert process.returncode == 0 and "tokens_per_batch" in process.stdout, process.stderr
     code = "from antecedent_lab.data.errors import export_extra; print(export_extra())"
     assert run_python("-c", code, cwd=tmp_path, path=installed).stdout == "'antecedent-lab[export]'\n"
     wrong = run_python("-m", "antecedent_lab", "trian", cwd=tmp_path, path=installed)

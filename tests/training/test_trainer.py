@@ -86,7 +86,8 @@ def test_a_gradient_of_exactly_0_stops_the_run_in_one_line() -> None:
 
 def test_a_step_reads_no_value_of_the_device() -> None:
     trainer = small_trainer("gradient_accumulation_steps=2")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:  # torch 2.11 warns without it
         train_step(trainer)
         train_step(trainer)
     assert not {event.name for event in profile.events() or []} & {"aten::item", "aten::nonzero", "aten::equal"}
@@ -118,7 +119,8 @@ def test_the_losses_are_those_of_the_cpu_in_float32(device: str, precision: str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # both are raised inside torch.compile
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # all are raised inside torch.compile
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_a_compiled_training_has_the_same_losses(device: str, accumulation: int) -> None:
     overrides = [device, f"gradient_accumulation_steps={accumulation}", "optim=adamw"]

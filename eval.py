@@ -9,10 +9,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from antecedent_lab.eval_settings import EvalSettings
-from data.errors import printable
 from probe.config import ProbeConfig
-from training.command_line import Groups, run_cli
-from training.settings import CONFIGS, to_settings
+from settings.command_line import Groups, run_cli
+from settings.errors import printable
+from settings.train import CONFIGS, to_settings
 
 GROUPS: Groups = {"": [EvalSettings], "probe": [ProbeConfig]}
 
@@ -31,7 +31,7 @@ def main(config: DictConfig) -> int:
 
     # Imports that take a second, or with torch several; --help and a typo need not wait for them.
     if settings.check:
-        from data.own_file import load_question
+        from data.tested.own_file import load_question
 
         question = load_question(Path(str(settings.own_file)))
         print(printable("\n".join(question.check_lines(probe.n_bootstrap))))

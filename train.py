@@ -8,11 +8,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from data.config import SCHEMAS
-from data.errors import UserError
-from model.config import ModelConfig
-from training.command_line import Groups, given_arguments, run_cli
-from training.settings import CONFIGS, OptimSettings, RunSettings, resumed_settings, run_settings, train_settings
+from settings.command_line import Groups, given_arguments, run_cli
+from settings.data import SCHEMAS
+from settings.errors import UserError
+from settings.model import ModelConfig
+from settings.train import CONFIGS, OptimSettings, RunSettings, resumed_settings, run_settings, train_settings
 
 GROUPS: Groups = {
     "": [RunSettings],
@@ -41,7 +41,7 @@ def main(config: DictConfig) -> int:
     # These import torch: seconds that --help and a typo need not wait for.
     from probe.emergence import training_probe
     from report.tensorboard import draw_snapshot
-    from training.files import read_json
+    from settings.files import read_json
     from training.loop import train
     from training.run_dir import find_run
 

@@ -14,8 +14,6 @@ from antecedent_lab.notebook import Html
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history
 from antecedent_lab.sources import Source, source_of
-from data.errors import UserError
-from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit  # noqa: F401 (a public name)
 from model.own_model import OwnModel  # noqa: F401 (a public name)
@@ -29,10 +27,12 @@ from probe.study import askable, study
 from report.content import page_content
 from report.page import page
 from report.tables import claims_markdown, summary_lines
+from settings.errors import UserError
+from settings.files import write_files
+from settings.train import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
+from settings.typed_json import to_json
 from training.device import choose_device
-from training.files import write_files
 from training.metrics import load_metrics  # noqa: F401 (a public name)
-from training.settings import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
 
 MAX_UNTRAINED_LARGE = 2  # models
 LINE_LENGTH = 110  # of sentences on a terminal

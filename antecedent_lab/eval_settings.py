@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data.errors import UserError
-from data.setting_fields import check_limits, setting
-from training.settings import MAX_THREADS, Device
+from settings.errors import UserError
+from settings.fields import check_limits, setting
+from settings.train import MAX_THREADS, Device
 
 STORIES = "stories"
 

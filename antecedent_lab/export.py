@@ -10,12 +10,12 @@ import torch
 
 from antecedent_lab.loading import open_run
 from antecedent_lab.saved import read_results
-from data.errors import UserError, export_extra, printable
 from model.export import check_is_llama, export_transformers
 from report.tables import claims_markdown
-from training.command_line import one_line_errors
+from settings.command_line import one_line_errors
+from settings.errors import UserError, export_extra, printable
+from settings.train import settings_from_arguments
 from training.run_dir import find_run
-from training.settings import settings_from_arguments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

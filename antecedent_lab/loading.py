@@ -12,21 +12,21 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from antecedent_lab.notebook import sentence_view
-from data.config import DataConfig
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
-from data.errors import UserError, damaged_file_error
 from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
-from model.config import departures
 from model.external import chosen_tokenizer, open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.pretrained_view import PretrainedView
 from model.transformer import Transformer, draw_outputs, load_weights, n_parameters
 from probe.contract import check_observed, check_passes
 from probe.opened_model import OpenedModel
+from settings.data import DataConfig
+from settings.errors import UserError, damaged_file_error
+from settings.files import read_json
+from settings.model import departures
+from settings.train import TrainSettings, changed_settings, flatten, saved_settings
 from training.checkpoint import load_checkpoint
-from training.files import read_json
 from training.run_dir import RESUMES, RUNS
-from training.settings import TrainSettings, changed_settings, flatten, saved_settings
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 _EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/

@@ -19,10 +19,8 @@ from antecedent_lab.saved import (
 )
 from antecedent_lab.sources import source_of
 from antecedent_lab.sweeps import compare_sweep
-from data.errors import UserError, printable
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
-from data.typed_json import to_json
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
@@ -32,13 +30,15 @@ from report.content import comparison_content, page_content, unknown_note
 from report.live import check_live
 from report.page import page
 from report.tables import MOST_HEADS, change_lines, sentence_lines
+from settings.errors import UserError, printable
+from settings.files import write_files
+from settings.train import Precision
+from settings.typed_json import to_json
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
-from training.files import write_files
 from training.logging import gap_lines
 from training.metrics import ValidationRecord
 from training.run_dir import find_run
-from training.settings import Precision
 
 Log = Callable[[str], None]
 

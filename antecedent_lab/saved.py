@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from data.errors import damaged_file_error
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from report.content import eval_command
-from training.files import LOCK, lock
+from settings.errors import damaged_file_error
+from settings.files import LOCK, lock
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable
 from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history

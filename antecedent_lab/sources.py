@@ -10,12 +10,11 @@ from tokenizers import Tokenizer
 
 from antecedent_lab.loading import load_data
 from data.corpus import Corpus, load_stories, split_documents
-from data.errors import UserError
-from data.own_file import OwnQuestion, load_question
-from data.pairs import Items, LinkedText, link_pairs
-from data.passages import Passage, Reader, passage_items, passage_parts, passages_in, sections, with_two
-from data.place import MIN_FITTED, PlaceRule, fit_place_rule, redrawn
 from data.stories import GENERATOR_VERSION
+from data.tested.own_file import OwnQuestion, load_question
+from data.tested.pairs import Items, LinkedText, link_pairs
+from data.tested.passages import Passage, Reader, passage_items, passage_parts, passages_in, sections, with_two
+from data.tested.place import MIN_FITTED, PlaceRule, fit_place_rule, redrawn
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
 from data.tokenizer import encode_text
 from model.observe import ObservableModel
@@ -33,6 +32,7 @@ from probe.questions import (
     Question,
     question_of_file,
 )
+from settings.errors import UserError
 
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
 MAX_PASSAGES_LARGE = (40, 150)  # for a model of more than MANY_HEADS heads, which is slow

@@ -10,17 +10,17 @@ from typing import Any
 
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.loading import load_resumes, load_run_settings
-from data.errors import UserError, printable
-from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
 from probe.results import ProbeResults
 from probe.sweep import Sweep, SweepRun, by_variant, compare_runs
 from report.sweep_tables import sweep_markdown
-from training.command_line import program_command
-from training.files import lock, write_files
+from settings.command_line import program_command
+from settings.errors import UserError, printable
+from settings.files import lock, write_files
+from settings.train import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
+from settings.typed_json import from_json, to_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs, first_unwritable
-from training.settings import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
 
 # Returns the results of a run, which it tests if that has not been done with these settings; prints by its last one.
 Probed = Callable[[Path, EvalSettings, ProbeConfig, Callable[[str], None]], ProbeResults]

@@ -20,14 +20,14 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from data.config import DataConfig, HubConfig, StoriesConfig, TextConfig
-from data.errors import UserError, damaged_file_error
 from data.loader import Split, StorySplit
-from data.pairs import LinkedText
 from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
+from data.tested.pairs import LinkedText
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import words_of
+from settings.data import DataConfig, HubConfig, StoriesConfig, TextConfig
+from settings.errors import UserError, damaged_file_error
 
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.errors import UserError
+from settings.errors import UserError
 
 IGNORE = -100  # a target without loss, the default ignore_index of torch's cross_entropy
 ALL_ROWS = slice(None)

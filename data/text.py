@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from data.config import HubConfig, RowsKind, TextConfig
-from data.errors import UserError, one_line
 from data.tokenizer import END
+from settings.data import HubConfig, RowsKind, TextConfig
+from settings.errors import UserError, one_line
 
 _PROGRAM = Path(__file__).resolve().parent.parent  # the checkout, or the installed package
 SHIPPED_TEXT = _PROGRAM / "data/tinystories/validation.txt.gz"

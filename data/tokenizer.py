@@ -13,8 +13,8 @@ from typing import Any
 
 from tokenizers import Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from data.config import HubConfig, TextConfig, TokenizerKind
-from data.errors import UserError, one_line
+from settings.data import HubConfig, TextConfig, TokenizerKind
+from settings.errors import UserError, one_line
 
 END = "<|endoftext|>"  # as in GPT-2
 UNKNOWN = "<|unknown|>"

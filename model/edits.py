@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from data.errors import UserError
 from model.observe import HeadEdit
+from settings.errors import UserError
 
 
 def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from data.errors import UserError
-from model.config import ModelConfig, departures
 from model.transformer import Transformer
+from settings.errors import UserError
+from settings.model import ModelConfig, departures
 
 # The weights of one layer: our name -> transformers' name in a Llama.
 _LLAMA_LAYER = {

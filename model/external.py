@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from tokenizers import Tokenizer
 
-from data.errors import UserError, export_extra, one_line
 from data.tokenizer import end_id, imported_tokenizer, load_tokenizer
 from model.pretrained_view import PretrainedView
+from settings.errors import UserError, export_extra, one_line
 
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
 _MAX_LAYERS = 1000

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from data.errors import UserError
 from model.transformer import Block, Transformer
+from settings.errors import UserError
 
 Change = Callable[[Tensor], Tensor]  # the result has the shape of the argument
 

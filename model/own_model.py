@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from data.errors import UserError
 from model.observe import (
     HeadEdit,
     LayerRecord,
@@ -15,6 +14,7 @@ from model.observe import (
     check_tokens,
     edited_heads,
 )
+from settings.errors import UserError
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data.errors import UserError
 from model.observe import (
     HeadEdit,
     LayerRecord,
@@ -32,6 +31,7 @@ from model.observe import (
     edited_heads,
     of_words,
 )
+from settings.errors import UserError
 
 _INTERFACE = "antecedent"  # name of our attention function in transformers
 # Names of attributes for the output projection in an attention module, of the norm in a model's body.

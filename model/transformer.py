@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data.errors import UserError
-from model.config import ModelConfig, Position, Scale, Weighting
 from model.loss import summed_cross_entropy
+from settings.errors import UserError
+from settings.model import ModelConfig, Position, Scale, Weighting
 
 # Added to each score (weighting=sum), or a row without a positive score would divide 0 by 0.
 _SUM_EPSILON = 1e-4

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.pairs import Cell, Items, check_blocks
+from data.tested.pairs import Cell, Items, check_blocks
 from model.observe import LayerRecord, ObservableModel
 from probe.batches import text_batches
 from probe.results import Head

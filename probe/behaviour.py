@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data.pairs import Cell, Items
+from data.tested.pairs import Cell, Items
 from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from data.setting_fields import check_limits, setting
+from settings.fields import check_limits, setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

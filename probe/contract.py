@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.errors import UserError, one_line
-from data.pairs import Cell
+from data.tested.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
 from model.own_model import OwnModel
 from probe.batches import pad_rows
 from probe.edits import all_heads
+from settings.errors import UserError, one_line
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
 # differ by about 1e-6 relative.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data.pairs import Items
+from data.tested.pairs import Items
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import PASS_ERROR

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.pairs import Cell, Items
+from data.tested.pairs import Cell, Items
 from model.edits import cut_weights, exchange_weights, split_weights
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar

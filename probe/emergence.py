@@ -7,18 +7,18 @@ import numpy as np
 
 from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
-from data.pairs import Items, link_pairs
-from data.passages import Reader, passage_items, passages_in, sections
+from data.tested.pairs import Items, link_pairs
+from data.tested.passages import Reader, passage_items, passages_in, sections
 from data.tokenizer import end_id
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.outcomes import OUTCOMES
 from probe.questions import NEXT_PRONOUN, QUESTIONS, SAME_WORDS
 from probe.results import Head
+from settings.train import RunSettings, TrainSettings
 from training.evaluate import ProbeRecord
 from training.loop import is_due
 from training.metrics import HeadPoint
-from training.settings import RunSettings, TrainSettings
 
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs

@@ -19,8 +19,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from data.config import DataConfig
-from data.errors import UserError
 from data.tokenizer import encode_text, unknown_id
 from model.edits import remove_head
 from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits
@@ -29,7 +27,9 @@ from probe.batches import length_batches, pad_rows, progress_bar
 from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
 from probe.results import Head, Shown
 from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
-from training.settings import TrainSettings
+from settings.data import DataConfig
+from settings.errors import UserError
+from settings.train import TrainSettings
 
 # Larger activations are allocated again in each layer.
 # GPT-2 took 164 s of system time with 16,384 tokens, 15 s with 2,048.

@@ -7,10 +7,10 @@ is missing, or nan within an `Estimate`.
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from data.errors import UserError
-from data.pairs import Cell
-from data.typed_json import flattened, from_json, may_be_absent, to_json
+from data.tested.pairs import Cell
 from probe.config import ProbeConfig
+from settings.errors import UserError
+from settings.typed_json import flattened, from_json, may_be_absent, to_json
 
 SCHEMA_VERSION = 16  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]

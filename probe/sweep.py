@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import UserError
 from probe.outcomes import OUTCOMES
 from probe.results import MEASURES, NOT_KNOWN, SUPPORTED, Estimate, Finding, Head, Measure, ProbeResults
 from probe.statistics import MIN_SEEDS, share_interval, t_interval
+from settings.errors import UserError
 from training.metrics import Metrics
 
 STANDARD = "standard"

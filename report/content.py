@@ -16,7 +16,7 @@ from probe.sentences import TokenizedText, next_tokens, word_attention
 from report.live import ENGLISH_TEXT, Live, live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
 from report.tables import CHANGE_LEGEND, Table, change_tables, finding_tables, head_names
-from training.command_line import program_command
+from settings.command_line import program_command
 from training.weight_history import WeightHistory, pack_parameters
 
 MAX_SENTENCE_WEIGHTS = 1_000_000  # of all sentences, up to 5 MB

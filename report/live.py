@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from data.errors import UserError
 from probe.opened_model import OpenedModel
 from probe.results import ProbeResults
 from probe.sentences import EXAMPLE_BLOCK
+from settings.errors import UserError
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16

@@ -15,11 +15,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from data.errors import printable
-from data.typed_json import to_json
 from probe.results import Head
 from report.live import Live
 from report.tables import Table
+from settings.errors import printable
+from settings.typed_json import to_json
 
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order

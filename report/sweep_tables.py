@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from data.text_tables import markdown_table
 from probe.outcomes import OUTCOMES
 from probe.statistics import MIN_SEEDS
 from probe.sweep import STANDARD, Difference, QuestionOverSeeds, Summary, Sweep, measure_of, variant_name
+from report.text_tables import markdown_table
 
 _STAR = (
     "*: differs from the standard: the 95 % interval of the paired difference excludes 0, and the permutation p is at",

@@ -7,14 +7,14 @@ from itertools import chain
 
 import numpy as np
 
-from data.errors import printable
-from data.text_tables import markdown_table
 from probe.claim import claim_of, limits_of
 from probe.outcomes import OUTCOMES
 from probe.outcomes.outcome import Column
 from probe.questions import HEADLINE, MAX_P, SAME_WORDS
 from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
 from probe.sentences import TokenizedText
+from report.text_tables import markdown_table
+from settings.errors import printable
 
 CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.

@@ -36,12 +36,10 @@ from tokenizers import Tokenizer
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import passages_of
 from data.corpus import Corpus, load_stories
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.errors import UserError
-from data.pairs import Cell, Items, link_pairs
-from data.passages import Passage, find_passages, sections
+from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.tested.pairs import Cell, Items, link_pairs
+from data.tested.passages import Passage, find_passages, sections
 from data.text import SHIPPED_TEXT, read_documents
-from data.text_tables import markdown_table
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
@@ -50,7 +48,9 @@ from probe.opened_model import OpenedModel
 from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, NO_ANTECEDENT, SAME_WORDS, STORY_QUESTIONS
 from probe.results import SUPPORTED, Finding, Head
 from probe.study import study
+from report.text_tables import markdown_table
 from research.measure import listed, run_script, share_range, start_benchmark, write_page
+from settings.errors import UserError
 from tests.copying_model import CopyingModel
 from tests.planted import KINDS, plant
 

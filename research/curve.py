@@ -17,8 +17,7 @@ from omegaconf import MISSING
 
 from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
-from data.pairs import Items
-from data.text_tables import markdown_table
+from data.tested.pairs import Items
 from model.observe import TransformerView
 from model.transformer import Transformer, load_weights
 from probe.config import ProbeConfig
@@ -28,6 +27,7 @@ from probe.outcomes.whose import whose_values
 from probe.questions import DEV, NEXT_PRONOUN, TESTED, WHOSE
 from probe.results import Estimate
 from probe.statistics import estimate_ratios
+from report.text_tables import markdown_table
 from research.measure import start_benchmark, value_cell, write_page
 from training.checkpoint import read_manifest
 from training.metrics import load_metrics

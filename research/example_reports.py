@@ -13,8 +13,8 @@ from pathlib import Path
 from subprocess import run
 from tempfile import TemporaryDirectory
 
-from data.typed_json import from_json
 from report.page import PageContent, page
+from settings.typed_json import from_json
 
 ROOT = Path(__file__).parent.parent
 REPORTS = {"stories": ROOT / "docs/report.html", "english": ROOT / "docs/report_english.html"}

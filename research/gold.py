@@ -19,13 +19,11 @@ from omegaconf import MISSING
 from antecedent_lab.api import open_model
 from antecedent_lab.saved import read_results
 from antecedent_lab.sources import MANY_HEADS
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.errors import UserError
-from data.pairs import Items, Span
-from data.parsing import PRONOUNS, pronoun_forms
-from data.passages import Passage, Reader, make_twin, passage_items
-from data.place import fit_place_rule, redrawn
-from data.text_tables import markdown_table
+from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.tested.pairs import Items, Span
+from data.tested.parsing import PRONOUNS, pronoun_forms
+from data.tested.passages import Passage, Reader, make_twin, passage_items
+from data.tested.place import fit_place_rule, redrawn
 from data.tokenizer import encode_text
 from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
@@ -37,7 +35,9 @@ from probe.questions import NEXT_PRONOUN, WHOSE
 from probe.results import Estimate
 from probe.rules import preferred
 from probe.verdict import judged
+from report.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
+from settings.errors import UserError
 
 LIMITS = (1500, 700)  # passages; the second for a model with many heads
 N_FOLDS = 5

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import UserError
-from data.text_tables import markdown_table
 from probe.results import Estimate
 from probe.statistics import MIN_SEEDS
+from report.text_tables import markdown_table
 from research.measure import listed, run_script, start_benchmark, value_cell, write_page
+from settings.errors import UserError
 
 
 @dataclass

@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from data.errors import UserError
-from data.typed_json import from_json, to_json
 from probe.results import Estimate
 from probe.statistics import share_interval
-from training.command_line import one_line_errors
-from training.files import write_atomically
+from settings.command_line import one_line_errors
+from settings.errors import UserError
+from settings.files import write_atomically
+from settings.train import settings_from_arguments
+from settings.typed_json import from_json, to_json
 from training.run_dir import environment
-from training.settings import settings_from_arguments
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "research" / "results"

@@ -21,11 +21,11 @@ import numpy as np
 from omegaconf import MISSING
 
 import antecedent_lab
-from data.errors import UserError
-from data.passages import passages_in, sections, with_two
+from data.tested.passages import passages_in, sections, with_two
 from data.text import SHIPPED_TEXT, read_documents
-from data.text_tables import markdown_table
+from report.text_tables import markdown_table
 from research.measure import ROOT, listed, median_range, start_benchmark, write_page
+from settings.errors import UserError
 
 N_HEADS = 20
 ANSWER, FOIL = " she", " he"

@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from data.text_tables import markdown_table
-from data.typed_json import may_be_absent
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
+from report.text_tables import markdown_table
 from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
+from settings.typed_json import may_be_absent
 from training.metrics import load_metrics
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from omegaconf import MISSING
 
-from data.errors import UserError
-from data.text_tables import markdown_table
+from report.text_tables import markdown_table
 from research.measure import listed, median_range, run_command, start_benchmark, write_page
+from settings.errors import UserError
 from training.metrics import load_metrics
 
 MAX_LOSS = 1.88  # nats per character over the whole validation part

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from data.typed_json import from_json
 from probe import results as found
 from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
@@ -31,6 +30,7 @@ from research.peers import PeerResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.whose import WhoseResults
+from settings.typed_json import from_json
 
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,

@@ -20,13 +20,11 @@ from scipy import optimize, special
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import source_of
 from data.corpus import split_documents
-from data.english import word_set
-from data.errors import UserError
-from data.pairs import Items
-from data.passages import Passage, passages_in, sections, with_two
-from data.place import fit_place_rule, nearest, place_features, redrawn
+from data.tested.english import word_set
+from data.tested.pairs import Items
+from data.tested.passages import Passage, passages_in, sections, with_two
+from data.tested.place import fit_place_rule, nearest, place_features, redrawn
 from data.text import UNSEEN_TEXT, read_documents
-from data.text_tables import markdown_table
 from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
@@ -35,7 +33,9 @@ from probe.outcomes.whose import covariates_of, edge_coefficients, permuted_with
 from probe.questions import MAX_P, TESTED, WHOSE
 from probe.results import Estimate, ProbeResults
 from probe.rules import preferred
+from report.text_tables import markdown_table
 from research.measure import share_range, start_benchmark, value_cell, write_page
+from settings.errors import UserError
 
 FORM = (*sorted(word_set("function words")), *".,!?'\"")  # no content words
 QUOTES = frozenset('"\u201c\u201d')

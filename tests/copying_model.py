@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
+from data.tested.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from model.own_model import Attend, OwnModel
 
 

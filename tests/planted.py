@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, Referent
-from model.config import ModelConfig
 from model.transformer import Transformer
+from settings.model import ModelConfig
 
 KINDS = ("coreference", "first", "lexical", "singular", "previous", "uniform", "coreference+first")
 # Features of one dimension each; "fill" scales every embedding to the same length.

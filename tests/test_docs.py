@@ -20,9 +20,9 @@ import train
 from antecedent_lab.export import ExportSettings
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, Finding, ProbeResults
+from settings.command_line import FLAGS, check_arguments, hydra_arguments, setting_names
+from settings.train import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
 from tests.program import ROOT, SMALL, run_python
-from training.command_line import FLAGS, check_arguments, hydra_arguments, setting_names
-from training.settings import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
 
 README, ATTENTION, PROBE = ((ROOT / name).read_text() for name in ("README.md", "docs/attention.md", "docs/probe.md"))
 WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -198,7 +198,7 @@ def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
             for name in re.findall(r"(?<![\w.#&/-])([a-z]\w*(?:\.\w+)*)=(?!value)", code):
                 assert name.startswith("hydra.") or name.rpartition(".")[2] in names, f"{page}: {code}"
             flag = code.split()[0].partition("=")[0] if code.startswith("-") else "-m"
-            assert flag in (*FLAGS, "--extra-index-url", "--torch-backend"), f"{page}: {code}"
+            assert flag in (*FLAGS, "-e", "--extra-index-url", "--torch-backend"), f"{page}: {code}"
             assert not code.startswith("make ") or {*code.split()[1:]} <= {*targets}, f"{page}: {code}"
 
 

@@ -13,7 +13,7 @@ import torch
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
-from data.pairs import Link, LinkedText
+from data.tested.pairs import Link, LinkedText
 from probe.results import Head, ProbeResults
 from tests.probe.factories import documents
 from tests.program import SMALL, SMALL_PROBE, Result, run_program

@@ -120,7 +120,7 @@ def test_the_wheel_has_types_and_a_command(installed: Path, tmp_path: Path) -> N
     assert (package / "py.typed").is_file()
     entry_points = next(installed.glob("antecedent_lab-*.dist-info")) / "entry_points.txt"
     assert "antecedent-lab = antecedent_lab.__main__:main" in entry_points.read_text()
-    code = "from antecedent_lab.data.errors import export_extra; print(export_extra())"
+    code = "from antecedent_lab.settings.errors import export_extra; print(export_extra())"
     assert run_python("-c", code, cwd=tmp_path, path=installed).stdout == "'antecedent-lab[export]'\n"
     wrong = run_python("-m", "antecedent_lab", "trian", cwd=tmp_path, path=installed)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: trian: no such command")

@@ -16,13 +16,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from antecedent_lab.loading import open_run
 from report.content import training_command
+from settings.command_line import hydra_arguments
+from settings.train import compose_settings, flatten
 from tests.program import SIGNALS, SMALL, Result, forked, process_state, run_program
 from train import GROUPS
 from training.checkpoint import load_checkpoint
-from training.command_line import hydra_arguments
 from training.device import StopRequest
 from training.logging import read_records
-from training.settings import compose_settings, flatten
 
 
 def losses_of(run: Path) -> list[tuple[int, float]]:

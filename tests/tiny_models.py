@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from data.loader import Split
-from model.config import ModelConfig, Position, Scale, Weighting
 from model.observe import TransformerView
 from model.transformer import Transformer
+from settings.model import ModelConfig, Position, Scale, Weighting
+from settings.train import compose_settings
 from tests.program import SMALL
 from training.device import SINGLE_PROCESS, Distributed, choose_device
-from training.settings import compose_settings
 from training.trainer import Trainer, make_trainer
 
 L, H, K, M, T, V = 2, 3, 10, 41, 13, 29  # layers, heads, head dimension, d_mlp, context length, vocabulary

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import torch
 
-from data.errors import UserError, damaged_file_error
-from data.typed_json import from_json, to_json
-from training.files import read_json, remove_unfinished_files, write_atomically
+from settings.errors import UserError, damaged_file_error
+from settings.files import read_json, remove_unfinished_files, write_atomically
+from settings.typed_json import from_json, to_json
 
 MANIFEST = "manifest.json"
 CHECKPOINT = re.compile(r"step_\d{8}\.pt")

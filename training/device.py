@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from data.errors import UserError
-from training.settings import Device, Precision
+from settings.errors import UserError
+from settings.train import Device, Precision
 
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from data.corpus import Corpus
 from data.loader import IGNORE, Batch, Split, validation_batches
 from model.transformer import Transformer
+from settings.train import TrainSettings
 from training.device import SINGLE_PROCESS, Distributed
-from training.settings import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import numpy as np
 from tqdm import tqdm
 
 from data.corpus import Corpus
-from data.errors import UserError
 from model.transformer import n_parameters
-from training.files import with_path, write_atomically
+from settings.errors import UserError
+from settings.files import with_path, write_atomically
 from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE
 

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 
 from data.corpus import Corpus, load_corpus
-from data.errors import UserError
 from data.loader import Split
 from model.transformer import Transformer, n_parameters
+from settings.command_line import next_command
+from settings.errors import UserError
+from settings.files import lock
+from settings.train import Device, TrainSettings
 from training.checkpoint import drop_checkpoints_after, load_resumable, save_checkpoint
-from training.command_line import next_command
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
 from training.evaluate import LossSummary, MakeProbe, Probe, validation_loss
-from training.files import lock
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line
 from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
-from training.settings import Device, TrainSettings
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
 

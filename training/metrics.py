@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.typed_json import flattened, from_json, may_be_absent
+from settings.typed_json import flattened, from_json, may_be_absent
 from training.logging import read_records
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.settings import Optimizer, OptimSettings
+from settings.train import Optimizer, OptimSettings
 
 # Coefficients and steps of the Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)

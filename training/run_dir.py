@@ -20,7 +20,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.files import (
+from settings.files import (
     LOCK,
     UNFINISHED,
     FolderLock,
@@ -30,7 +30,7 @@ from training.files import (
     write_atomically,
     write_json,
 )
-from training.settings import TrainSettings, changed_settings, flatten, saved_settings
+from settings.train import TrainSettings, changed_settings, flatten, saved_settings
 
 RUNS = Path("runs")
 RESUMES = "resumes.jsonl"

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data.errors import UserError
 from data.loader import BatchLoader, Split, training_batches
 from model.transformer import Transformer
+from settings.errors import UserError
+from settings.train import Compile, TrainSettings
 from training.device import ComputeDevice, Distributed
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
-from training.settings import Compile, TrainSettings
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from data.errors import damaged_file_error
+from settings.errors import damaged_file_error
 
 HISTORY_FILE = "weights.jsonl"
 MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step

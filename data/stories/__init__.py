@@ -22,12 +22,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from data.config import StoriesConfig
-from data.pairs import Link, LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language
 from data.stories.plots import PLOTS
+from data.tested.pairs import Link, LinkedText
+from settings.data import StoriesConfig
 
 # To be raised whenever the same config gives other stories; caches depend on it.
 GENERATOR_VERSION = 7

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from data.errors import UserError
 from data.stories.grammar import Symbols, is_slot
 from data.stories.language import START, Language
 from data.tokenizer import END
 from data.words import words_of
+from settings.errors import UserError
 
 _Bindings = tuple[tuple[str, str], ...]  # sorted by name
 # A way to derive a word as the first of some symbols: its probability, the symbols after the word, the bindings then.

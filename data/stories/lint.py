@@ -6,8 +6,8 @@ no attention weight at the pronoun can show the link.
 
 from typing import NamedTuple
 
-from data.pairs import Span
 from data.stories.lexicon import FEELINGS, PRONOUN_OF_FORM, QUALITIES, REFERENTS, Referent
+from data.tested.pairs import Span
 from data.words import word_spans
 
 _ADJECTIVES = {"animal": FEELINGS, "rest": QUALITIES}

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import UserError
-from data.own_file import CONTROL
-from data.pairs import Items
+from data.tested.own_file import CONTROL
+from data.tested.pairs import Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.behaviour import answer_values, measure_payoffs, resolved_share
@@ -48,6 +47,7 @@ from probe.results import (
 from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratios, mean_and_range, sample_of
 from probe.weights import head_types
+from settings.errors import UserError
 from training.metrics import HeadPoint
 
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from data.pairs import Items
-from data.passages import ngram_rule
+from data.tested.pairs import Items
+from data.tested.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sets, Sites, all_heads, alone, curve_of, grown, screened

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.pairs import Items
+from data.tested.pairs import Items
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig

@@ -1,7 +1,8 @@
 """Whose gender does a head copy? Whether its edges predict whom the author means beyond a fitted rule of place.
 
 A head that copies the gender of the last name decides "she" or "he" as well as one that finds the antecedent. So the
-head's edges must predict whom the author means among passages in which the place rule (`data.place`) says the same:
+head's edges must predict whom the author means among passages in which a place rule (`data.tested.place`) says the
+same:
 
     D   decision of the model towards the person named last, in nats: the mean of a passage and its twin
     E   the part of D that the head's edges carry: (D - D with its weights on the two people exchanged) / 2
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from data.pairs import Items
+from data.tested.pairs import Items
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.outcomes.outcome import Case, Column, Job, Measured, Outcome

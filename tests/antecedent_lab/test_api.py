@@ -23,9 +23,9 @@ from antecedent_lab import HeadEdit, UserError, compare_models, cut_link, open_m
 from antecedent_lab.api import ProbeResult
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
-from data.typed_json import to_json
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
+from settings.typed_json import to_json
 from tests.program import ROOT, SMALL, SMALL_PROBE, process_state, run_program
 
 transformers = pytest.importorskip("transformers")

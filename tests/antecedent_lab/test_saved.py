@@ -15,17 +15,17 @@ from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, results_folder
 from antecedent_lab.sources import check_items, source_of
 from antecedent_lab.sweeps import differing_settings
-from data.errors import UserError
-from data.own_file import load_question
-from data.pairs import Items, Pair
-from data.typed_json import to_json
+from data.tested.own_file import load_question
+from data.tested.pairs import Items, Pair
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
 from report.content import eval_command
+from settings.errors import UserError
+from settings.train import compose_settings
+from settings.typed_json import to_json
 from tests.probe.factories import SETTINGS, blank, cell, word_model
 from tests.program import ROOT
-from training.settings import compose_settings
 
 
 @pytest.fixture

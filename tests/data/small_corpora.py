@@ -5,11 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from data.config import StoriesConfig, TextConfig, TokenizerKind
 from data.corpus import Corpus
-from data.pairs import Link, LinkedText
 from data.stories import generate_split
-from training.settings import compose_settings
+from data.tested.pairs import Link, LinkedText
+from settings.data import StoriesConfig, TextConfig, TokenizerKind
+from settings.train import compose_settings
 
 NO_SHARES = {field.name: 0.0 for field in fields(StoriesConfig) if field.name.startswith("share_")}
 _DEFAULT_SHARES = dict(share_agreement=0.36, share_later_cue=0.13, share_no_antecedent=0.06, share_no_pronoun=0.45)

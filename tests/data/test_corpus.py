@@ -15,7 +15,6 @@ import torch
 from datasets import Dataset
 
 import data.corpus
-from data.config import HubConfig, TokenizerKind
 from data.corpus import Corpus, load_corpus, load_stories, split_documents
 from data.loader import IGNORE, BatchLoader, Split, StorySplit, training_batches
 from data.stories import language_of
@@ -23,10 +22,11 @@ from data.stories.floor import Floor
 from data.text import Piece, file_texts, first_bytes, hub_texts, read_documents, read_files, text_files
 from data.tokenizer import END
 from data.words import words_of
+from settings.data import HubConfig, TokenizerKind
+from settings.train import compose_settings
 from tests.data.small_corpora import CONFIG as STORIES
 from tests.data.small_corpora import decoded, text_config
 from tests.program import ROOT, run_python
-from training.settings import compose_settings
 
 SMALL = replace(STORIES, n_validation_stories=160, n_test_frames=2, n_test_pairs=1)
 

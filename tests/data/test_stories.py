@@ -19,8 +19,8 @@ from data.stories.lexicon import FEELINGS, NAMES, NOUNS, PRONOUN_OF_FORM, QUALIT
 from data.stories.lint import lint
 from data.stories.plots import PLOTS
 from data.words import words_of
+from settings.train import compose_settings
 from tests.data.small_corpora import FULL, SMALL, SPLITS, all_links, all_rows
-from training.settings import compose_settings
 
 
 def test_every_plot_has_its_share_sites_payoffs_and_hold_outs() -> None:

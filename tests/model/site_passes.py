@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.errors import UserError
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
+from settings.errors import UserError
 from tests.tiny_models import H, V
 
 L = 3

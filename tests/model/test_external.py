@@ -15,14 +15,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from antecedent_lab.export import ExportSettings
-from data.errors import UserError
 from data.tokenizer import END, bpe_tokenizer
-from model.config import ModelConfig, departures
 from model.edits import exchange_links
 from model.export import as_llama, export_transformers
 from model.external import find_model, open_transformers
 from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
 from model.pretrained_view import PretrainedSitePass, PretrainedView
+from settings.errors import UserError
+from settings.model import ModelConfig, departures
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
 from tests.program import run_program
 from tests.tiny_models import VARIANTS, config, random_model, untrained

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.loader import IGNORE
-from model.config import Position
 from model.loss import summed_cross_entropy
 from model.observe import HeadEdit, TransformerSitePass, TransformerView
 from model.transformer import attend, draw_outputs, rope_tables, rotate
+from settings.model import Position
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
 from tests.tiny_models import H, K, V, each_variant, random_model, random_view, untrained
 

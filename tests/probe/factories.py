@@ -13,16 +13,16 @@ import torch
 from tokenizers import Tokenizer
 
 from antecedent_lab.sources import passages_of, story_items
-from data.config import StoriesConfig
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.pairs import Cell, Items, Pair, Word, link_pairs
-from data.passages import Passage, passages_in
 from data.stories import generate_split
+from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.tested.pairs import Cell, Items, Pair, Word, link_pairs
+from data.tested.passages import Passage, passages_in
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
+from settings.data import StoriesConfig
 from tests.copying_model import CopyingModel
 from tests.data.small_corpora import CONFIG, FULL
 from tests.planted import plant

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.pairs import Cell, Items, Pair
+from data.tested.pairs import Cell, Items, Pair
 from model.observe import HeadEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads
 from probe.behaviour import answer_values, measure_payoffs, resolved_share

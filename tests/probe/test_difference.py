@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from data.pairs import Items
+from data.tested.pairs import Items
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.difference import difference

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from data.errors import UserError
-from data.pairs import Cell, Items
+from data.tested.pairs import Cell, Items
 from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.edits import Margins, Sites, grown, measure_margins
 from probe.results import Head
+from settings.errors import UserError
 from tests.probe import factories as made
 from tests.tiny_models import each_variant
 

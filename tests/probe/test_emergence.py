@@ -17,10 +17,10 @@ from probe.emergence import choose_items, training_probe
 from probe.outcomes import OUTCOMES
 from probe.outcomes.edges import Half
 from probe.results import Head
+from settings.train import compose_settings
 from tests.data.small_corpora import NO_SHARES, SMALL
 from tests.probe import factories as made
 from tests.program import SMALL as SMALL_RUN
-from training.settings import compose_settings
 
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:

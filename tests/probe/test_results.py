@@ -9,10 +9,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from data.errors import UserError
-from data.typed_json import from_json, to_json
-from model.config import Scale
 from probe.results import SCHEMA_VERSION, Change, Estimate, Finding, Head, ProbeResults
+from settings.errors import UserError
+from settings.model import Scale
+from settings.typed_json import from_json, to_json
 from tests.probe.factories import blank
 from tests.report import sample
 

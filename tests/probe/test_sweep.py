@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from data.errors import UserError
-from data.typed_json import from_json, to_json
 from probe.config import ProbeConfig
 from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from probe.sweep import (
@@ -27,6 +25,8 @@ from probe.sweep import (
     value_of,
 )
 from report.sweep_tables import sweep_markdown
+from settings.errors import UserError
+from settings.typed_json import from_json, to_json
 from tests.probe.factories import blank
 from training.metrics import Metrics, TrainRecord, ValidationRecord
 

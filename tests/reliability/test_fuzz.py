@@ -13,13 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data.config import SCHEMAS
-from data.errors import printable
-from model.config import ModelConfig
+from settings.command_line import run_cli
+from settings.data import SCHEMAS
+from settings.errors import printable
+from settings.model import ModelConfig
+from settings.train import CONFIGS, OptimSettings, RunSettings, train_settings
 from tests.program import process_state
 from train import GROUPS
-from training.command_line import run_cli
-from training.settings import CONFIGS, OptimSettings, RunSettings, train_settings
 
 SCHEMA_BY_PREFIX = [("", RunSettings), ("model.", ModelConfig), ("optim.", OptimSettings)]
 SCHEMA_BY_PREFIX += [("data.", schema) for schema in SCHEMAS.values()]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from data.typed_json import to_json
+from settings.typed_json import to_json
 from tests.program import run_program
 from tests.report.conftest import Markup
 from training.checkpoint import load_checkpoint, read_manifest

@@ -11,8 +11,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from data.tokenizer import end_id, word_tokenizer
-from data.typed_json import from_json, to_json
-from model.config import ModelConfig
 from model.observe import TransformerView
 from model.transformer import Transformer, n_parameters
 from probe.config import ProbeConfig
@@ -23,9 +21,11 @@ from probe.sentences import TokenizedText, tokenize_text
 from report.content import page_content
 from report.live import Live
 from report.page import PageContent
+from settings.model import ModelConfig
+from settings.train import compose_settings, to_settings
+from settings.typed_json import from_json, to_json
 from tests.probe.factories import blank
 from tests.tiny_models import random_model
-from training.settings import compose_settings, to_settings
 from training.weight_history import WeightHistory, pack_parameters
 
 N_LAYER, N_HEAD = 2, 4

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from data.typed_json import from_json
 from model.observe import TransformerView
 from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
+from settings.typed_json import from_json
 from tests.report.conftest import Show, shown_weights
 from tests.report.sample import model_of, read, unpacked
 

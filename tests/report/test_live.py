@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data.typed_json import to_json
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe.sentences import EXAMPLE_BLOCK, word_attention
 from report.live import Live
+from settings.typed_json import to_json
 from tests.report import sample
 from tests.report.conftest import Opened, Show, shown_weights
 

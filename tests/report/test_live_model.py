@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
-from data.typed_json import to_json
-from model.config import Weighting
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from model.transformer import Transformer
 from probe.sentences import tokenize_text
 from report.live import live_tokenizer
 from report.page import FOLDER
+from settings.model import Weighting
+from settings.typed_json import to_json
 from tests.tiny_models import VARIANTS, each_variant, random_model
 from training.weight_history import pack_parameters
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from antecedent_lab import open_model
-from data.errors import UserError
-from data.typed_json import to_json
 from probe.sentences import word_attention
 from report.page import page
+from settings.errors import UserError
+from settings.typed_json import to_json
 from tests.report import sample
 from tests.report.conftest import Markup, Show, shown_weights
 

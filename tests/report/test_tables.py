@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.errors import UserError
 from data.words import word_spans
 from probe.config import ProbeConfig
 from probe.results import Change, Estimate, Head, Shown
@@ -17,6 +16,7 @@ from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from report.live import check_live, live_content
 from report.tables import finding_tables, number, sentence_lines
+from settings.errors import UserError
 from tests.probe.factories import blank
 from tests.report import sample
 from tests.report.sample import finding, results

@@ -13,11 +13,11 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from data.errors import UserError
+from settings.errors import UserError
+from settings.files import lock, write_files
 from tests.program import forked
 from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
-from training.files import lock, write_files
 from training.logging import RunLog, read_records
 from training.metrics import load_metrics
 from training.run_dir import create_run, find_run, find_runs

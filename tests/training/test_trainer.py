@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.errors import UserError
 from data.loader import Split, StorySplit
+from settings.errors import UserError
+from settings.train import Device, Precision
 from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step, log_step
 from training.optim import Muon, WeightGroup, learning_rate_factor
-from training.settings import Device, Precision
 from training.trainer import train_step
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.errors import UserError
-from data.own_file import CONTROL
-from data.pairs import Items, Pair
+from data.tested.own_file import CONTROL
+from data.tested.pairs import Items, Pair
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
@@ -20,6 +19,7 @@ from probe.outcomes import attention
 from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, UNDECIDED, Question, question_of_file
 from probe.results import Finding, Head
 from probe.study import Study, askable, study
+from settings.errors import UserError
 from tests.probe.factories import SETTINGS, noun_pairs, planted, story_model, story_pairs, three_heads, untrained_view
 from tests.probe.test_contract import SCALED
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.passages import Passage
+from data.tested.passages import Passage
 from model.observe import ObservableModel, TransformerView
 from probe.outcomes import edges
 from probe.outcomes.edges import Half, candidates_of

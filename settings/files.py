@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from data.errors import UserError
+from settings.errors import UserError
 
 LOCK = ".lock"
 # Temporary files of `write_atomically`, left by a killed process.

@@ -1,6 +1,6 @@
 """The words, sentences, mentions and pronouns of an English text; no annotation is needed.
 
-The lexicon (data/english.py) says which class a person has: feminine or masculine.
+The lexicon (data/tested/english.py) says which class a person has: feminine or masculine.
 """
 
 from bisect import bisect_left
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from data.english import NAME_CLASSES, NOUN_CLASSES, TITLES, word_set
-from data.pairs import Span
+from data.tested.english import NAME_CLASSES, NOUN_CLASSES, TITLES, word_set
+from data.tested.pairs import Span
 from data.words import ENGLISH_WORD
 
 CLASSES = ("feminine", "masculine")

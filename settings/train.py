@@ -15,10 +15,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from data.config import SCHEMAS, DataConfig
-from data.errors import UserError
-from data.setting_fields import Resume, SettingInfo, check_limits, setting, setting_info
-from model.config import ModelConfig
+from settings.data import SCHEMAS, DataConfig
+from settings.errors import UserError
+from settings.fields import Resume, SettingInfo, check_limits, setting, setting_info
+from settings.model import ModelConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MAX_THREADS = 1024

@@ -4,8 +4,8 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import partial
 
-from data.errors import UserError
-from data.setting_fields import Resume, check_limits, setting
+from settings.errors import UserError
+from settings.fields import Resume, check_limits, setting
 
 _setting = partial(setting, resume=Resume.refused)  # weights of another shape do not fit
 

@@ -9,11 +9,11 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from data import passages
-from data.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from data.pairs import Cell
-from data.parsing import MAX_WORDS, ParsedText
-from data.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
+from data.tested import passages
+from data.tested.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
+from data.tested.pairs import Cell
+from data.tested.parsing import MAX_WORDS, ParsedText
+from data.tested.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
 from data.tokenizer import word_tokenizer
 from tests.probe.factories import documents
 

@@ -13,8 +13,8 @@ from itertools import combinations
 import numpy as np
 from scipy import special
 
-from data.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.passages import Passage, make_twin
+from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
+from data.tested.passages import Passage, make_twin
 from data.words import ENGLISH_WORD
 
 _ENDS = frozenset(".!?")

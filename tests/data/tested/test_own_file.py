@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import data.own_file
-from data.errors import UserError
-from data.own_file import OwnQuestion, load_question
-from data.pairs import LinkedText
+from data.tested import own_file
+from data.tested.own_file import OwnQuestion, load_question
+from data.tested.pairs import LinkedText
+from settings.errors import UserError
 
 ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
 PATTERN = "Here {A} met {B}. <She|He> [slept|ran]"
@@ -131,7 +131,7 @@ def test_a_wrong_file_is_refused(lines: list[Any], problem: str, tmp_path: Path)
 
 
 def test_a_file_with_too_many_blocks_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.own_file, "MOST_BLOCKS", 4)
+    monkeypatch.setattr(own_file, "MOST_BLOCKS", 4)
     with pytest.raises(UserError, match="line 5: a question has at most 4 blocks"):
         load(tmp_path, *LINES[:5], "no JSON")
 

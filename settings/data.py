@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
 
-from data.errors import UserError
-from data.setting_fields import Resume, check_limits, setting
+from settings.errors import UserError
+from settings.fields import Resume, check_limits, setting
 
 # A checkpoint fits no other data, and runs on other data read other batches.
 _setting = partial(setting, resume=Resume.refused, orders_batches=True)

@@ -4,7 +4,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from data.errors import UserError
+from settings.errors import UserError
 
 
 class Resume(Enum):

@@ -13,15 +13,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from antecedent_lab.eval_settings import EvalSettings
-from data.config import HubConfig, StoriesConfig, TextConfig
-from data.errors import UserError
-from data.setting_fields import setting_info
-from model.config import ModelConfig
 from probe.config import ProbeConfig
+from settings.command_line import Groups, check_arguments, hydra_arguments, one_line_errors
+from settings.data import HubConfig, StoriesConfig, TextConfig
+from settings.errors import UserError
+from settings.fields import setting_info
+from settings.model import ModelConfig
+from settings.train import CONFIGS, Optimizer, compose_settings, saved_settings, to_settings
 from tests.program import ROOT, run_program
 from train import GROUPS
-from training.command_line import Groups, check_arguments, hydra_arguments, one_line_errors
-from training.settings import CONFIGS, Optimizer, compose_settings, saved_settings, to_settings
 
 CHOICES = [
     path.relative_to(CONFIGS).with_suffix("").as_posix().replace("/", "=", 1)

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from data.errors import UserError
+from settings.errors import UserError
 
 DIGITS = 6  # significant digits of a number in a file
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

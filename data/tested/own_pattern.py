@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from data.errors import UserError
-from data.pairs import Link, LinkedText, Span
+from data.tested.pairs import Link, LinkedText, Span
+from settings.errors import UserError
 
 OWN = "own"  # family of the items, until they are asked
 _FORM = "a pattern has {A} and later {B}, then the <query>, and perhaps a [payoff]; {X}, {Y} and {one|two} anywhere"

@@ -5,7 +5,7 @@ must know who is mentioned, and of which gender. A passage is the text up to a p
 one known person, or exactly one of each class (a woman and a man). Its twin is the same text with every person replaced
 by a counterpart of the other class: Lily by Tom, king by queen.
 
-The lexicon (data/english.py) knows the classes. Nothing is annotated: the author's own pronoun gives the antecedent.
+The lexicon (english.py) knows the classes. Nothing is annotated: the author's own pronoun gives the antecedent.
 """
 
 import re
@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, TITLES, word_set
-from data.errors import UserError
-from data.pairs import Cell, Items, Pair, Span, word_positions
-from data.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
+from data.tested.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, TITLES, word_set
+from data.tested.pairs import Cell, Items, Pair, Span, word_positions
+from data.tested.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
 from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD
+from settings.errors import UserError
 
 SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
 MAX_SHARE = 0.1  # largest fraction of the passages that may mention the same entity

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from data.own_split import divided
+from data.tested.own_split import divided
 
 Block = tuple[str, str, str]
 INDEPENDENT = [(f"f{i}", f"a{i}", f"b{i}") for i in range(200)]

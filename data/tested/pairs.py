@@ -15,8 +15,8 @@ from os.path import commonprefix
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.errors import UserError
 from data.tokenizer import encode_text
+from settings.errors import UserError
 
 Span = tuple[int, int]  # characters [start, end)
 Word = tuple[int, ...]  # the positions of a word's tokens, ascending

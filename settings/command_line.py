@@ -21,10 +21,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from data.config import SCHEMAS
-from data.errors import UserError, printable
-from data.setting_fields import setting_info
-from training.settings import CONFIGS, did_you_mean
+from settings.data import SCHEMAS
+from settings.errors import UserError, printable
+from settings.fields import setting_info
+from settings.train import CONFIGS, did_you_mean
 
 FLAGS = ("-m", "--multirun", "-h", "--help")
 DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml

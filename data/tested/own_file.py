@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.errors import UserError, one_line
-from data.own_pattern import fill, start_of
-from data.own_split import ENOUGH, divided
-from data.pairs import LinkedText
-from data.typed_json import from_json
+from data.tested.own_pattern import fill, start_of
+from data.tested.own_split import ENOUGH, divided
+from data.tested.pairs import LinkedText
+from settings.errors import UserError, one_line
+from settings.typed_json import from_json
 
 GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
 _CELLS = 4  # texts of a block
@@ -119,7 +119,7 @@ def load_question(path: Path) -> OwnQuestion:
     """Return the question of a file; UserError names the line of the first problem.
 
     Without the field `split`, frames and words are divided so that no test block shares a frame or a word with dev
-    (`data.own_split`); blocks that would are left out.
+    (`data.tested.own_split`); blocks that would are left out.
     """
     header = _Header()
     blocks = list[_Block]()

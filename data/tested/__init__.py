@@ -1,0 +1,1 @@
+"""Texts that heads are tested on."""

@@ -1,0 +1,1 @@
+"""Settings, their checks, and the files and errors of a command."""

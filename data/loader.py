@@ -228,12 +228,15 @@ def _next_token_batch(rows: np.ndarray) -> Batch:
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-class _LoadedBatch(NamedTuple):
+class LoadedBatch(NamedTuple):
     """Some rows of a batch on the device of the model."""
 
     inputs: tuple[Tensor, ...]  # tokens [B, T] int64; packed documents: document_ids [B, T] int64
     targets: Tensor  # [B, T] int64
-    n_targets: int  # in all rows of the batch, not only in these
+    n_targets: Tensor  # [] int64, in all rows of the batch, not only in these
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return *self.inputs, self.targets, self.n_targets
 
 
 class BatchLoader:
@@ -247,13 +250,13 @@ class BatchLoader:
         pad: bool = False,
         rows: slice = ALL_ROWS,
     ) -> None:
-        """`rows` are those of this process; with `pad`, ignored rows give all batches one shape (torch.compile)."""
+        """`rows` are those of this process; with `pad`, ignored rows give all batches one shape."""
         self.batches = batches
         self._device = device
         self._rows = rows
         self._min_rows = max(1, len(range(batches.n_rows)[rows])) if pad else 1
 
-    def __call__(self, index: int) -> _LoadedBatch:
+    def __call__(self, index: int) -> LoadedBatch:
         """Return the rows of this process from the batch with this index, counted from the start of training."""
         batch = self.batches.at(index, self._rows)
 
@@ -263,7 +266,8 @@ class BatchLoader:
         if batch.document_ids is not None:
             inputs.append(self._to_device(F.pad(batch.document_ids, missing, value=-1)))
         targets = self._to_device(F.pad(batch.targets, missing, value=IGNORE))
-        return _LoadedBatch(tuple(inputs), targets, self.batches.n_targets(index))
+        n_targets = self._to_device(torch.tensor(self.batches.n_targets(index)))
+        return LoadedBatch(tuple(inputs), targets, n_targets)
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":

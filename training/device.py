@@ -33,7 +33,11 @@ class ComputeDevice:
     description: str  # for people, for example "cpu (2 threads), float32"
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16)
+        kind = self.device.type
+        # A CUDA graph must cast the weights of each step anew.
+        return torch.autocast(
+            kind, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16, cache_enabled=kind == "cpu"
+        )
 
 
 def choose_device(device: Device, precision: Precision, threads: int | None = None) -> ComputeDevice:

@@ -186,8 +186,7 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
             "loss": loss,
             "bits_per_byte": context.inputs.corpus.train.bits_per_byte(loss),
             "gradient_norm": stats.gradient_norm.item(),
-            # That of the matrices is last.
-            "learning_rate": trainer.optimizers[0].groups[-1].rate,
+            "learning_rate": stats.learning_rate,
             "skipped": int(trainer.skipped),
             "tokens_per_second": round(trainer.n_tokens / (trainer.seconds - trainer.recorded_seconds)),
             "seconds": round(trainer.seconds, 3),

@@ -25,7 +25,10 @@ class WeightGroup:
     weights: list[Tensor]
     peak_rate: float
     weight_decay: float
-    rate: float = 0.0  # learning rate at the next step
+
+    def __post_init__(self) -> None:
+        # [], the learning rate at the next step: on the device, as a CUDA graph keeps the numbers of the host.
+        self.rate = torch.zeros((), device=self.weights[0].device)
 
 
 class WeightOptimizer:
@@ -177,4 +180,4 @@ def set_learning_rates(optimizers: list[WeightOptimizer], factor: float) -> None
     """Set the learning rate of every parameter group to `factor` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.groups:
-            group.rate = factor * group.peak_rate
+            group.rate.fill_(factor * group.peak_rate)

@@ -1,9 +1,10 @@
 """The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data.loader import BatchLoader, Split, training_batches
+from data.loader import BatchLoader, LoadedBatch, Split, training_batches
 from model.transformer import Transformer
 from settings.errors import UserError
 from settings.train import Compile, TrainSettings
 from training.device import ComputeDevice, Distributed
+from training.graph import StepGraph
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 
 
@@ -36,6 +38,8 @@ class Trainer:
     # [] float32 on the device: steps whose gradient was not finite, and those since the last finite one.
     skipped: Tensor
     skipped_in_row: Tensor
+    uses_graph: bool = False  # the first step is recorded, and every step is replayed
+    graph: StepGraph | None = None
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
     n_tokens: int = 0  # read by all ranks since the last record
@@ -119,7 +123,8 @@ def make_trainer(
     batches = training_batches(
         split, tokens_per_batch=run.tokens_per_batch, context_length=context_length, seed=run.seed
     )
-    pad = run.compile is not Compile.none  # torch.compile compiles once per shape
+    is_cuda = device.device.type == "cuda"
+    pad = is_cuda or run.compile is not Compile.none  # a graph has one shape, torch.compile compiles once per shape
     loader = BatchLoader(batches, device.device, pad=pad, rows=slice(distributed.rank, None, n_ranks))
 
     # DDP averages the gradients over all processes.
@@ -131,9 +136,11 @@ def make_trainer(
 
     # The counters stay on the device, so that no step has to wait for it.
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
-    return Trainer(
+    trainer = Trainer(
         settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row
     )
+    trainer.uses_graph = is_cuda and n_ranks == 1
+    return trainer
 
 
 class StepStats(NamedTuple):
@@ -142,34 +149,37 @@ class StepStats(NamedTuple):
     # [] float32, nats per token: the mean over all ranks is minimised, and logged as the training loss.
     loss: Tensor
     gradient_norm: Tensor  # [] float32, before clipping
+    learning_rate: float  # of the matrices
     n_tokens: int  # read by all ranks
 
 
 def train_step(trainer: Trainer) -> StepStats:
     """Take one optimizer step without waiting for the device; a gradient that is not finite changes no weight."""
     start = time.perf_counter()
-    stats = _compute_gradient(trainer)
+    run, optim = trainer.settings.run, trainer.settings.optim
 
-    # The norm is the same on every rank, and not finite if a loss is not. Reading this flag here would make every
-    # step wait for the GPU.
-    is_finite = stats.gradient_norm.isfinite().float()
-
-    # Update the weights.
-    run = trainer.settings.run
-    optim = trainer.settings.optim
+    # The batches and learning rates of this step.
+    n_micro_batches = run.gradient_accumulation_steps
+    first = trainer.step * n_micro_batches
+    batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
     factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
     set_learning_rates(trainer.optimizers, factor)
-    for optimizer in trainer.optimizers:
-        optimizer.step(is_finite)
-        optimizer.zero_grad()
+
+    # All steps of a run are replayed, also the first one after a resume: so they are the same steps.
+    if trainer.uses_graph and trainer.graph is None:
+        state = trainer.state()
+        trainer.graph = StepGraph(partial(_update, trainer), batches)
+        trainer.load(state)
+    if trainer.settings.model.dropout:
+        seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 1.6 ms
+    loss, norm = trainer.graph(batches) if trainer.graph else _update(trainer, batches)
 
     # Count.
-    trainer.skipped += 1 - is_finite
-    trainer.skipped_in_row = (trainer.skipped_in_row + 1) * (1 - is_finite)
+    n_tokens = trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     trainer.step += 1
-    trainer.n_tokens += stats.n_tokens
+    trainer.n_tokens += n_tokens
     trainer.seconds += time.perf_counter() - start
-    return stats
+    return StepStats(loss, norm, factor * optim.learning_rate, n_tokens)
 
 
 def wait_for_device(trainer: Trainer) -> None:
@@ -180,34 +190,39 @@ def wait_for_device(trainer: Trainer) -> None:
     trainer.seconds += time.perf_counter() - start
 
 
-def _compute_gradient(trainer: Trainer) -> StepStats:
-    run = trainer.settings.run
-    world_size = trainer.distributed.world_size
+def _update(trainer: Trainer, batches: Sequence[LoadedBatch]) -> tuple[Tensor, Tensor]:
+    """Take a step on the device; return loss and gradient norm. A graph keeps all but the values of tensors."""
+    loss = _compute_gradient(trainer, batches)
+    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)
 
-    # The batches of this step.
-    n_micro_batches = run.gradient_accumulation_steps
-    if trainer.settings.model.dropout:
-        seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 1.6 ms
-    first = trainer.step * n_micro_batches
-    micro_batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
-    n_targets = sum(batch.n_targets for batch in micro_batches)
+    # The norm is the same on every rank, and not finite if a loss is not. Reading this flag here would make every
+    # step wait for the GPU.
+    is_finite = norm.isfinite().float()
+    for optimizer in trainer.optimizers:
+        optimizer.step(is_finite)
+        optimizer.zero_grad()
+    trainer.skipped += 1 - is_finite
+    trainer.skipped_in_row.add_(1).mul_(1 - is_finite)
+    return loss, norm
+
+
+def _compute_gradient(trainer: Trainer, batches: Sequence[LoadedBatch]) -> Tensor:
+    """Compute the gradient of the mean loss, and return that loss []."""
+    world_size = trainer.distributed.world_size
+    n_targets = sum(batch.n_targets for batch in batches)
 
     # Accumulate the gradient of the mean loss. The ranks average their gradients, in the last backward pass only, and
     # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
     loss = torch.zeros((), device=trainer.device.device)
     ddp = trainer.ddp_model
-    for batch in micro_batches:
-        is_last = batch is micro_batches[-1]
+    for batch in batches:
+        is_last = batch is batches[-1]
         with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not is_last else nullcontext():
             with trainer.device.autocast():
                 micro_loss = trainer.loss_fn(*batch.inputs, targets=batch.targets) / n_targets
             (micro_loss * world_size).backward()
         loss += micro_loss.detach() * world_size
-
-    # Clip the gradient.
-    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)
-    n_tokens = world_size * sum(batch.targets.numel() for batch in micro_batches)
-    return StepStats(loss, norm, n_tokens)
+    return loss
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

@@ -18,8 +18,8 @@ from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step, log_step
-from training.optim import Muon, WeightGroup, learning_rate_factor
-from training.trainer import train_step
+from training.optim import Muon, WeightGroup, learning_rate_factor, set_learning_rates
+from training.trainer import Trainer, train_step
 
 
 @pytest.mark.parametrize("n_batches", [1, 2])
@@ -142,16 +142,66 @@ def test_a_step_does_not_wait_for_the_gpu(device: str, settings: list[str]) -> N
     assert all(step.loss.isfinite() for step in stats)
 
 
+def graph_trainer(*overrides: str) -> Trainer:
+    """Return a trainer whose steps are a CUDA graph; on the CPU the same without the recording."""
+    trainer = small_trainer(*overrides)
+    trainer.uses_graph = True
+    return trainer
+
+
+COMPILED = pytest.param("adamw", "default", marks=[pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")])
+
+
+@pytest.mark.parametrize(("optim", "compiled"), [("muon", "none"), ("adamw", "none"), COMPILED])
+def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: str, optim: str, compiled: str) -> None:
+    overrides = [device, f"optim={optim}", f"compile={compiled}", "gradient_accumulation_steps=2", "max_steps=20"]
+    graphed, eager = graph_trainer(*overrides), small_trainer(*overrides)
+    eager.uses_graph = False
+    stats = [[train_step(trainer) for _ in range(20)] for trainer in (graphed, eager)]
+    losses, expected = ([step.loss.item() for step in steps] for steps in stats)
+    assert losses == pytest.approx(expected, rel=0 if device == "device=cpu" else 1e-4, abs=0)
+    assert (graphed.graph is None, eager.graph is None) == (False, True)
+
+
+def test_a_graph_has_the_dropout_of_its_step(device: str) -> None:
+    trainer = graph_trainer(device, "model.dropout=0.5", "optim.warmup_steps=0", "max_steps=30")
+    for _ in range(10):
+        train_step(trainer)
+    state, batch = copy.deepcopy(trainer.state()), trainer.loader(0)
+    trainer.loader = lambda index: batch  # type: ignore[assignment]  # only the dropout differs
+    losses = []
+    for step in (10, 11, 10):
+        trainer.load(state | {"step": step})
+        losses.append(train_step(trainer).loss.item())
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_a_graph_changes_nothing_in_a_step_that_is_not_finite(device: str) -> None:
+    trainer = graph_trainer(device)
+    loss_fn, factor = trainer.loss_fn, torch.ones((), device=trainer.device.device)
+    trainer.loss_fn = lambda *inputs, targets: loss_fn(*inputs, targets=targets) * factor
+    train_step(trainer)
+    for value, counters in ((math.nan, (1, 1)), (math.inf, (2, 2)), (1.0, (2, 0))):
+        old_state = copy.deepcopy(trainer.state())
+        factor.fill_(value)
+        train_step(trainer)
+        assert (trainer.skipped, trainer.skipped_in_row) == counters
+        if value != 1:
+            for part in ("model", "optimizer"):
+                torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
+    assert not torch.equal(trainer.state()["model"]["final_norm.gain"], old_state["model"]["final_norm.gain"])
+
+
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("forgotten", [None, "optimizer", "step", "model"])
 def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgotten: str | None, optim: str) -> None:
     overrides = (device, f"optim={optim}", "model.dropout=0.2", "max_steps=6")
-    reference = small_trainer(*overrides)
+    reference = graph_trainer(*overrides)
     for _ in range(3):
         train_step(reference)
     state = copy.deepcopy(reference.state())
     torch.manual_seed(123)  # a resumed process has another state of the global generator
-    resumed = small_trainer(*overrides)
+    resumed = graph_trainer(*overrides)
     if forgotten:
         state[forgotten] = resumed.state()[forgotten]
     resumed.load(state)
@@ -194,7 +244,8 @@ def test_the_updates_of_muon_are_those_of_torch() -> None:
     generator = torch.Generator().manual_seed(0)
     weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(12, 8), (12, 8), (8, 12), (6, 6)]]
     expected = copy.deepcopy(weights)
-    optimizer = Muon(WeightGroup(weights, 0.01, 0.1, rate=0.01), 0.9)
+    optimizer = Muon(WeightGroup(weights, 0.01, 0.1), 0.9)
+    set_learning_rates([optimizer], 1.0)
     reference = torch.optim.Muon(expected, lr=0.01, weight_decay=0.1, momentum=0.9)
     for _ in range(5):
         for weight, other in zip(weights, expected, strict=True):

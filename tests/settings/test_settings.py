@@ -38,7 +38,7 @@ def saved(*overrides: str) -> dict:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_yaml_file_gives_valid_settings(choice: str) -> None:
-    needs_path = choice.startswith(("data=text", "data=shakespeare", "experiment=shakespeare", "experiment=english"))
+    needs_path = choice.startswith(("data=text", "data=shakespeare", "experiment=shakespeare"))
     required = ["data.name=owner/name"] * (choice == "data=hub") + ["data.path=x"] * needs_path
     assert compose_settings([choice, *required])
 

@@ -125,6 +125,8 @@ def page_body(results: Any, machine: Machine) -> str:
     packages = [f"{package} {version}" for package, version in machine.packages.items()]
     versions = f"Python {machine.python}, {', '.join(packages)}"
     cores = f"{machine.cores} cores, threads: {machine.threads}"
+    if machine.device != "cpu":
+        cores += f"; {machine.device}"
     return "\n".join([*results.lines(), "", f"{versions}; {machine.processor}, {cores}."]) + "\n"
 
 
@@ -135,9 +137,11 @@ def json_text(results: Any, machine: Machine) -> str:
     return plain.sub(lambda match: re.sub(r"\n *", " ", match[0]), text) + "\n"
 
 
-def write_page(name: str, title: str, results: Any, threads: int = 1) -> None:
-    """Write research/results/NAME.json and .md and print the page; `results` is a dataclass with a method `lines`."""
-    known = environment("cpu", threads)
+def write_page(
+    name: str, title: str, results: Any, threads: int = 1, device: str = "cpu", folder: Path = RESULTS
+) -> None:
+    """Write NAME.json and .md in `folder` and print the page; `results` is a dataclass with a method `lines`."""
+    known = environment(device, threads)
     machine = Machine(**{field.name: known[field.name] for field in fields(Machine)})
     # The page holds the command without the folders of this machine
     program = Path(sys.argv[0]).stem
@@ -146,6 +150,6 @@ def write_page(name: str, title: str, results: Any, threads: int = 1) -> None:
     content = json_text(results, machine)
     values = {field: value for field, value in json.loads(content).items() if field != "environment"}
     text = f"# {title}\n\n```\n{command}\n```\n\n{page_body(from_json(type(results), values, name), machine)}"
-    write_atomically(RESULTS / f"{name}.json", content.encode())
-    write_atomically(RESULTS / f"{name}.md", text.encode())
+    write_atomically(folder / f"{name}.json", content.encode())
+    write_atomically(folder / f"{name}.md", text.encode())
     print(text, end="")

@@ -31,15 +31,15 @@ from omegaconf import MISSING
 
 import antecedent_lab
 from data.corpus import load_corpus
-from data.errors import UserError, one_line
-from data.text_tables import markdown_table
 from model.transformer import Transformer
+from report.text_tables import markdown_table
 from research.measure import RESULTS, ROOT, listed, start_benchmark, write_page
 from research.peers import ANSWER, FOIL, N_HEADS, prompts
 from research.speed import SCORE_NANOGPT, write_nanogpt_data
+from settings.errors import UserError, one_line
+from settings.train import Device, Precision, compose_settings
 from training.device import SINGLE_PROCESS, ComputeDevice, choose_device, keep_freed_memory
 from training.metrics import load_metrics
-from training.settings import Device, Precision, compose_settings
 from training.trainer import make_trainer, train_step, wait_for_device
 
 MAX_SECONDS = 480.0

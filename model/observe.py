@@ -268,8 +268,9 @@ class TransformerView(ObservableModel):
         return TransformerSitePass(self, tokens, site)
 
     def output_weights(self, layer: int) -> Tensor | None:
-        weight = self.model.layers()[layer].attention.output.weight.detach()
-        return weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
+        weight: Tensor = self.model.layers()[layer].attention.output.weight.detach()
+        by_head: Tensor = weight.unflatten(1, (self.n_head, -1)).transpose(0, 1)
+        return by_head
 
     def unembedding(self) -> Tensor:
         return self.model.token_embedding.weight.detach()

@@ -272,7 +272,8 @@ class PretrainedView(ObservableModel):
         output = _first_attribute(self._modules[layer], _OUTPUT_PROJECTIONS)
         if output is None:
             return None
-        return _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
+        by_head: Tensor = _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
+        return by_head
 
     def unembedding(self) -> Tensor:
         weight: Tensor = self.model.get_output_embeddings().weight

@@ -126,7 +126,8 @@ def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor
         gram = torch.einsum("hdk,hdl->hkl", weight, weight)
         squares = torch.einsum("nphk,hkl,nphl->nph", values, gram, values)
         norms = squares.clamp(min=0).sqrt()
-    return norms.transpose(1, 2).unflatten(-1, positions.shape[1:])
+    by_head: Tensor = norms.transpose(1, 2).unflatten(-1, positions.shape[1:])
+    return by_head
 
 
 def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> Tensor:

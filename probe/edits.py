@@ -61,7 +61,7 @@ class Margins:
         specificity: how much more the edges to the antecedent carry than those to the other mention.
         """
         if edit == "specificity":
-            return self.lost("cut_meant") - self.lost("cut_other")
+            return np.asarray(self.lost("cut_meant") - self.lost("cut_other"))
         return np.asarray((self.clean[:, :, None] - self.edited[edit]).mean(axis=1))
 
     def swaps(self) -> tuple[np.ndarray, np.ndarray]:
@@ -283,7 +283,8 @@ def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
 
 def counterpart(x: Tensor) -> Tensor:
     """Return `x` [B, ...] with the rows of each pair exchanged."""
-    return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+    exchanged: Tensor = x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+    return exchanged
 
 
 # Which heads are edited

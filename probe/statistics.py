@@ -198,7 +198,7 @@ def _flipped_totals(sums: np.ndarray, sizes: np.ndarray, signs: np.ndarray) -> t
 
 
 def _variance_floor(sums: np.ndarray) -> np.ndarray:
-    return np.maximum(_ZERO_VARIANCE * (sums**2).sum(axis=0), np.finfo(float).tiny)
+    return np.asarray(np.maximum(_ZERO_VARIANCE * (sums**2).sum(axis=0), np.finfo(float).tiny))
 
 
 def _sign_patterns(n_clusters: int, n_flips: int, seed: int) -> np.ndarray:

@@ -178,7 +178,7 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _read_header(where: str, values: dict[str, Any]) -> _Header:
     """Return the description of a question; UserError if it could not be printed."""
-    header = from_json(_Header, values, where)
+    header: _Header = from_json(_Header, values, where)
     for name in ("question", "description", "link"):
         text = getattr(header, name)
         if text is not None and not (text.strip() and text.isprintable()):

@@ -1,4 +1,4 @@
-"""The questions about every attention head, as data: items, how a head is chosen, bars, levels and words.
+"""The questions about every attention head, as data: bars and words.
 
 Three outcomes. attention: does a head attend more to the antecedent than to the other mentions? edge: how much of the
 answer goes through a head's edges to the mentions? whose: do these edges predict whom the author means? The bars were
@@ -48,12 +48,12 @@ class Question:
     name: str  # the same in probe.json, metrics.jsonl, TensorBoard and the report
     description: str
     link: str  # what a head links, by attention, or copies, by edges
-    outcome: str  # a name of `probe.outcomes.OUTCOMES`: what chooses the head and is tested
+    outcome: str  # a name of `probe.outcomes.OUTCOMES`: how heads are chosen and tested
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
-    verdict_at_e0: str = NOT_ESTABLISHED  # if no level of evidence is reached, and not suggestive
+    verdict_at_e0: str = NOT_ESTABLISHED  # if no level of evidence is reached
     heads_of: str | None = None  # the question whose supported heads are asked
     examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # file of a question of the user's own

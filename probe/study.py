@@ -52,7 +52,7 @@ def study(
     if not chosen:
         return Study(findings, missing)
     contract = check_contract(model, items.where(lambda pair: pair.part != DEV).cells)
-    job = Job(model, untrained, items, documents, config, progress, findings)
+    job = Job(model, untrained, items, documents, config, progress, findings, missing)
     for name, outcome in OUTCOMES.items():
         for case in outcome.cases(job, [question for question in chosen if question.outcome == name]):
             try:

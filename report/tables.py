@@ -194,8 +194,9 @@ def _measured(criterion: Criterion) -> str:
 
 def _measure_table(finding: Finding) -> Table:
     """Return every measure of the head, the set and untrained models, and the rules."""
-    columns = {f"head {finding.place} [95 %]": (finding.head.values, finding.rules)}
-    if finding.set is not None:
+    unit = "head" if len(finding.head.heads) == 1 else "set"
+    columns = {f"{unit} {head_names(finding.head.heads)} [95 %]": (finding.head.values, finding.rules)}
+    if finding.set is not None and finding.set.heads != finding.head.heads:
         columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
     if finding.untrained:
         columns["untrained models [range]"] = (finding.untrained, {})

@@ -6,4 +6,4 @@ from probe.outcomes.outcome import Outcome
 from probe.outcomes.whose import Whose
 
 _ALL: tuple[Outcome, ...] = (Attention(), Edges(), Whose())
-OUTCOMES = {outcome.name: outcome for outcome in _ALL}  # in the order in which they are asked
+OUTCOMES = {outcome.name: outcome for outcome in _ALL}  # in the order in which they are asked: Whose needs Edges

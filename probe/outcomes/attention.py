@@ -56,7 +56,7 @@ N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
 N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
-MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all heads together
+MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all candidates together
 MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if it has more than EDIT_ALL
 N_COMPARED_DEV_BLOCKS = 16  # for the choice of these heads
 MAX_COMPARED_BLOCKS = 200  # evenly spaced
@@ -311,7 +311,7 @@ class _AttentionCase(Case):
         return {name: mean_and_range(by_model) for name, by_model in means.items()}
 
     def _mass(self, heads: Sequence[Head]) -> Values:
-        """Return the weight on all mentions, and that without an antecedent relative to it, for the worst head."""
+        """Return the mean weight on all mentions, and the largest share of it that is left without an antecedent."""
         linked = self.tested.rows.mass
         values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
         unlinked = self.context.trained.of(NO_ANTECEDENT, HEADLINE).rows.mass

@@ -17,7 +17,7 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import Sets, Sites, all_heads, alone, curve_of, grown, screened
 from probe.outcomes.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
-from probe.questions import DEV, MIN_SHARE, TESTED, Question
+from probe.questions import DEV, MIN_SHARE, TESTED, UNKNOWN_TO_MODEL, Question
 from probe.results import (
     NOT_KNOWN,
     Curve,
@@ -112,6 +112,11 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
             f"mentioned is the author's in {finding.rules['nearest']:.0%}.",
         ]
 
+    def opening(self, finding: Finding) -> str:
+        if finding.verdict == UNKNOWN_TO_MODEL:
+            return "The model does not know the next word: its choice is not shown to follow the persons before it"
+        return super().opening(finding)
+
     def limits(self, finding: Finding) -> list[str]:
         return [
             "that the head finds the person whom the author means: one that copies from anybody passes the same bars"
@@ -139,7 +144,7 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
         return [Compared("answer", [None], half.items, answers), Compared("effect", heads, half.items, effects)]
 
     def point(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
-        """Return the share of the answer that each head's swap moves, not held out; the head has the largest."""
+        """Return the share of the answer that each head's swap moves, not held out; the head named has the largest."""
         passages = Half(model, items, tokens_per_batch)
         heads = all_heads(model)
         moved, total = passages.swaps(alone(heads))
@@ -225,9 +230,9 @@ class _EdgeCase(Case):
         effects = self.tested.edge_effects([heads])
         test = effects.test(config)
         t = float(test.t[0])
-        p = min(1.0, 2 * float(test.p[0]))
-        if len(heads) == 1:
-            p = float(self.test.p[self.candidates.index(heads[0])])
+        p = float(self.test.p[self.candidates.index(heads[0])])
+        if len(heads) > 1:
+            p = min(1.0, 2 * float(test.p[0]))  # a set is tested after the head
 
         # Passages with two entities; the edge to a content word is compared where there is one.
         items = self.tested.two.items

@@ -12,11 +12,12 @@ from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.questions import Question
-from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Curve, Finding, Head, Tested, TestedModel, Values
+from probe.results import NOT_ESTABLISHED, SUGGESTIVE, Curve, Finding, Head, Tested, TestedModel, Values
+from settings.errors import UserError
 from training.metrics import HeadPoint
 
 
-class CannotTestError(Exception):
+class CannotTestError(UserError):
     """A question cannot be tested with a model; its text says why."""
 
 
@@ -31,6 +32,7 @@ class Job:
     config: ProbeConfig
     progress: Progress
     findings: list[Finding]  # the answers so far
+    missing: list[str]  # why questions were not asked
 
     def untrained_models(self) -> Iterator[ObservableModel]:
         """Yield the untrained models; one is in memory at a time."""
@@ -52,7 +54,7 @@ class Case(ABC):
     """One question about one model."""
 
     question: Question
-    least_swap = 0.0  # on dev, with which a set of heads takes the place of a weaker head
+    least_swap = 0.0  # share that a set must swap on dev to take the place of a weaker head
 
     @abstractmethod
     def choose(self) -> list[Head]:
@@ -60,10 +62,10 @@ class Case(ABC):
 
     @abstractmethod
     def measure(self, heads: Sequence[Head]) -> Measured:
-        """Return what `heads` do together on the tested items; the p of several are doubled, they are tested second."""
+        """Return what `heads` do together on the tested items."""
 
     def grow(self, head: Tested) -> Curve:
-        """Return heads that were added one by one on dev; empty if `head` needs no others."""
+        """Return a set that grew from no head, one by one on dev; empty if `head` needs no others."""
         return []
 
     def tests_set(self, head: Tested) -> bool:
@@ -96,11 +98,11 @@ class Column(NamedTuple):
 class Outcome(ABC):
     """What an outcome decides; `probe.outcomes.OUTCOMES` has all."""
 
-    name: str  # in probe.json, and of a `Question`
+    name: str  # in probe.json and in `Question`
     verbs: tuple[str, str]  # what one head does, and what several do: "links", "link"
     levels: dict[str, str]  # meaning of each level of evidence
     columns: dict[str, Column]  # of the summary, by title
-    over_seeds: tuple[str, ...]  # measures of the tables over seeds, rules, or "PART MEASURE" for a part of the items
+    over_seeds: tuple[str, ...]  # of the tables over seeds: names of measures or rules; "PART MEASURE": on one part
     legend: str  # of the summary
 
     @abstractmethod
@@ -123,8 +125,6 @@ class Outcome(ABC):
             return f"No attention head is shown to {verb_of_several} {finding.link}; the best candidate is {heads}"
         if finding.verdict == SUGGESTIVE:
             return f"Attention head {heads} may {verb_of_several} {finding.link}"
-        if finding.verdict != SUPPORTED:
-            return "The model does not know the next word: its choice is not shown to follow the persons before it"
         if finding.unit == "set":
             link = finding.link.replace("it attends", "they attend")
             return f"Attention heads {heads} together {verb_of_several} {link}"

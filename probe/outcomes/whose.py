@@ -55,7 +55,6 @@ class Whose(Outcome):
     name = "whose"
     verbs = ("copies", "copy")
     levels = {
-        "E0": "it is not shown to copy anybody's gender",
         "E1": "it copies, but what it copies is not shown to predict whom the author means",
         "E2": "what it copies predicts whom the author means, beyond a fitted rule of place",
         "E3": "the model's choice between the two people depends on it too",
@@ -79,17 +78,22 @@ it: attends more to the author's person."""
 
     def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
         for question in questions:
-            for finding in job.findings:
-                if finding.question == question.heads_of and finding.verdict == SUPPORTED:
-                    job.progress("whose gender it copies", 0.9)
-                    yield _WhoseCase(question, finding, job)
+            copied = [finding for finding in job.findings if finding.question == question.heads_of]
+            if copied and copied[0].verdict == SUPPORTED:
+                job.progress("whose gender it copies", 0.9)
+                yield _WhoseCase(question, copied[0], job)
+            else:
+                job.missing.append(f"{question.name}: asked of a head that is supported for {question.heads_of}")
 
     def opening(self, finding: Finding) -> str:
         heads = " and ".join(map(str, finding.judged.heads))
         if finding.verdict == SUPPORTED:
             return super().opening(finding)
-        shown = "may" if finding.verdict == SUGGESTIVE else "is not shown to"
-        return f"Attention head {heads} {shown} copy {finding.link}"
+        several = len(finding.judged.heads) > 1
+        shown = f"{'are' if several else 'is'} not shown to"
+        if finding.verdict == SUGGESTIVE:
+            shown = "may"
+        return f"Attention {'heads' if several else 'head'} {heads} {shown} copy {finding.link}"
 
     def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
         values = finding.judged.values

@@ -10,11 +10,13 @@ import pytest
 
 from data.tested.passages import Passage
 from model.observe import ObservableModel, TransformerView
+from probe.difference import difference
 from probe.outcomes import edges
 from probe.outcomes.edges import Half, candidates_of
-from probe.questions import DEV, NEXT_PRONOUN, UNKNOWN_TO_MODEL
+from probe.questions import DEV, NEXT_PRONOUN, UNKNOWN_TO_MODEL, WHOSE
 from probe.results import NOT_ESTABLISHED, SUPPORTED, Finding, Head
 from probe.study import study
+from settings.errors import UserError
 from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, passages
 from tests.tiny_models import random_view, untrained
 
@@ -105,7 +107,17 @@ def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypa
     dev = passage_items().of(NEXT_PRONOUN.name, DEV)
     assert set(candidates_of(model, Half(model, dev, 4096))) == edited
     monkeypatch.setattr(model, "final_norm_pullback", lambda *_: None)
-    assert studied(model).endswith("the direct effects of the heads are not known for this kind of model")
+    unknown = "the direct effects of the heads are not known for this kind of model"
+    assert studied(model).endswith(unknown)
+    with pytest.raises(UserError, match=unknown):
+        difference(model, model, passage_items(), NEXT_PRONOUN, SETTINGS)
+
+
+def test_whose_is_asked_of_a_supported_head_alone_and_else_says_why() -> None:
+    model = copying_model((0.0, -3.0))
+    found = study(model, lambda seed: model, passage_items(), [NEXT_PRONOUN, WHOSE], SETTINGS, documents())
+    assert [finding.question for finding in found.findings] == [NEXT_PRONOUN.name]
+    assert found.missing == [f"{WHOSE.name}: asked of a head that is supported for {NEXT_PRONOUN.name}"]
 
 
 def test_too_few_passages_are_a_sentence_with_the_counts() -> None:

@@ -169,7 +169,7 @@ def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> 
     _, first, *lines = items.read_text().splitlines()
     for old, new, problem in (
         (">", f"> {'and ' * 70}", "tokens; the model reads 64"),
-        ("<It|They>", "<I>t", "has no tokens for itself"),
+        ("<It|They>", "<I|Th>ey", "has no tokens for itself"),
     ):
         items.write_text("\n".join([first.replace(old, new), *lines]))
         error = evaluate(run, cache, f"items={items}").error

@@ -106,8 +106,10 @@ class OwnQuestion:
             lines.append(f"control: {len(self.control) // _CELLS:,} blocks without the link")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
-        if not any(text.links[0].answers for text in self.test) or GUARDS[2] not in self.guards_off:
-            lines.append(f"note: the best verdict is suggestive without answers, or without {GUARDS[2]} in guards_off")
+        if not any(text.links[0].answers for text in self.test):
+            lines.append("note: without a [payoff] the best verdict is suggestive")
+        if GUARDS[2] not in self.guards_off:
+            lines.append(f"note: without {GUARDS[2]} in guards_off the best verdict is suggestive")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
         if min(_n_clusters(self.dev)) < _MIN_BLOCKS:
@@ -202,6 +204,8 @@ def _read_block(where: str, values: dict[str, Any]) -> _Block:
         raise UserError(f"{where}: split must be dev or test")
     texts = _texts(where, line, line.pattern, line.frame, "")
     controls = [] if line.control is None else _texts(where, line, line.control, texts[0].frame, CONTROL)
+    if controls and controls[0].text == texts[0].text:
+        raise UserError(f"{where}: control is the pattern itself; write it without the link")
     return _Block(where, line.split, texts, controls)
 
 
@@ -221,6 +225,11 @@ def _texts(where: str, line: _Line, value: Any, frame: str | None, holdout: str)
                 raise UserError(f"{where}: {payoff[0]!r} must be an answer for one of the words, and for it alone")
             link = replace(text.links[0], answers=tuple(answers), foils=tuple(foils))
             texts.append(replace(text, links=(link,), frame=frame, holdout=holdout))
+        # A causal model reads no further.
+        starts = {text.text[: text.links[0].query[1]] for text in pair}
+        if len(starts) == 1 and holdout != CONTROL:
+            ways = "write <one|two>, {one|two} or {X} there"
+            raise UserError(f"{where}: nothing up to the <query> says which word is meant; {ways}")
     return texts
 
 

@@ -76,6 +76,11 @@ def test_answers_are_the_payoffs_or_the_words_that_are_given(answers: list[list[
     assert [(link.answers, link.foils) for link in links] == [(first, second), (second, first)] * 2
 
 
+def test_a_control_that_is_the_pattern_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="line 1: control is the pattern itself"):
+        load(tmp_path, *(line | {"control": line["pattern"]} for line in LINES))
+
+
 def test_controls_are_texts_of_the_test_part_without_the_link(tmp_path: Path) -> None:
     lines = [line | {"control": line["pattern"].replace("met", "passed")} for line in LINES]
     own = load(tmp_path, *lines)
@@ -101,6 +106,8 @@ NO_PATTERNS = [
     ({"split": "train"}, "split must be dev or test"),
     ({"pattern": "{A} met {B}. <She>", "answers": [["a"], ["b"]]}, "answers need the [payoff] in the pattern"),
     ({"answers": [["sat"], ["ran"]]}, "'slept' must be an answer for one of the words, and for it alone"),
+    ({"pattern": "{A} met {B}. <She>"}, "nothing up to the <query> says which word is meant"),
+    ({"pattern": "{A} met {B}. <She|She>"}, "nothing up to the <query> says which word is meant"),
     ({"pattern": "{A} met {B}. <She> [ran]"}, "'ran' must be an answer for one of the words, and for it alone"),
     # The same block again, a word in other letters, and a frame with two names
     ({"pattern": PATTERN.replace(" met", "  met"), "words": ["Ann", "Tom"]}, "the block is there already, at "),
@@ -145,7 +152,8 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
         "dev     16 blocks choose a head: 4 frames, 4 and 4 words",
         "test    64 blocks make the verdict: 8 frames, 8 and 8 words",
         "smallest p that is possible: 0.0039; a verdict needs less than 0.01",
-        "note: the best verdict is suggestive without answers, or without rests_without_antecedent in guards_off",
+        "note: without a [payoff] the best verdict is suggestive",
+        "note: without rests_without_antecedent in guards_off the best verdict is suggestive",
         "note: 64 of 144 blocks are left out: frame and words are not all in dev, or all in test.",
     ]
     assert "possible: 0.0099;" in load(tmp_path, *crossed).check_lines(100)[3]

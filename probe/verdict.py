@@ -14,7 +14,7 @@ _COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}
 
 
 def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tested:
-    """Return what was measured of heads with criteria, verdict, level and reasons. Missing values do not pass."""
+    """Return the measures of heads with criteria, verdict, level and reasons. Missing values do not pass."""
     # Every criterion, in the order of the bars
     criteria = []
     for name in question.criteria:

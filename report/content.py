@@ -157,7 +157,7 @@ def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *argu
         settings.append(f"tokenizer={tokenizer}")
     settings += arguments
 
-    # What was asked, and settings of the probe that are not the default
+    # The question, and settings of the probe that are not the default
     if results:
         if path := results.data.get("path"):
             settings.append(f"path={path}")

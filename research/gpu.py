@@ -144,7 +144,7 @@ class _Work:
         return time.monotonic() - start, process
 
     def succeed(self, *command: str, cwd: Path = ROOT) -> tuple[float, str]:
-        """Run Python; return its seconds and what it printed; UserError if it fails."""
+        """Run Python; return its seconds and its output; UserError if it fails."""
         seconds, process = self.run(*command, cwd=cwd)
         if process.returncode:
             raise UserError(f"{command[0]}: {(process.stderr or process.stdout or 'no output').splitlines()[-1]}")
@@ -155,7 +155,7 @@ class _Work:
 
 
 def _tests(work: _Work, *arguments: str) -> None:
-    """Run pytest, and list what is red."""
+    """Run pytest, and list the tests that fail."""
     seconds, process = work.run("-m", "pytest", "-rfE", *arguments)
     for number, outcome in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", process.stdout.splitlines()[-1]):
         work.add(outcome, int(number), "tests", f"{seconds:.0f} s")

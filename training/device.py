@@ -34,7 +34,7 @@ class ComputeDevice:
 
     def autocast(self) -> torch.autocast:
         kind = self.device.type
-        # A CUDA graph must cast the weights of each step anew.
+        # In a CUDA graph a cached cast would keep the weights of the recorded step.
         return torch.autocast(
             kind, dtype=torch.bfloat16, enabled=self.dtype is torch.bfloat16, cache_enabled=kind == "cpu"
         )

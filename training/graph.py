@@ -1,6 +1,6 @@
 """An optimizer step as one CUDA graph: its kernels are recorded once, and then started together by one call.
 
-A small step is more than a thousand kernels, and to start them one by one takes longer than they run.
+A small step has more than a thousand kernels. To start them one by one takes longer than they run.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class StepGraph:
     """
 
     def __init__(self, step: StepFunction, batches: Sequence[LoadedBatch]) -> None:
-        """Record `step`, which runs several times: the caller restores what it changed. `batches` are taken over."""
+        """Record `step`, which runs several times: the caller restores what it changed. A call writes to `batches`."""
         self._step = step
         self._batches = batches
         self._graph: torch.cuda.CUDAGraph | None = None

@@ -149,7 +149,7 @@ class StepStats(NamedTuple):
     # [] float32, nats per token: the mean over all ranks is minimised, and logged as the training loss.
     loss: Tensor
     gradient_norm: Tensor  # [] float32, before clipping
-    learning_rate: float  # of the matrices
+    learning_rate: float  # that of the weight matrices
     n_tokens: int  # read by all ranks
 
 

@@ -68,7 +68,7 @@ _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in senten
 _UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
 
 
-class Attention(Outcome):
+class AttentionOutcome(Outcome):
     """Heads that attend to the antecedent."""
 
     name = "attention"

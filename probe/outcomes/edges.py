@@ -43,7 +43,7 @@ MAX_EDITED = 8  # only so many are edited
 N_EXAMPLES = 3
 
 
-class Edges(Outcome):
+class EdgeOutcome(Outcome):
     """Heads whose edges to the entities decide the next word."""
 
     name = "edge"

@@ -1,4 +1,4 @@
-"""What the outcome of a question decides: how heads are chosen, tested and edited, and how a finding is told."""
+"""What the outcome of a question decides: how heads are chosen, tested and edited, and the words of a finding."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ class Case(ABC):
         """Return what `heads` do together on the tested items."""
 
     def grow(self, head: Tested) -> Curve:
-        """Return a set that grew from no head, one by one on dev; empty if `head` needs no others."""
+        """Return heads of a set in the order in which they were added on dev; empty if `head` needs no others."""
         return []
 
     def tests_set(self, head: Tested) -> bool:

@@ -49,7 +49,7 @@ _NEWTON_STEPS = 8
 _ROWS_AT_ONCE = 200
 
 
-class Whose(Outcome):
+class WhoseOutcome(Outcome):
     """Heads that copy: whose gender?"""
 
     name = "whose"

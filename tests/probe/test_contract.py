@@ -23,7 +23,7 @@ def test_a_sound_model_passes(switches: dict) -> None:
 
 
 class Changed(TransformerView):
-    """A view with changed records or logits; the functions are told whether it is one row, or an edited pass."""
+    """A view with changed records or logits; the second argument is whether it is one row, or an edited pass."""
 
     def __init__(self, of_records: Any = lambda record, _: record, of_logits: Any = lambda logits, _: logits) -> None:
         super().__init__(story_model())

@@ -21,7 +21,6 @@ from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import (
-    CHECKED_PART,
     DEV,
     NEXT_PRONOUN,
     SAME_WORDS,
@@ -146,9 +145,7 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
 def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: tuple[Tokenizer, int]) -> Items:
     """Return the pairs of stories that a study needs: of dev those with the words of training, and all of test."""
     known = [text for text in dev if text.holdout == SAME_WORDS]
-    of_dev = link_pairs(known, *reader).where(lambda pair: pair.question not in CHECKED_PART)
-    of_test = link_pairs(test, *reader).where(lambda pair: CHECKED_PART.get(pair.question, pair.part) == pair.part)
-    return of_dev.named(DEV) + of_test
+    return link_pairs(known, *reader).named(DEV) + link_pairs(test, *reader)
 
 
 def passages_of(

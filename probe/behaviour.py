@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data.tested.pairs import Cell, Items
+from data.tested.pairs import Cell, Items, Pair
 from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig
@@ -27,6 +28,32 @@ def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> 
     values = {"answer_accuracy": sample_of(pairs, right).mean(config)}
     share = resolved_share(losses, pairs.cells)
     return values if share is None else values | {"resolved_share": Estimate(share)}
+
+
+def answer_with_words_shuffled(model: ObservableModel, items: Items, config: ProbeConfig) -> Values:
+    """Return the accuracy of the answers to texts of `with_words_shuffled`; empty without payoffs.
+
+    What a table of words knows stays; what needs the order of the words is lost.
+    """
+    rng = np.random.default_rng(config.seed)
+    shuffled = Items([with_words_shuffled(pair, rng) for pair in items.pairs])
+    values = answer_values(model, shuffled, config)
+    return {"answer_shuffled": values["answer_accuracy"]} if values else {}
+
+
+def with_words_shuffled(pair: Pair, rng: np.random.Generator) -> Pair:
+    """Return a pair with all tokens between the first and the query in one random order; a token must be a word.
+
+    The positions of mentions are those before the shuffle.
+    """
+    first, second = pair.cells
+    order = 1 + rng.permutation(first.query - 1)
+
+    def moved(cell: Cell) -> Cell:
+        words = tuple(cell.tokens[i] for i in order)
+        return replace(cell, tokens=(cell.tokens[0], *words, *cell.tokens[cell.query :]))
+
+    return replace(pair, cells=(moved(first), moved(second)))
 
 
 def measure_payoffs(

@@ -12,7 +12,7 @@ from probe.config import ProbeConfig
 from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent, to_json
 
-SCHEMA_VERSION = 16  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 17  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
@@ -82,7 +82,6 @@ MEASURES = {
     "p_contrast": Measure("p of the contrast", "corrected for all heads; doubled for a set", ".4f", True),
     "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
     "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
-    "unlinked_share": Measure("weight without antecedent", "weight on mentions if nobody is meant, relative"),
     "swap": Measure("attention swap", "share of the answer that changes sides if the weights on both do; 1: all"),
     "cut_meant": Measure("edge to the antecedent cut", "share of the answer lost"),
     "cut_other": Measure("edge to the other one cut", "share of the answer lost; negative: the answer gets surer"),
@@ -90,6 +89,7 @@ MEASURES = {
     "zero": Measure("no output", "share of the answer lost without the head; later layers may compensate"),
     "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
     "answer_accuracy": Measure("accuracy of the answers", "the model prefers the right answers", is_share=True),
+    "answer_shuffled": Measure("the same, words shuffled", "all words before the query in random order", is_share=True),
     "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
     "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
     "edge_effect": Measure("edge effect", "what the edges to both entities move the margin to their sides, in nats"),

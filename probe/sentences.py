@@ -33,12 +33,10 @@ EXAMPLE_BLOCK = tuple(
     for first, second in _MEANT.values()
     for pronoun, meant in _MEANT.items()
 )
-_LAY = "One sunny day, the cat lay on the mat because it was"
-TIRED_OR_SOFT = (
-    Example(f"{_LAY} tired", "it", "cat", "mat"),
-    Example(f"{_LAY} tired", "tired", "cat", "mat"),
-    Example(f"{_LAY} soft", "it", "mat", "cat"),
-    Example(f"{_LAY} soft", "soft", "mat", "cat"),
+_DID = {"frightened": ("cat", "dog"), "feared": ("dog", "cat")}
+_DID |= {"was feared by": ("cat", "dog"), "was frightened by": ("dog", "cat")}
+FRIGHTENED_OR_FEARED = tuple(
+    Example(f"One sunny day, the cat {did} the dog because it", "it", *meant) for did, meant in _DID.items()
 )
 
 

@@ -20,8 +20,7 @@ CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
 changed: p below 0.01. The intervals are not corrected."""
-_BLOCK_TITLE = "One block: 2 orders of the nouns × 2 pronouns; a link head is right in all four sentences"
-_CUE_TITLE = "Tired or soft: up to “it” both sentences are identical; the adjective decides"
+_BLOCK_TITLE = "Four sentences that differ in what decides; a link head is right in all four"
 _PARTS_NOTE = (
     "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
     "nouns no pronoun referred to in training, in new sentence frames. Rules do not know the model."
@@ -83,14 +82,15 @@ def summary_lines(results: ProbeResults, verbose: bool) -> list[str]:
         lines += [""] if lines else []
         lines += _summary_table(findings, outcome.columns)
         for finding in findings:
+            needs = outcome.what_it_needs(finding)
+            lines += [f"  {finding.question}: {needs}"] if needs else []
             lines += _own_lines(finding)
         for finding in findings if verbose else findings[:1]:
             lines += _passage_lines(finding)
         lines += ["", *outcome.legend.splitlines()]
     for finding in results.findings:
         if worked := finding.examples_of("worked"):
-            title = _BLOCK_TITLE if all(shown.next for shown in worked) else _CUE_TITLE
-            lines += ["", title, *aligned(list(map(_example_row, worked)))]
+            lines += ["", _BLOCK_TITLE, *aligned(list(map(_example_row, worked)))]
     return lines
 
 

@@ -45,7 +45,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
-from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, NO_ANTECEDENT, SAME_WORDS, STORY_QUESTIONS
+from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, SAME_WORDS, STORY_QUESTIONS
 from probe.results import SUPPORTED, Finding, Head
 from probe.study import study
 from report.text_tables import markdown_table
@@ -156,7 +156,7 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
     corpus = load_data(opened[0], str(folder / "cache"))
     names = [question.name for question in STORY_QUESTIONS]
     dev = _select_items(corpus, "dev", SAME_WORDS, names).named(DEV)
-    test = _select_items(corpus, "test", HEADLINE, [*names, NO_ANTECEDENT])
+    test = _select_items(corpus, "test", HEADLINE, names)
     trained = opened[0].transformer
     assert trained is not None
     config = trained.config

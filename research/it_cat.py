@@ -112,7 +112,7 @@ def _at_site(texts: Sequence[LinkedText], site: str) -> list[LinkedText]:
         was = linked.text.rindex(" was ", 0, link.query[0])
         places["it"] = (linked.text.rindex(" ", 0, was) + 1, was)
         places["last"] = (link.payoff[0] - len("The "), link.payoff[0] - 1)
-        at: Link = replace(link, query=places[site], pronoun=places[site])
+        at: Link = replace(link, query=places[site])
         moved.append(replace(linked, links=(at,)))
     return moved
 

@@ -40,8 +40,7 @@ class StoriesConfig:
     n_test_pairs: int = _setting("pairs of nouns per frame, more if there are fewer frames", low=1)
     # The shares of the story families add up to 1 (docs/data.md).
     share_agreement: float = _setting("share: number or gender of the pronoun decides the verb")
-    share_later_cue: float = _setting('share: resolved by a later word: "because it was tired"')
-    share_no_antecedent: float = _setting("share: no antecedent")
+    share_verb: float = _setting("share: the verb before the pronoun decides")
     share_no_pronoun: float = _setting("share: no pronoun")
 
     def __post_init__(self) -> None:

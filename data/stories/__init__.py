@@ -8,7 +8,8 @@ The steps of "Once upon a time, the cat sat near the buses. It purred. So everyb
 4. cell    which mention comes first, and which is the antecedent; cat and cat                      blocks.py
 5. slots   the grammar fills the rest; the payoff {VERB} is one of the four verbs of cats           language.py
 
-All four cells are made, so no cue but the pronoun identifies the antecedent more often than in half of the stories.
+All four cells are made, so no cue but the pronoun, or the verb before it, identifies the antecedent more often than in
+half of the stories.
 Which frames, pairs and words training never uses is decided by a hash (language.placement).
 """
 
@@ -30,7 +31,7 @@ from data.tested.pairs import Link, LinkedText
 from settings.data import StoriesConfig
 
 # To be raised whenever the same config gives other stories; caches depend on it.
-GENERATOR_VERSION = 7
+GENERATOR_VERSION = 8
 _CELLS = 4  # stories per block
 _HOLDOUTS = ("iid", "headline")  # of dev and of test: heads and settings are chosen on dev, never on test
 
@@ -145,7 +146,7 @@ def _sample_design(config: StoriesConfig, split: str) -> list[LinkedText]:
     stories: list[LinkedText] = []
     for name in plot_shares(config):
         plot = PLOTS[name]
-        if not plot.has_pronoun or (is_dev and plot.family == "no_antecedent"):
+        if not plot.has_pronoun:
             continue
         for holdout in _HOLDOUTS:
             # A plot with fewer frames has more pairs for each: the test of a head needs many pairs of words.

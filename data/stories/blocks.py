@@ -7,15 +7,15 @@ gender, noun) points to the antecedent in exactly half of every block.
 from collections.abc import Mapping
 from random import Random
 
-from data.stories.frames import Frame, subject
+from data.stories.frames import subject
 from data.stories.grammar import Bindings, derive
 from data.stories.language import Language, MentionPair, placement
 from data.stories.lexicon import REFERENTS
-from data.stories.plots import LinkSpec, Plot
+from data.stories.plots import Plot
 from data.tested.pairs import Link, LinkedText, Span
 
 
-def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, minimal_pairs: bool) -> list[LinkedText]:
+def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, minimal_pairs: bool) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
@@ -38,30 +38,26 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: Frame, *, m
 
 
 def _sample_cell(
-    rng: Random, language: Language, plot: Plot, frame: Frame, pair: MentionPair, order: int, meant: int
+    rng: Random, language: Language, plot: Plot, frame: str, pair: MentionPair, order: int, meant: int
 ) -> LinkedText:
-    # The members of the pair in the slots A and B.
-    slots = (0, 1) if plot.two_orders else (order, 1 - order)
-
     # What the block decides; the grammar draws the rest.
     bindings = {
         "PLOT": plot.name,
-        "FRAME": frame[order],
-        "A": pair[slots[0]].word,
-        "B": pair[slots[1]].word,
-        "MEANT": "A" if slots[0] == meant else "B",
+        "FRAME": frame,
+        "A": pair[order].word,
+        "B": pair[1 - order].word,
+        "MEANT": "A" if order == meant else "B",
     }
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     links: list[Link] = []
     if language.split != "train":
-        places = derivation.slot_places()
-        links = [_link(plot, spec, places, derivation.bindings) for spec in plot.links]
+        links.append(_link(plot, derivation.slot_places(), derivation.bindings))
     return LinkedText(
         text=derivation.text,
         links=tuple(links),
         family=plot.family,
         holdout=language.holdout,
-        frame=frame[0],
+        frame=frame,
         pair=_pair_name(pair),
         order=order,
         meant=meant,
@@ -82,10 +78,9 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
         while not pair[0].held_out and not pair[1].held_out and placement(frame, pair) != ("train", "iid"):
             pair = rng.choice(pairs)
         order = rng.randrange(2)
-        frame_text = frame[0]
+        frame_text = frame
         mentions = _pair_name(pair)
-        first, second = pair if plot.two_orders or order == 0 else pair[::-1]
-        bindings |= {"FRAME": frame[order], "A": first.word, "B": second.word}
+        bindings |= {"FRAME": frame, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
     return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)
@@ -95,34 +90,22 @@ def _pair_name(pair: MentionPair) -> str:
     return f"{pair[0].word} {pair[1].word}"
 
 
-def _link(plot: Plot, spec: LinkSpec, places: Mapping[str, list[Span]], bindings: Bindings) -> Link:
-    query = places[spec.query][0]
-
-    # Only mentions before the query can be attended to.
-    mentions: dict[str, tuple[Span, ...]] = {}
-    fitting: dict[str, tuple[str, ...]] = {"A": (), "B": ()}  # the words that each mention allows at the payoff
-    for slot in "AB":
-        mentions[slot] = tuple(span for span in places.get(slot, []) if span[1] <= query[0])
-        if spec.payoff:
-            referent = REFERENTS[bindings[slot]]
-            fitting[slot] = referent.verbs if spec.payoff == "VERB" else (referent.word,)
+def _link(plot: Plot, places: Mapping[str, list[Span]], bindings: Bindings) -> Link:
+    """Return the link of the pronoun, which decides the next word {VERB}."""
+    query = next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN"))
     meant, rival = "AB" if bindings["MEANT"] == "A" else "BA"
-    antecedents = mentions[meant]
-    distractors = mentions[rival]
-    if plot.family == "no_antecedent":
-        distractors = antecedents + distractors
-        antecedents = ()
-
+    # Only mentions before the pronoun can be attended to.
+    mentions = {slot: tuple(span for span in places[slot] if span[1] <= query[0]) for slot in "AB"}
     subjects = mentions.get(subject(bindings["FRAME"]), ())
+    answers, foils = (REFERENTS[bindings[slot]].verbs for slot in (meant, rival))  # two mentions share no verb
     return Link(
-        question=spec.question,
-        pronoun=next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN")),
+        question=plot.question,
         query=query,
-        antecedents=antecedents,
-        distractors=distractors,
+        antecedents=mentions[meant],
+        distractors=mentions[rival],
         subject=subjects[0] if subjects else None,
-        payoff=places[spec.payoff][0] if spec.payoff else None,
-        answers=fitting[meant],
-        foils=fitting[rival],  # two mentions of a story share no verb
-        n_fitting=len(fitting[meant]),
+        payoff=places["VERB"][0],
+        answers=answers,
+        foils=foils,
+        n_fitting=len(answers),
     )

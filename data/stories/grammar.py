@@ -48,7 +48,7 @@ class Derivation:
         return " ".join(self.words).replace(" .", ".").replace(" ,", ",")
 
     def slot_places(self) -> dict[str, list[Span]]:
-        """Return the characters of each use of a slot, in order; under "<SLOT", those of the word before each use."""
+        """Return the characters of each use of a slot, in order."""
         # The characters of each word.
         words: list[Span] = []
         end = 0
@@ -60,7 +60,6 @@ class Derivation:
         places: dict[str, list[Span]] = defaultdict(list)
         for slot, first, stop in self.uses:
             places[slot].append((words[first][0], words[stop - 1][1]))
-            places[f"<{slot}"].append(words[first - 1])
         return dict(places)
 
 

@@ -8,12 +8,11 @@ probable as a training story.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from itertools import chain, groupby, product
+from itertools import groupby, product
 
-from data.stories import frames, lexicon
-from data.stories.frames import Frame
+from data.stories import frames
 from data.stories.grammar import Bindings, Option, Options, Symbols
-from data.stories.lexicon import NAMES, NOUNS, REFERENTS, RESTS, Referent, unit_hash
+from data.stories.lexicon import NAMES, NOUNS, REFERENTS, Referent, unit_hash
 from data.stories.plots import PLOTS, Plot
 
 START: Symbols = ("{OPENER}", "{PLOT}")
@@ -25,8 +24,8 @@ _HELD_OUT_WEIGHT = 8
 
 
 @cache
-def _frames(plot_name: str, split: str) -> tuple[Frame, ...]:
-    return tuple(frame for frame in PLOTS[plot_name].frames if frames.held_out(frame[0]) == split)
+def _frames(plot_name: str, split: str) -> tuple[str, ...]:
+    return tuple(frame for frame in PLOTS[plot_name].frames if frames.held_out(frame) == split)
 
 
 @cache
@@ -47,7 +46,7 @@ def _word_pools(kind: str) -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
     """Return the words for the first member of a pair and those for the second."""
     singular, plural = zip(*NOUNS, strict=True)
     animals = tuple(noun for noun in singular if noun.kind == "animal")
-    return {"number": (singular, plural), "gender": NAMES, "rest": (animals, RESTS)}[kind]
+    return {"number": (singular, plural), "gender": NAMES, "animals": (animals, animals)}[kind]
 
 
 def _valid(pair: MentionPair) -> bool:
@@ -72,10 +71,10 @@ def _is_held_out_pair(pair: MentionPair) -> bool:
     return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
 
 
-def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
+def placement(frame: str, pair: MentionPair) -> tuple[str, str] | None:
     """Return the (split, hold-out) of a frame with a pair, which the words alone decide; None if it is never used."""
     word_split = pair[0].held_out
-    frame_split = frames.held_out(frame[0])
+    frame_split = frames.held_out(frame)
 
     # Held-out words are in held-out frames only.
     if word_split or frame_split:
@@ -84,7 +83,7 @@ def placement(frame: Frame, pair: MentionPair) -> tuple[str, str] | None:
         return None
 
     # Known words in a known frame: one cell in ten is held out.
-    cell = unit_hash("cell", frames.base_frame(frame[0]), pair[0].word, pair[1].word)
+    cell = unit_hash("cell", frames.base_frame(frame), pair[0].word, pair[1].word)
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
 
@@ -102,7 +101,7 @@ class Language:
         self._held_out = split if holdout == "headline" else ""  # the split that words and frames are held out for
         self._rules: dict[str, Options | _Rule] = {}  # by slot
 
-    def frames_of(self, plot: Plot) -> tuple[Frame, ...]:
+    def frames_of(self, plot: Plot) -> tuple[str, ...]:
         return _frames(plot.name, self._held_out)
 
     def pairs_of(self, plot: Plot) -> tuple[MentionPair, ...]:
@@ -152,12 +151,11 @@ def _first_mention(language: Language, plot_name: str, name: str, partner: str, 
 @cache
 def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
     """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
-    plot = PLOTS[plot_name]
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     # A pair that is drawn more often is there several times in a row.
-    for _, same_pairs in groupby(language.pairs_of(plot), key=id):
+    for _, same_pairs in groupby(language.pairs_of(PLOTS[plot_name]), key=id):
         pair, *repeated = same_pairs
-        for a, b in [pair] if plot.two_orders else [pair, pair[::-1]]:
+        for a, b in (pair, pair[::-1]):
             word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
             counts[""][word] += 1 + len(repeated)
             counts[partner][word] += 1 + len(repeated)
@@ -217,12 +215,7 @@ def _plot(language: Language) -> Options:
 
 @_depends_on("PLOT", "FRAME")
 def _frame(language: Language, plot_name: str, frame_text: str | None) -> Options:
-    """Draw a frame, and one of its two orders if they differ."""
-    if frame_text is not None:
-        return _uniform(frame_text)
-    plot = PLOTS[plot_name]
-    texts = language.frames_of(plot)
-    return _uniform(*(chain(*texts) if plot.two_orders else (text for text, _ in texts)))
+    return _uniform(*([frame_text] if frame_text is not None else language.frames_of(PLOTS[plot_name])))
 
 
 @_depends_on("USED")
@@ -242,9 +235,18 @@ def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
     return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 
-def _nothing(language: Language, bindings: Bindings) -> Options:
-    """Continue a pronoun without an antecedent: "it was raining", "they say rain is good"."""
-    return _SAYINGS if REFERENTS[bindings[bindings["MEANT"]]].plural else _WEATHER
+def _cause(by_first: str, by_second: str) -> _Rule:
+    """Return the rule of a verb whose cause is the first mention, or the second; it binds MEANT."""
+
+    @_depends_on("MEANT")
+    def options(language: Language, meant: str | None) -> Options:
+        found = []
+        for slot in meant or "AB":
+            texts = frames.TEXTS[by_first if slot == "A" else by_second]
+            found += [Option(1 / len(texts) / len(meant or "AB"), (text,), (("MEANT", slot),)) for text in texts]
+        return found
+
+    return options
 
 
 @_depends_on("PLOT")
@@ -262,8 +264,6 @@ def _introduction(language: Language, plot_name: str) -> Options:
     return options
 
 
-_WEATHER = _uniform(*frames.TEXTS["WEATHER"])
-_SAYINGS = _uniform(*frames.TEXTS["SAYING"])
 _RULES: dict[str, Options | _Rule] = {slot: _uniform(*texts) for slot, texts in frames.TEXTS.items()}
 _RULES |= {
     "PLOT": _plot,
@@ -274,13 +274,11 @@ _RULES |= {
     "PRONOUN.lower": _pronouns(str.lower),
     "VERB": _verb,
     "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),
-    "ADJECTIVE": _if_meant(_uniform(*lexicon.FEELINGS), _uniform(*lexicon.QUALITIES)),
-    "EFFECT": _if_meant(_uniform("stayed there"), _uniform("was nice")),
-    "NOTHING": _nothing,
+    # "The cat was feared by the dog": the cause is the first.
+    "CAUSE": _cause("BY_FIRST", "BY_SECOND"),
+    "CAUSED": _cause("BY_SECOND", "BY_FIRST"),
     # "The animals" and "The girl" refer back to the mention by its number or gender.
     "MENTION_AGAIN": _mention_again(),
     "KIND_AGAIN": _mention_again(".kind"),
     "INTRODUCTION": _introduction,
-    "FEELING": _uniform(*lexicon.FEELINGS),
-    "QUALITY": _uniform(*lexicon.QUALITIES),
 }

@@ -1,16 +1,17 @@
-"""Notes about the pronouns of any sentence: the nouns before each that fit it, and the later word that decides.
+"""Notes about the pronouns of any sentence: the nouns before each that fit it, and the word that decides.
 
-A causal model at a pronoun has read only the text before it. If two nouns fit, the word that decides comes later, and
-no attention weight at the pronoun can show the link.
+A causal model at a pronoun has read only the text before it. If two nouns fit, either a verb before it decides ("the
+cat frightened the dog because it"), or a later word, and then no attention weight at the pronoun can show the link.
 """
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
-from data.stories.lexicon import FEELINGS, PRONOUN_OF_FORM, QUALITIES, REFERENTS, Referent
+from data.stories.frames import TEXTS
+from data.stories.lexicon import PRONOUN_OF_FORM, REFERENTS, Referent
 from data.tested.pairs import Span
 from data.words import word_spans
-
-_ADJECTIVES = {"animal": FEELINGS, "rest": QUALITIES}
 
 
 class PronounNote(NamedTuple):
@@ -29,21 +30,38 @@ def lint(text: str) -> list[PronounNote]:
         if pronoun is None:
             continue
 
-        # Only among several candidates can a later word decide.
         known = [REFERENTS[earlier] for earlier, _ in words[:position] if earlier in REFERENTS]
         fitting = {referent.word: referent for referent in known if referent.pronoun == pronoun}
-        later = words[position + 1 :] if len(fitting) > 1 else []
-        clue = next((entry for entry in later if _decides(entry[0], list(fitting.values()))), None)
-
         names = " or ".join(fitting) or "no noun of the stories"
         note = f'"{word}" can refer to {names} by the text before it'
+
+        # Only among several candidates can another word decide: a verb before the pronoun, or a later word.
+        read_at = [span]
         if len(fitting) > 1:
-            note += f'; "{clue[0]}" decides: read the attention there' if clue else "; no later word decides"
-        notes.append(PronounNote([span, clue[1]] if clue else [span], note))
+            meant = _named_by_verb([earlier for earlier, _ in words[:position]], list(fitting))
+            clue = next((entry for entry in words[position + 1 :] if _decides(entry[0], fitting.values())), None)
+            if meant:
+                note += f"; the verb before it tells that it is the {meant}"
+            elif clue:
+                note += f'; "{clue[0]}" decides: read the attention there'
+                read_at.append(clue[1])
+            else:
+                note += "; no other word decides"
+        notes.append(PronounNote(read_at, note))
     return notes
 
 
-def _decides(word: str, candidates: list[Referent]) -> bool:
-    """Return whether a word fits exactly one of the candidates."""
-    fits = [word in (*candidate.verbs, *_ADJECTIVES.get(candidate.kind, ())) for candidate in candidates]
-    return sum(fits) == 1
+def _named_by_verb(words: list[str], nouns: list[str]) -> str | None:
+    """Return which of two nouns a verb before "because" tells; `words` end before the pronoun."""
+    if len(nouns) != 2 or words[-1].lower() != "because":
+        return None
+    for word, next_word in pairwise(words):
+        if word in TEXTS["BY_FIRST"] + TEXTS["BY_SECOND"]:
+            is_passive = next_word == "by"
+            return nouns[(word in TEXTS["BY_SECOND"]) != is_passive]
+    return None
+
+
+def _decides(word: str, candidates: Iterable[Referent]) -> bool:
+    """Return whether a word is a verb of exactly one of the candidates."""
+    return sum(word in candidate.verbs for candidate in candidates) == 1

@@ -15,7 +15,7 @@ from data.tested.pairs import LinkedText
 from settings.errors import UserError, one_line
 from settings.typed_json import from_json
 
-GUARDS = ("induction", "previous", "rests_without_antecedent")  # that a question may switch off
+GUARDS = ("induction", "previous")  # that a question may switch off
 _CELLS = 4  # texts of a block
 CONTROL = "control"  # the hold-out of texts without the link
 MOST_BLOCKS = 10_000
@@ -108,8 +108,6 @@ class OwnQuestion:
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if not any(text.links[0].answers for text in self.test):
             lines.append("note: without a [payoff] the best verdict is suggestive")
-        if GUARDS[2] not in self.guards_off:
-            lines.append(f"note: without {GUARDS[2]} in guards_off the best verdict is suggestive")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
         if min(_n_clusters(self.dev)) < _MIN_BLOCKS:

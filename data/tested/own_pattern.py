@@ -37,7 +37,7 @@ def fill(where: str, pattern: str, words: Sequence[str], order: int, meant: int)
         raise UserError(f"{where}: {_FORM}")
     # The text has no marks, of which one stands before the query, and three before the payoff.
     query = parts.start(2) - 1, parts.end(2) - 1
-    link = Link(OWN, query, query, mentions[words[meant]], mentions[words[1 - meant]])
+    link = Link(OWN, query, mentions[words[meant]], mentions[words[1 - meant]])
     if parts[4]:
         link = replace(link, payoff=(parts.start(4) - 3, parts.end(4) - 3), answers=(parts[4],))
     return LinkedText("".join(parts.groups("")), (link,), OWN, "", "", " ".join(words), order, meant)

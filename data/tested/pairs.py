@@ -27,7 +27,6 @@ class Link:
     """A question to an attention head: at the word `query`, which mention gets the most attention?"""
 
     question: str  # name of the question that it belongs to
-    pronoun: Span
     query: Span  # the word at which heads are read
     antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
     distractors: tuple[Span, ...]  # the other mentions that fit the pronoun's role

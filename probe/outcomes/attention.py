@@ -15,7 +15,7 @@ from data.tested.own_file import CONTROL
 from data.tested.pairs import Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
-from probe.behaviour import answer_values, measure_payoffs, resolved_share
+from probe.behaviour import answer_values, answer_with_words_shuffled, measure_payoffs, resolved_share
 from probe.config import ProbeConfig
 from probe.edits import PASS_ERROR, Sets, all_heads, alone, curve_of, grown, measure_margins, screened
 from probe.outcomes.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
@@ -25,9 +25,7 @@ from probe.questions import (
     MAX_OTHER_TYPE,
     MAX_P,
     MIN_SHARE,
-    NO_ANTECEDENT,
     SAME_WORDS,
-    UNDECIDED,
     Question,
 )
 from probe.results import (
@@ -47,7 +45,6 @@ from probe.results import (
 from probe.rules import Rule, fit_rules, score_rules, selectivity
 from probe.statistics import estimate_ratios, mean_and_range, sample_of
 from probe.weights import head_types
-from settings.errors import UserError
 from training.metrics import HeadPoint
 
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
@@ -61,6 +58,8 @@ MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if i
 N_COMPARED_DEV_BLOCKS = 16  # for the choice of these heads
 MAX_COMPARED_BLOCKS = 200  # evenly spaced
 N_SIGN_FLIPS = 400  # behind the bar during training
+TABLE_KEEPS = 0.8  # with the words shuffled: a table of words keeps at least this share of the answer above chance,
+SENTENCE_KEEPS = 0.2  # and an answer that needs the sentence at most this one; our conventions
 _EDITS = ("swap", "cut_meant", "cut_other", "zero")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 _TYPE_NAMES = {"previous": "previous-token", "induction": "induction"}
@@ -109,7 +108,6 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             return
         job.progress("the heads at all texts", 0.0)
         trained = measure_heads(job.model, job.items, config.tokens_per_batch)
-        _check_undecided(trained)
         names = {question.name for question in questions}
         needed = job.items.where(lambda pair: pair.question in names and pair.part in (DEV, HEADLINE))
         untrained = []
@@ -136,7 +134,23 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         )
         if "accuracy" in finding.untrained:
             text += f", the best heads of untrained models in {100 * finding.untrained['accuracy'].value:.1f} %"
-        return [f"{text}."]
+        return [f"{text}.", *filter(None, [self.what_it_needs(finding)])]
+
+    def what_it_needs(self, finding: Finding) -> str:
+        values = finding.parts[HEADLINE].values
+        if "answer_shuffled" not in values or not (values["answer_accuracy"].low or 0.0) > 0.5:
+            return ""
+        answer, shuffled = values["answer_accuracy"], values["answer_shuffled"]
+        kept = (shuffled.value - 0.5) / (answer.value - 0.5)
+        needed = "Part of this needs the sentence"
+        if kept >= TABLE_KEEPS:
+            needed = "A table of words does this"
+        elif kept <= SENTENCE_KEEPS:
+            needed = "This needs the sentence"
+        return (
+            f"{needed}: the answer is right in {percent(answer)}, with the words before the pronoun shuffled in "
+            f"{percent(shuffled)}."
+        )
 
     def limits(self, finding: Finding) -> list[str]:
         if finding.level == "E3":
@@ -246,7 +260,8 @@ class _AttentionCase(Case):
 
         # Weights on mentions, controls and edits
         effects = _effects(heads, self.tested.items, self.context)
-        values = scored | self._mass(heads) | self._beyond_control(heads) | effects
+        mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
+        values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
         values["selectivity"] = Estimate(self._selectivity(heads))
 
         # What else a reason says
@@ -275,6 +290,8 @@ class _AttentionCase(Case):
         for name, part in self.parts.items():
             items = self.context.of(self.question, name).items
             part.values.update(answer_values(self.context.model, items, self.config))
+            if name == HEADLINE and self.question.file is None:  # of the stories, in which a token is a word
+                part.values.update(answer_with_words_shuffled(self.context.model, items, self.config))
         scores = self.tested.scores()
         grids = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
         return {
@@ -309,16 +326,6 @@ class _AttentionCase(Case):
             for name, by_model in means.items():
                 by_model.append(float(getattr(scores, name)[:, *head].mean()))
         return {name: mean_and_range(by_model) for name, by_model in means.items()}
-
-    def _mass(self, heads: Sequence[Head]) -> Values:
-        """Return the mean weight on all mentions, and the largest share of it that is left without an antecedent."""
-        linked = self.tested.rows.mass
-        values = {"mass": Estimate(float(np.mean([linked[:, *head].mean() for head in heads])))}
-        unlinked = self.context.trained.of(NO_ANTECEDENT, HEADLINE).rows.mass
-        if len(unlinked):
-            shares = [float(unlinked[:, *head].mean() / linked[:, *head].mean()) for head in heads]
-            values["unlinked_share"] = Estimate(max(shares))
-        return values
 
     def _beyond_control(self, heads: Sequence[Head]) -> Values:
         """Return how much higher the contrast is than in the texts without the link; empty without such texts."""
@@ -449,7 +456,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, fl
     return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, context.config), of_all
 
 
-# For the report, and checks
+# For the report
 
 
 def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
@@ -460,15 +467,6 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
         shown += [Shown.of("median", text, cell) for text, cell in zip(pair.texts, pair.cells, strict=True)]
     return shown
-
-
-def _check_undecided(scores: HeadScores) -> None:
-    """Raise UserError if a head's accuracy at an undecided site is not exactly 1/2: its row has read later tokens."""
-    for question in UNDECIDED:
-        for name in scores.items.parts(question):
-            accuracy = scores.of(question, name).scores().accuracy.mean(axis=0)  # [L, H]
-            if np.abs(accuracy - 0.5).max() > 0:
-                raise UserError(f"no report for this model: {question} is decided before its cue is read")
 
 
 # Two models

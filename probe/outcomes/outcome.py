@@ -130,6 +130,10 @@ class Outcome(ABC):
             return f"Attention heads {heads} together {verb_of_several} {link}"
         return f"Attention head {heads} {verb} {finding.link}"
 
+    def what_it_needs(self, finding: Finding) -> str:
+        """Return a sentence: what the answer rests on, and the control that shows it; "" if it was not measured."""
+        return ""
+
     @abstractmethod
     def limits(self, finding: Finding) -> list[str]:
         """Return what a reader might infer from a claim of this outcome and should not."""

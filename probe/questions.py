@@ -134,9 +134,9 @@ _NUMBER = '"it" or "they": number agreement, at the pronoun'
 _GENDER = '"he" or "she": gender agreement, at the pronoun'
 _VERB = '"because it": the verb before and its voice, at the pronoun'
 STORY_QUESTIONS = (
+    _link("verb", _VERB, _PRONOUN, FRIGHTENED_OR_FEARED),
     _link("number", _NUMBER, _PRONOUN, EXAMPLE_BLOCK),
     _link("gender", _GENDER, _PRONOUN),
-    _link("verb", _VERB, _PRONOUN, FRIGHTENED_OR_FEARED),
 )
 NEXT_PRONOUN = Question(
     name="next_pronoun_gender",

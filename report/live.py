@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer
 
 from probe.opened_model import OpenedModel
+from probe.questions import STORY_QUESTIONS
 from probe.results import ProbeResults
-from probe.sentences import EXAMPLE_BLOCK
 from settings.errors import UserError
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
@@ -79,7 +79,7 @@ def live_content(
         remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
         return Live(None, f"No live model in this file: {remedy}.")
 
-    # A sentence to begin with: a tested one of an own question or English text, or the worked block
+    # A sentence to begin with: a tested one of an own question or English text, or a worked example
     finding = results.findings[0] if results and results.findings else None
     shown = finding.examples[0] if finding and finding.examples else None
     nouns = []
@@ -88,8 +88,9 @@ def live_content(
         if not shown.next:
             text = text[: opened.tokenize(shown.text).spans[shown.query - 1][1]]
     elif opened.has_stories:
-        text = EXAMPLE_BLOCK[0].text
-        nouns = [EXAMPLE_BLOCK[0].antecedent, EXAMPLE_BLOCK[0].distractor]
+        example = STORY_QUESTIONS[0].examples[0]
+        text = example.text
+        nouns = [example.antecedent, example.distractor]
     else:
         text = ENGLISH_TEXT
 

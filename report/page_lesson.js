@@ -4,7 +4,7 @@
 const LESSONS = [
   {
     ask: () => `This small model has read many stories. It guesses the next word. Which word in your sentence do its
-      guesses fit? Change the last word to They, and look again.`,
+      guesses fit? Change frightened to feared, and look again.`,
   },
   {
     ask: ({ from, left }) => `Each line leads from “${from}” to a word that a head looks at. Choose the heads one after

@@ -2,9 +2,11 @@
 
 const GAP = "__";
 const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
-const CHIPS = [..."cat dog owl kitten buses trucks cats mat It They".split(" "), ...PEOPLE];
+const VERBS = "frightened feared".split(" "); // each takes the place of the other
+const CHIPS = [...VERBS, ..."cat dog owl kitten buses trucks it It They".split(" "), ...PEOPLE];
 const OF_PEOPLE = ["Once upon a time, __ met __. She"];
-const FRAMES = ["One sunny day, the __ sat near the __. It", "One sunny day, the __ lay on the __ because it was", ...OF_PEOPLE];
+const OF_VERBS = ["One sunny day, the __ frightened the __ because it", "One sunny day, the __ was feared by the __ because it"];
+const FRAMES = [...OF_VERBS, "One sunny day, the __ sat near the __. It", ...OF_PEOPLE];
 const MOST_CHIPS = 16;
 
 function titled(word) {
@@ -51,16 +53,38 @@ function drawChips() {
   const frames = begun.length ? [] : (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
   const starts = frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
   const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
-  show("live-chips", title, ...chips, ...(starts.length ? [element("span", {}, "Fill in"), ...starts] : []));
+  const isShuffled = document.getElementById("live-text").value === shuffled.text;
+  const shuffle = button(isShuffled ? "Put the words back" : "Shuffle the words", shuffleWords, { class: "chip frame", "data-name": "shuffle" });
+  show("live-chips", title, ...chips, ...(starts.length ? [element("span", {}, "Fill in"), ...starts] : []), ...(begun.length ? [] : [shuffle]));
 }
 
-// Put a word in the place of the begun word, of the first gap, or a pronoun in that of one at the end; else at the end.
+const shuffled = { text: null, ordered: null };
+
+// Put the words before the query in random order: what a table of words knows stays. The next click puts them back.
+function shuffleWords() {
+  const { value } = document.getElementById("live-text");
+  if (value === shuffled.text) return setText(shuffled.ordered);
+  const sentence = current();
+  const query = queryOf(sentence);
+  const words = sentence.words.slice(1, query);
+  for (let i = words.length - 1; i > 0; i--) {
+    const j = Math.floor(Math.random() * (i + 1));
+    [words[i], words[j]] = [words[j], words[i]];
+  }
+  Object.assign(shuffled, { text: [...words, ...sentence.words.slice(query)].join(" "), ordered: value });
+  setText(shuffled.text);
+}
+
+// Put a word in the place of the begun word, of the first gap, of a verb of VERBS, or a pronoun in that of one at the
+// end; else at the end.
 function putWord(word, isBegun) {
   const field = document.getElementById("live-text");
   const { value, selectionStart: caret } = field;
   const gap = value.indexOf(GAP);
   let [from, to] = gap < 0 ? [value.length, value.length] : [gap, gap + GAP.length];
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
+  const verb = VERBS.includes(word) ? new RegExp(`\\b(${VERBS.join("|")})\\b`).exec(value) : null;
+  if (gap < 0 && !isBegun && verb) [from, to] = [verb.index, verb.index + verb[0].length];
   const last = /\p{L}+\s*$/u.exec(value)?.[0] ?? "";
   const isPronoun = (text) => PRONOUNS.includes(text.trim().toLowerCase());
   if (gap < 0 && !isBegun && isPronoun(last) && isPronoun(word)) from -= last.length;

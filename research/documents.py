@@ -21,12 +21,12 @@ from markdown_it import MarkdownIt
 from model.edits import exchange_links, remove_head
 from model.observe import HeadEdit
 from probe.questions import QUESTIONS
-from probe.sentences import EXAMPLE_BLOCK, between_words
+from probe.sentences import FRIGHTENED_OR_FEARED, between_words
 from tests.report.sample import model_of, read
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-IT = f"#text={EXAMPLE_BLOCK[0].text}"  # an address of the page; edits follow it
+IT = f"#text={FRIGHTENED_OR_FEARED[0].text}"  # an address of the page; edits follow it
 DOCUMENTS = (ROOT / "README.md", DOCS / "teach.md")
 PAGES = ("index", "attention", "worksheet", "teach")
 DRAWING, _, PAGE = (ROOT / "research/documents.css").read_text(encoding="utf-8").partition("\n\n")
@@ -115,16 +115,36 @@ def cells(names: Sequence[str], columns: Sequence[str], texts: np.ndarray, shade
     return "".join(parts)
 
 
+def stages() -> str:
+    """Return the share of right answers to `verb` over the steps of the runs of research.stages, one curve a voice."""
+    points = json.loads((ROOT / "research/results/stages.json").read_text(encoding="utf-8"))["points"]
+    last = points[-1]["step"]
+    parts = [text_at(20, 22, "share of right answers to “verb”", "title"), text_at(860, 232, f"step {last}", "number")]
+    for share in (0.5, 0.75, 1.0):
+        parts.append(text_at(50, 215 - 340 * (share - 0.5), f"{share:.2f}", "number quiet"))
+    kinds = [(2, "active", "two layers, active"), (2, "passive", "two layers, passive"), (1, "active", "one layer")]
+    for i, (n_layer, voice, name) in enumerate(kinds):
+        path = []
+        for point in points:
+            if point["n_layer"] == n_layer:
+                path.append(f"{60 + 800 * point['step'] / last:.0f},{210 - 340 * (point[voice] - 0.5):.0f}")
+        parts.append(f'<polyline class="line head{i}" stroke-width="2" points="{" ".join(path)}"/>')
+        parts.append(text_at(420 + 150 * i, 22, name, f"head{i}"))
+    return "".join(parts)
+
+
 def pictures() -> dict[str, tuple[int, str]]:
     """Return the height and the content of each picture by its name."""
     # The default run: the block, then the exchanges of the teacher's key
     key = re.findall(r"`(&exchange=[^`]*)`", (DOCS / "teach.md").read_text(encoding="utf-8"))
-    addresses = [f"#text={example.text}" for example in EXAMPLE_BLOCK] + [IT + edits for edits in key]
+    addresses = [f"#text={example.text}" for example in FRIGHTENED_OR_FEARED] + [IT + edits for edits in key]
     swapped = [" and ".join(re.findall(r"&exchange=(L\d+H\d+)", address)) for address in key]
-    whose = ("“It”", "“They”", "“It”, the other order", "“They”, the other order")
-    titles = [f"{text}: where each head looks" for text in whose]
+    titles = []
+    for example in FRIGHTENED_OR_FEARED:
+        did = example.text.partition("the cat ")[2].partition(" the dog")[0]
+        titles.append(f"“{did}”: where each head looks from “it”")
     titles[0] += " (L0H1: layer 0, head 1)"
-    titles += [f"“It”, lines to “cat” and “buses” exchanged in {heads}" for heads in swapped]
+    titles += [f"“frightened”, lines to “cat” and “dog” exchanged in {heads}" for heads in swapped]
     scenes = [see("report", address) for address in addresses]
     places = list(np.ndindex(*scenes[0][1].shape[:2]))
     drawn = [lines(seen, title, places) for seen, title in zip(scenes, titles, strict=True)]
@@ -152,6 +172,7 @@ def pictures() -> dict[str, tuple[int, str]]:
         "lines": (4 * height, "".join(f'<g transform="translate(0 {height * i})">{drawn[i]}</g>' for i in range(4))),
         "flies": (200, f'{insects[0]}<g transform="translate(440 0)">{insects[1]}</g>'),
         "mask": (290, cells(words, words, masked, 0.25 * np.tril(np.ones((8, 8))))),
+        "stages": (240, stages()),
         "softmax": (140, cells(names, "12345678", np.char.mod("%.3f", rows), rows.clip(0) * [[0], [0.6], [0.6]])),
     }
 
@@ -161,7 +182,7 @@ def renewed(row: re.Match[str]) -> str:
     # A question over seeds
     start = row[1]
     if start in QUESTIONS:
-        means = json.loads((ROOT / "research/results/link_head_new.json").read_text(encoding="utf-8"))["means"]
+        means = json.loads((ROOT / "research/results/link_head.json").read_text(encoding="utf-8"))["means"]
         mean = next(mean for mean in means if mean["question"] == start)
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
         numbers = " | ".join(f"{value:.3f}" for value in values)
@@ -173,8 +194,8 @@ def renewed(row: re.Match[str]) -> str:
     if start.startswith("`"):
         return f"| {start} | {answers[0][0]} {answers[0][1]:.2f} |"
     head = weights[tuple(content("report")["findings"][0]["place"])]
-    cat, buses = (head[words.index(noun)] for noun in ("cat", "buses"))
-    return f"| {start} | {cat:.2f} | {buses:.2f} | {', '.join(word for word, _ in answers[:2])} |"
+    cat, dog = (head[words.index(noun)] for noun in ("cat", "dog"))
+    return f"| {start} | {cat:.2f} | {dog:.2f} | {', '.join(word for word, _ in answers[:2])} |"
 
 
 def anchor(heading: str) -> str:
@@ -197,7 +218,7 @@ def main() -> None:
 
     # Tables
     for path in DOCUMENTS:
-        rows = r"^\| (`(?:#text=|&).*?`|One sunny day.*?|number|gender|later_cue) \| .*$"
+        rows = r"^\| (`(?:#text=|&).*?`|One sunny day.*?|verb|number|gender) \| .*$"
         path.write_text(re.sub(rows, renewed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
 

@@ -1,0 +1,114 @@
+"""How a model learns `verb`: its answers at every checkpoint of some runs, in the active and in the passive voice.
+
+A table of verbs answers one voice and fails in the other; only verb and voice together answer both. Writes
+research/results/stages.{json,md}. The runs keep their checkpoints:
+
+    python train.py seed=451 eval_every_steps=25 keep_checkpoints=100 out=RUN [variant=one_layer]
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import MISSING
+
+from antecedent_lab.loading import open_run
+from antecedent_lab.sources import source_of
+from data.tested.pairs import Items
+from model.observe import TransformerView
+from model.transformer import Transformer, load_weights
+from probe.attention import best_head, measure_heads
+from probe.behaviour import measure_payoffs
+from probe.config import ProbeConfig
+from probe.questions import HEADLINE
+from report.text_tables import markdown_table
+from research.measure import listed, start_benchmark, value_cell, write_page
+from training.checkpoint import read_manifest
+
+
+@dataclass
+class _Options:
+    """python -m research.stages runs=DIR,DIR, runs of the stories with their checkpoints."""
+
+    runs: str = MISSING
+    cache_dir: str = ".cache"
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One checkpoint: shares of the tested texts."""
+
+    n_layer: int
+    seed: int
+    step: int
+    active: float  # the answer is right
+    passive: float
+    head: str  # of highest block accuracy at this checkpoint, on the same texts
+    accuracy: float  # of this head
+
+    def cells(self) -> list[str]:
+        shares = [value_cell(share, ".3f") for share in (self.active, self.passive, self.accuracy)]
+        return [str(self.n_layer), str(self.seed), str(self.step), *shares[:2], self.head, shares[2]]
+
+
+@dataclass(frozen=True)
+class StagesResults:
+    """The table of the page."""
+
+    n_active: int
+    n_passive: int
+    points: list[_Point]
+
+    def lines(self) -> list[str]:
+        header = ["layers", "seed", "step", "right, active", "right, passive", "best head", "its accuracy"]
+        return [
+            f"{self.n_active} texts in the active voice and {self.n_passive} in the passive, "
+            "with new nouns in new frames. The head is chosen on the same texts, so its accuracy is not a test.",
+            "",
+            *markdown_table(header, [point.cells() for point in self.points]),
+        ]
+
+
+def _points_of(folder: Path, cache_dir: str) -> tuple[list[_Point], np.ndarray]:
+    """Return the points of a run, and which pairs [N] are in the passive voice."""
+    run = open_run(folder, torch.device("cpu"))
+    assert run.settings
+    config = run.settings.model
+    items = source_of(run, ProbeConfig(), cache_dir).items.of("verb", HEADLINE)
+    is_passive = np.array(["CAUSED" in pair.clusters[0] for pair in items.pairs])
+    points = []
+    for checkpoint in read_manifest(folder / "checkpoints"):
+        state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
+        model = Transformer(config, run.model.vocab_size, seed=0)
+        load_weights(model, state["model"])
+        shares = _measured(TransformerView(model.eval()), items, is_passive)
+        points.append(_Point(config.n_layer, run.settings.run.seed, checkpoint.step, *shares))
+        print(" ".join(points[-1].cells()), flush=True)
+    return points, is_passive
+
+
+def _measured(model: TransformerView, items: Items, is_passive: np.ndarray) -> tuple[float, float, str, float]:
+    """Return the fields of `_Point` from `active` on."""
+    tokens = ProbeConfig().tokens_per_batch
+    margins, _ = measure_payoffs(model, items.cells, tokens)
+    right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
+    scores = measure_heads(model, items, tokens).scores()
+    head = best_head(scores)
+    active, passive = (float(right[chosen].mean()) for chosen in (~is_passive, is_passive))
+    return active, passive, str(head), float(scores.accuracy[:, *head].mean())
+
+
+def main(options: _Options) -> None:
+    """Measure every checkpoint of every run, and write the page."""
+    points: list[_Point] = []
+    for run in listed(options.runs):
+        of_run, is_passive = _points_of(Path(run), options.cache_dir)
+        points += of_run
+    n_passive = 2 * int(is_passive.sum())
+    page = StagesResults(2 * len(is_passive) - n_passive, n_passive, points)
+    write_page("stages", "A table of verbs, then the voice", page)
+
+
+if __name__ == "__main__":
+    start_benchmark(main, _Options)

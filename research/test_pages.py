@@ -29,13 +29,15 @@ from research.measure import (
 from research.peers import PeerResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
+from research.stages import StagesResults
 from research.whose import WhoseResults
 from settings.typed_json import from_json
 
 PAGES: dict[str, Any] = {
     "calibration": CalibrationResults,
     "lab": LabResults,
-    "link_head_new": SeedsResults,
+    "link_head": SeedsResults,
+    "stages": StagesResults,
     "whose_short": SeedsResults,
     "whose_long": SeedsResults,
     "curve": CurveResults,

@@ -1,17 +1,13 @@
 """The probe from Python: the same results as eval.py, arrays of texts equal plain passes, and own models."""
 
-import io
 import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,7 +22,7 @@ from data.tokenizer import END, bpe_tokenizer
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
 from settings.typed_json import to_json
-from tests.program import ROOT, SMALL, SMALL_PROBE, process_state, run_program
+from tests.program import ROOT, SMALL_PROBE, run_program
 
 transformers = pytest.importorskip("transformers")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
@@ -312,22 +308,6 @@ def test_the_example_of_the_page_runs(trained_run: Path, tmp_path: Path) -> None
     names: dict[str, Any] = {}
     exec(script.replace("probe_model(opened)", f"probe_model(opened, {small})"), names)
     assert (tmp_path / "out" / "report.html").is_file() and names["finding"].verdict
-
-
-@pytest.mark.slow
-def test_the_lines_for_wandb_start_it_first(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    calls = []
-    package = ModuleType("wandb")
-    package.init = lambda **settings: calls.append((settings, run.exists()))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "wandb", package)
-    monkeypatch.chdir(ROOT)
-    arguments = [f"out={run}", cache, *SMALL]
-    script = example("wandb").replace('"out=runs/mine"', ", ".join(map(repr, arguments)))
-    with process_state(), redirect_stdout(io.StringIO()):
-        exec(script, {})
-    assert calls == [({"project": "antecedent", "sync_tensorboard": True}, False)]
-    assert list((run / "tb").glob("events.out.tfevents.*"))
 
 
 def twice_the_scores(run: Pass, tokens: Tensor, attend: Pass) -> Any:

@@ -39,7 +39,7 @@ LINE_LENGTH = 110  # of sentences on a terminal
 
 
 @dataclass(frozen=True, repr=False)
-class ProbeResult:
+class ProbedModel:
     """What the probe found out about a model."""
 
     opened: OpenedModel
@@ -163,14 +163,14 @@ def probe_model(
     model: Any,
     *,
     path: str | None = None,
-    own: str | None = None,
+    items: str | None = None,
     cache_dir: str = ".cache",
     **settings: Any,
-) -> ProbeResult:
+) -> ProbedModel:
     """Test every head of a model, with baselines, corrected statistics and causal tests; write no results.
 
     `model` is what `open_model` returns or takes. `path` names English text (docs/english.md); a run on text uses its
-    validation text. `own` is the file of a question of your own (docs/probe.md). `settings` are those of
+    validation text. `items` is as in eval.py: "stories", or FILE.jsonl with a question of your own. `settings` are those of
     `open_model` and of the group probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or
     OSError with one line.
     """
@@ -178,23 +178,26 @@ def probe_model(
     probe = asdict(ProbeConfig())
     for name in probe:
         probe[name] = settings.pop(name, probe[name])
+    for name, value in (("path", path), ("items", items)):
+        if value is not None and not (isinstance(value, str) and value):
+            raise UserError(f"{name}={value}: must be the name of a file")
+    if items and path:
+        raise UserError(f"path={path}: cannot be combined with items=")
+    if items and not items.endswith(".jsonl"):
+        settings["items"] = items
+        items = None
     allowed = ("items", "tokenizer", "out", "device", "threads")
     for name, value in settings.items():
         if name not in allowed:
             raise UserError(f"{name}={value}: no such setting{did_you_mean(name, [*allowed, *probe])}")
         if isinstance(model, OpenedModel):
             raise UserError(f"{name}={value}: the model is open already; give it to open_model")
-    for name, value in (("path", path), ("own", own)):
-        if value is not None and not (isinstance(value, str) and value):
-            raise UserError(f"{name}={value}: must be the name of a file")
-    if own and path:
-        raise UserError(f"path={path}: cannot be combined with own=")
     opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
     config = affordable(to_settings(ProbeConfig, probe, "probe."), opened)
-    return probe_source(opened, source_of(opened, config, cache_dir, path, own), config)
+    return probe_source(opened, source_of(opened, config, cache_dir, path, items), config)
 
 
-def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> ProbeResult:
+def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> ProbedModel:
     """Test the heads of an opened model on the questions of a source; UserError if the user's text allows none."""
     log = print if opened.n_parameters > LARGE_MODEL else None
     with stages(f"testing {source.name or 'heads'}", log) as show:
@@ -214,29 +217,29 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         findings=[_with_examples(opened, finding) for finding in studied.findings],
         contract=studied.contract,
     )
-    return ProbeResult(opened, results.rounded())
+    return ProbedModel(opened, results.rounded())
 
 
 def compare_models(
     before: OpenedModel,
     after: OpenedModel,
     *,
-    own: str | None = None,
+    items: str | None = None,
     cache_dir: str = ".cache",
     **settings: Any,
 ) -> ProbeResults:
     """Compare two opened models of one shape and tokenizer, item by item, with paired tests; the result has `changes`.
 
-    The items are those that `probe_model` would test `after` on, or with `own` those of a question of the user's own;
+    The items are those that `probe_model` would test `after` on, or with `items` those of a question of the user's own;
     `settings` are those of the group probe. Raises UserError for models of other shapes or tokens, or unread items.
     """
-    if own is not None and not (isinstance(own, str) and own):
-        raise UserError(f"own={own}: must be the name of a file")
+    if items is not None and not (isinstance(items, str) and items):
+        raise UserError(f"items={items}: must be the name of a file")
     _check_comparable(before, after)
     config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
-    source = source_of(after, config, cache_dir, None, own)
+    source = source_of(after, config, cache_dir, None, items)
     same_data = replace(before, data=after.data, data_fingerprint=after.data_fingerprint)
-    items_before = source_of(same_data, config, cache_dir, None, own).items
+    items_before = source_of(same_data, config, cache_dir, None, items).items
     if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in items_before.cells]:
         problem = f"reads the sentences as other tokens than {after.source}"
         raise UserError(f"before={before.source}: {problem}; items are compared one by one")

@@ -146,7 +146,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened, subfolder=f"compared/{name}") as folder:
-        results = compare_models(before, opened, own=own_file, cache_dir=settings.cache_dir, **asdict(config))
+        results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         try:
             if folder is not None:
                 arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from antecedent_lab import HeadEdit, UserError, compare_models, cut_link, open_model, probe_model, remove_head
-from antecedent_lab.api import ProbeResult
+from antecedent_lab.api import ProbedModel
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from model.observe import SiteEdit
@@ -69,11 +69,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def result(folders: dict[str, Path], text: str) -> ProbeResult:
+def result(folders: dict[str, Path], text: str) -> ProbedModel:
     return probe_model(folders["qwen3"], path=text, device="cpu", **SETTINGS)
 
 
-def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbeResult) -> None:
+def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbedModel) -> None:
     (finding,) = result.findings.values()
     assert finding.outcome == "edge" and finding.verdict == "the model does not know" and finding.level == "E0"
     assert finding.verdict in str(result) and "training data of this model is unknown" in str(result)
@@ -84,7 +84,7 @@ def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbeRes
     assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
 
 
-def test_eval_writes_the_same_files(result: ProbeResult, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
+def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
     arguments = [f"model={folders['qwen3']}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
     program = run_program("eval.py", *arguments)
@@ -105,7 +105,7 @@ def test_two_folders_of_one_name_have_results_of_their_own(folders: dict[str, Pa
 
 def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:
     opened = open_model(folders["qwen3"], device=torch.device("cpu"))
-    compare = partial(compare_models, opened, own=str(ROOT / "docs/questions/it_cat.jsonl"))
+    compare = partial(compare_models, opened, items=str(ROOT / "docs/questions/it_cat.jsonl"))
     results = compare(opened, n_bootstrap=150)
     assert results.changes and all(change.p == 1 for change in results.changes)
     assert results.settings.n_bootstrap == 150
@@ -130,10 +130,10 @@ def test_the_same_model_twice_has_no_change(folders: dict[str, Path]) -> None:
         ({"items": "stories"}, True, "items=stories: the model is open already"),
         ({"n_untraned": 2}, True, "n_untraned=2: no such setting; did you mean n_untrained"),
         ({"path": ""}, True, "path=: must be the name of a file"),
-        ({"path": "a.txt", "own": "b.jsonl"}, True, "path=a.txt: cannot be combined with own="),
+        ({"path": "a.txt", "items": "b.jsonl"}, True, "path=a.txt: cannot be combined with items="),
     ],
 )
-def test_a_bad_setting_is_named(result: ProbeResult, settings: dict, is_open: bool, problem: str) -> None:
+def test_a_bad_setting_is_named(result: ProbedModel, settings: dict, is_open: bool, problem: str) -> None:
     with pytest.raises(UserError, match=f"^{problem}[^\n]*$"):
         probe_model(result.opened if is_open else result.opened.source, **settings)
 

@@ -132,7 +132,7 @@ def _link(name: str, description: str, link: str, examples: tuple[Example, ...] 
 
 _NUMBER = '"it" or "they": number agreement, at the pronoun'
 _GENDER = '"he" or "she": gender agreement, at the pronoun'
-_VERB = '"because it": the verb before and its voice, at the pronoun'
+_VERB = '"because it": the verb and its voice, at the pronoun'
 STORY_QUESTIONS = (
     _link("verb", _VERB, _PRONOUN, FRIGHTENED_OR_FEARED),
     _link("number", _NUMBER, _PRONOUN, EXAMPLE_BLOCK),

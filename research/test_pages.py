@@ -31,6 +31,7 @@ from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.stages import StagesResults
 from research.whose import WhoseResults
+from research.worlds import WorldsResults
 from settings.typed_json import from_json
 
 PAGES: dict[str, Any] = {
@@ -38,6 +39,7 @@ PAGES: dict[str, Any] = {
     "lab": LabResults,
     "link_head": SeedsResults,
     "stages": StagesResults,
+    "worlds": WorldsResults,
     "whose_short": SeedsResults,
     "whose_long": SeedsResults,
     "curve": CurveResults,

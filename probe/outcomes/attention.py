@@ -148,7 +148,7 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         elif kept <= SENTENCE_KEEPS:
             needed = "This needs the sentence"
         return (
-            f"{needed}: the answer is right in {percent(answer)}, with the words before the pronoun shuffled in "
+            f"{needed}: the answer is right in {percent(answer)}, with the words before it shuffled in "
             f"{percent(shuffled)}."
         )
 

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.stories.lexicon import FEELINGS, QUALITIES, REFERENTS, Referent
+from data.stories.lexicon import REFERENTS, Referent
 from model.transformer import Transformer
 from settings.model import ModelConfig
 
 KINDS = ("coreference", "first", "lexical", "singular", "previous", "uniform", "coreference+first")
 # Features of one dimension each; "fill" scales every embedding to the same length.
-_NAMES = "constant mention number gender kind asks_number asks_gender asks_kind asks_nothing word_bias fill".split()
+_NAMES = "constant mention number gender asks_number asks_gender word_bias fill".split()
 _FEATURE = {name: i for i, name in enumerate(_NAMES)}
 _NUMBER = {"It": 1.0, "They": -1.0}  # by pronoun
 _GENDER = {"She": 1.0, "He": -1.0}
@@ -41,9 +41,8 @@ def plant(
 ) -> Transformer:
     """Return a model in eval mode whose head (layer, head) has the behaviour `kind`.
 
-    - coreference: the antecedent scores +strength and the distractor -strength, by number or gender at a pronoun that
-      begins a sentence and by kind at an adjective (later_cue). At any other pronoun every mention scores -strength: it
-      has no antecedent ("Outside, it was raining") or is not resolved yet.
+    - coreference: a table of words; a noun that agrees with the pronoun scores +strength, any other -strength. So it
+      answers number and gender, not verb, where both nouns agree.
     - first: the score of a mention grows by strength with every token of distance.
     - lexical: the score of a mention is strength times a bias of its word, drawn from a normal distribution.
     - singular: singulars and girls +strength, plurals and boys -strength, for every pronoun.
@@ -89,19 +88,12 @@ def _embeddings(vocabulary: dict[str, int], d_model: int, n_code: int, generator
         row[_FEATURE["mention"]] = 1
         row[_FEATURE["number"]] = _NUMBER.get(referent.pronoun, 0)
         row[_FEATURE["gender"]] = _GENDER.get(referent.pronoun, 0)
-        if referent.pronoun == "It":
-            row[_FEATURE["kind"]] = {"animal": 1, "rest": -1}.get(referent.kind, 0)
         row[_FEATURE["word_bias"]] = torch.randn((), generator=generator).clamp(-2, 2)
-    # What pronouns and adjectives ask for
-    asked: dict[str, dict[str, float]] = {
-        "asks_number": _NUMBER,
-        "asks_gender": _GENDER,
-        "asks_kind": dict.fromkeys(FEELINGS, 1.0) | dict.fromkeys(QUALITIES, -1.0),
-        "asks_nothing": dict.fromkeys(("it", "they", "she", "he"), 1.0),
-    }
-    for name, values in asked.items():
-        for word in values.keys() & vocabulary.keys():
-            table[vocabulary[word], _FEATURE[name]] = values[word]
+    # What pronouns ask for
+    for name, values in {"asks_number": _NUMBER, "asks_gender": _GENDER}.items():
+        for pronoun, value in values.items():
+            for word in {pronoun, pronoun.lower()} & vocabulary.keys():
+                table[vocabulary[word], _FEATURE[name]] = value
     table[:, _FEATURE["fill"]] = (_LENGTH**2 - table.square().sum(1)).sqrt()
     return table
 
@@ -111,22 +103,20 @@ def _codes(known: dict[str, Referent], n_code: int, generator: torch.Generator) 
     verbs = sorted({verb for referent in known.values() for verb in referent.verbs})
     code = {verb: F.normalize(torch.randn(n_code, generator=generator), dim=0) for verb in verbs}
     for word, referent in known.items():
-        verb_codes = [code[verb] for verb in referent.verbs] or [torch.randn(n_code, generator=generator)]
-        code[word] = F.normalize(torch.stack(verb_codes).sum(0), dim=0)
+        code[word] = F.normalize(torch.stack([code[verb] for verb in referent.verbs]).sum(0), dim=0)
     return code
 
 
 def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor, Tensor]:
     """Return the query and key weights [K, D] of a behaviour.
 
-    RoPE plane (i, i + K/2) rotates by theta^(-2i/K) per token. The slowest plane holds number in one half and
-    "no antecedent" in the other; the next one holds gender and kind. No query uses both halves of a plane.
+    RoPE plane (i, i + K/2) rotates by theta^(-2i/K) per token. The slowest plane holds number, the next one gender. No
+    query uses both halves of a plane.
     """
     # The slowest planes
     half = config.head_dim // 2
     query, key = torch.zeros(2, config.head_dim, config.d_model)
     order, gender, number = range(half - 3, half)
-    other_kind, nothing = 2 * half - 2, 2 * half - 1
     # RMSNorm scales features by sqrt(D) / _LENGTH; scores are divided by sqrt(K).
     unit = math.sqrt(math.sqrt(config.head_dim)) * _LENGTH / math.sqrt(config.d_model)
     size = unit * math.sqrt(strength)
@@ -140,8 +130,6 @@ def _query_key(config: ModelConfig, kind: str, strength: float) -> tuple[Tensor,
         gain = 0.75 if kind == "coreference+first" else 1.0
         compare(number, "asks_number", "number", gain)
         compare(gender, "asks_gender", "gender", gain)
-        compare(other_kind, "asks_kind", "kind", gain)
-        compare(nothing, "asks_nothing", "mention", -gain)
     if kind.endswith("first"):  # query (1, 0) and key (0, 1) give the sine of the angle between them
         angle = config.rope_theta ** (-order / half)
         query[order, _FEATURE["constant"]] = size / angle

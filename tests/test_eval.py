@@ -13,7 +13,7 @@ import torch
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
-from data.tested.pairs import Link, LinkedText
+from data.tested.pairs import LinkedText
 from probe.results import Head, ProbeResults
 from tests.probe.factories import documents
 from tests.program import SMALL, SMALL_PROBE, Result, run_program
@@ -115,8 +115,9 @@ def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new
     assert (run / "probe" / "report.html").read_bytes() == page
 
 
-def pattern_of(story: LinkedText, link: Link, other: LinkedText, rival: Link) -> str:
+def pattern_of(story: LinkedText, other: LinkedText) -> str:
     """Return two stories, which differ from the pronoun on, as a pattern that ends with the payoff."""
+    (link,), (rival,) = story.links, other.links
     start = story.text[: link.query[0]]
     for letter, word in zip("AB", story.pair.split()[:: 1 - 2 * story.order], strict=True):
         start = re.sub(rf"\b{word}\b", f"{{{letter}}}", start)
@@ -132,15 +133,12 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
     lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
     lines[0]["link"] = "a pronoun to my noun"
     for split, holdout in (("dev", "iid"), ("test", "headline")):
-        rows = list[tuple[LinkedText, Link]]()
-        for story in load_stories(corpus, split):
-            links = [link for link in story.links if link.question == "number"]
-            rows += [(story, link) for link in links if story.holdout == holdout]
-        for i in range(0, len(rows), 4):
-            patterns = [pattern_of(*rows[j], *rows[j + 1]) for j in (i, i + 2)]
-            answers = [link.answers for _, link in rows[i : i + 2]]
-            story = rows[i][0]
-            names = {"words": story.pair.split(), "frame": story.frame, "split": split}
+        stories = [story for story in load_stories(corpus, split) if story.holdout == holdout]
+        stories = [story for story in stories if story.links[0].question == "number"]
+        for i in range(0, len(stories), 4):
+            patterns = [pattern_of(*stories[j : j + 2]) for j in (i, i + 2)]
+            answers = [story.links[0].answers for story in stories[i : i + 2]]
+            names = {"words": stories[i].pair.split(), "frame": stories[i].frame, "split": split}
             lines.append({"pattern": patterns, "answers": answers, **names})
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.tested.pairs import Link, LinkedText, Span, check_blocks, link_pairs, word_positions
+from data.tested.pairs import Items, Link, LinkedText, Span, check_blocks, link_pairs, word_positions
 from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, encode, load_tokenizer, word_tokenizer
 from tests.data.small_corpora import full_stories
 
@@ -89,15 +90,17 @@ def llama_tokenizer(texts: Iterable[str]) -> Tokenizer:
 def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() -> None:
     tokenizer = word_tokenizer(texts())
     items = link_pairs(full_stories()["test"], tokenizer, 0)
-    for pair in items.where(lambda pair: pair.cells[0].meant).pairs:
+    for pair in items.pairs:
         first, second = pair.cells
         assert first.meant == second.other and first.other == second.meant and first.bystanders == second.bystanders
     of_question = items.of("number", "headline").pairs
     for first, second in zip(of_question[::2], of_question[1::2], strict=True):
         assert (first.block, first.clusters) == (second.block, second.clusters)
         assert (first.order, second.order) == (0, 1)
-    comparable = items.comparable()
-    assert 50 < len(comparable) < len(items) and all(pair.is_comparable for pair in comparable.pairs)
+    without_payoff = []
+    for pair in items.pairs[::2]:
+        without_payoff.append(replace(pair, cells=(replace(pair.cells[0], payoff=None), pair.cells[1])))
+    assert (items + Items(without_payoff)).comparable() == items and len(items) > 50
     whole = items.of("number", "iid")
     check_blocks(whole)
     for index in ([1, 0], [0, 1, 2], [0, 3]):
@@ -109,14 +112,9 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() 
 def test_the_tokens_of_each_mention_spell_it(make: Make) -> None:
     tokenizer = make(texts())
     rows = full_stories()["test"]
-    texts_and_links = [
-        (row.text, link)
-        for pair in zip(rows[::2], rows[1::2], strict=True)
-        for links in zip(*(row.links for row in pair), strict=True)
-        for row, link in zip(pair, links, strict=True)
-    ]
     n_several = 0
-    for (text, link), cell in zip(texts_and_links, link_pairs(rows, tokenizer, 0).cells, strict=True):
+    for row, cell in zip(rows, link_pairs(rows, tokenizer, 0).cells, strict=True):
+        text, (link,) = row.text, row.links
         assert len(cell.not_meant) == len(link.distractors)
         for span, word in zip(link.antecedents, cell.meant, strict=True):
             spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
@@ -145,7 +143,7 @@ def test_answers_are_told_apart_by_one_token(text: str, answers: str, foils: str
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     words = (tuple(answers.split()), tuple(foils.split()))
-    link = Link("number", (0, 2), (0, 2), (), (), None, (3, len(text)), *words, n_fitting=2)
+    link = Link("number", (0, 2), (), (), None, (3, len(text)), *words, n_fitting=2)
     row = LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
     cell = link_pairs([row, row], tokenizer, 0).cells[0]
     tokens = ["".join(map(tokenizer.id_to_token, ids)) for ids in (cell.answers, cell.foils)]

@@ -1,7 +1,7 @@
 """Items, models, settings and made-up dataclasses that the tests of several modules share, each made once."""
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import product
 from random import Random
@@ -22,33 +22,30 @@ from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
-from settings.data import StoriesConfig
 from tests.copying_model import CopyingModel
-from tests.data.small_corpora import CONFIG, FULL
+from tests.data.small_corpora import CONFIG
 from tests.planted import plant
 from tests.tiny_models import config as model_config
 from tests.tiny_models import random_model, random_view, untrained
 
 SETTINGS = ProbeConfig(seed=0, tokens_per_batch=4096, n_bootstrap=200, n_untrained=2, n_controls=10)
 SIZES: dict[str, Any] = {"d_model": 48, "context_length": 64}
-EVERY = replace(FULL, n_test_frames=1, n_test_pairs=1)  # every family at its least
 
 
 @cache
 def story_tokenizer() -> Tokenizer:
-    """Return a tokenizer with the words of both corpora, so that one model reads both."""
-    return word_tokenizer([story.text for config in (CONFIG, EVERY) for story in generate_split(config, "train")])
+    return word_tokenizer([story.text for story in generate_split(CONFIG, "train")])
 
 
 @cache
-def story_pairs(split: str, *questions: str, config: StoriesConfig = CONFIG) -> Items:
+def story_pairs(split: str, *questions: str) -> Items:
     """Return the pairs of a split, or those of some questions; "study" has those that a study needs."""
     if questions:
-        return story_pairs(split, config=config).where(lambda pair: pair.question in questions)
+        return story_pairs(split).where(lambda pair: pair.question in questions)
     reader = (story_tokenizer(), end_id(story_tokenizer()))
     if split == "study":
-        return story_items(*(generate_split(config, name) for name in ("dev", "test")), reader)
-    return link_pairs(generate_split(config, split), *reader)
+        return story_items(*(generate_split(CONFIG, name) for name in ("dev", "test")), reader)
+    return link_pairs(generate_split(CONFIG, split), *reader)
 
 
 def planted(kind: str, **options: Any) -> Transformer:

@@ -18,14 +18,14 @@ from probe.outcomes import OUTCOMES
 from probe.outcomes.edges import Half
 from probe.results import Head
 from settings.train import compose_settings
-from tests.data.small_corpora import NO_SHARES, SMALL
+from tests.data.small_corpora import SMALL
 from tests.probe import factories as made
 from tests.program import SMALL as SMALL_RUN
 
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
     found = choose_items(made.story_pairs("test"), 36)
-    assert found.keys() == {"number", "gender", "later_cue"}  # not those of undecided sites or without an antecedent
+    assert found.keys() == {"number", "gender", "verb"}
     for name, items in found.items():
         blocks = [pair.block for pair in made.story_pairs("test").of(name, "iid").pairs[::2]]
         spread = blocks[:: len(blocks) // 3][:3]
@@ -60,7 +60,7 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
 
 
 def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path: Path) -> None:
-    shares = NO_SHARES | {"share_agreement": 0.5, "share_no_pronoun": 0.5}
+    shares = {"share_agreement": 0.5, "share_verb": 0.0, "share_no_pronoun": 0.5}
     corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=4000, n_test_frames=2, **shares), tmp_path)
     arguments = [*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
     settings = compose_settings(arguments)

@@ -77,7 +77,7 @@ def over_seeds(runs: list[SweepRun], warnings: Sequence[str] = ()) -> Variant:
 
 def test_only_questions_of_all_runs_are_summarised() -> None:
     runs = list(map(seed_run, range(1, 6)))
-    runs[0].probe.findings.append(finding(question="later_cue"))
+    runs[0].probe.findings.append(finding(question="verb"))
     for run in runs:
         run.probe.findings.append(finding(question="gender"))
     number, gender = over_seeds(runs).questions

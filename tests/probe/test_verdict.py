@@ -8,10 +8,10 @@ import pytest
 
 from probe.outcomes.attention import exclusions_of
 from probe.outcomes.outcome import Measured
-from probe.questions import CHECKED_PART, NO_ANTECEDENT, QUESTIONS, UNDECIDED, WITHOUT_LINK, Question, question_of_file
+from probe.questions import QUESTIONS, WITHOUT_LINK, Question, question_of_file
 from probe.results import Estimate, Head, Tested
 from probe.verdict import judged
-from tests.probe.factories import EVERY, story_pairs
+from tests.probe.factories import story_pairs
 
 LINK = QUESTIONS["number"]
 EDGE = QUESTIONS["next_pronoun_gender"]
@@ -19,7 +19,6 @@ WHOSE = QUESTIONS["next_pronoun_whose"]
 STRONG = {
     "p_pair_accuracy": Estimate(0.0005), "p_contrast": Estimate(0.0005), "lead": Estimate(0.4, 0.3, 0.5),
     "selectivity": Estimate(0.5), "swap": Estimate(0.7, 0.6, 0.8), "specificity": Estimate(0.3, 0.2, 0.4),
-    "unlinked_share": Estimate(0.1),
 }  # fmt: skip
 DECIDES = {
     "follows": Estimate(0.9, 0.8, 1.0), "p": Estimate(0.001), "t": Estimate(9.0), "t_lead": Estimate(4.0),
@@ -34,7 +33,7 @@ OF_PLACE = {
 CONSTANT = {"causal_edge": "the model's answer does not follow the pronoun"}
 NAN = Estimate(np.nan, np.nan, np.nan)
 COMPLETE = {"attention": STRONG, "edge": DECIDES, "whose": OF_PLACE}
-FEW = {"unlinked_share": Estimate(0.5), "swap": Estimate(0.2), "selectivity": Estimate(0.15)}
+FEW = {"swap": Estimate(0.2), "selectivity": Estimate(0.15)}
 
 
 def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: str, **facts: Any) -> Tested:
@@ -45,7 +44,7 @@ def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: s
     ("question", "level", "verdict", "misses"),
     [
         (LINK, "E3", "supported", [{}]),
-        (LINK, "E3", "suggestive", [{"selectivity": Estimate(0.15)}, {"unlinked_share": Estimate(0.5)}]),
+        (LINK, "E3", "suggestive", [{"selectivity": Estimate(0.15)}]),
         (LINK, "E2", "suggestive", [{"specificity": Estimate(0.3, 0.0, 0.4)}, {"swap": Estimate(0.2)}, FEW]),
         (LINK, "E1", "not established", [{"p_contrast": Estimate(0.01)}, {"p_pair_accuracy": Estimate(0.01)}]),
         (LINK, "E0", "suggestive", [{"lead": Estimate(0.4, 0.0, 0.5)}]),
@@ -101,17 +100,8 @@ def test_missing_values_pass_nothing() -> None:
         assert {criterion.outcome for criterion in found.criteria} == {"not measured"}
 
 
-def test_the_full_mix_has_items_for_every_question() -> None:
-    stories = [question.name for question in QUESTIONS.values() if question.outcome == "attention"]
-    assert all(story_pairs("test", config=EVERY).parts(name) for name in (*stories, *CHECKED_PART))
-    assert all(story_pairs("test").parts(name) for name in (*stories, NO_ANTECEDENT))
-    of_study = story_pairs("study")
-    assert all({*of_study.parts(name)} <= {part} for name, part in CHECKED_PART.items())
-
-
-def test_the_undecided_questions_are_those_whose_texts_differ_only_later() -> None:
-    of_kind: dict[bool, set[str]] = {True: set(), False: set()}
-    for pair in story_pairs("test", config=EVERY).pairs:
-        first, second = (cell.tokens[: cell.query + 1] for cell in pair.cells)
-        of_kind[first == second].add(pair.question)
-    assert (of_kind[True] - {NO_ANTECEDENT}, of_kind[False] & {*UNDECIDED}) == ({*UNDECIDED}, set())
+def test_the_stories_have_items_for_every_question() -> None:
+    stories = {question.name for question in QUESTIONS.values() if question.outcome == "attention"}
+    for split, parts in (("test", {"iid", "headline"}), ("study", {"dev", "iid", "headline"})):
+        assert {pair.question for pair in story_pairs(split).pairs} == stories
+        assert all({*story_pairs(split).parts(name)} == parts for name in stories)

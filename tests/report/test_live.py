@@ -81,10 +81,10 @@ def test_a_click_on_an_arc_moves_lines_and_bars_unless_unwanted(motion: str, sho
     }"""
     moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
     with show(reduced_motion=motion) as view:
-        view.page.mouse.click(*view.page.locator("[data-name=line-6] path.arc").evaluate(top))
+        view.page.mouse.click(*view.page.locator("[data-name=line-7] path.arc").evaluate(top))
         assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
-        assert "“cat” cut" in view.page.locator(".edits").inner_text()
-        assert view.next_words() == expected_words(TEXT, [cut_link(0, 1, 12, [6])])
+        assert "“sat” cut" in view.page.locator(".edits").inner_text()
+        assert view.next_words() == expected_words(TEXT, [cut_link(0, 1, 12, [7])])
 
 
 def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show) -> None:
@@ -229,7 +229,7 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
         assert (
             press_at("[data-name=line-6]", "Enter") == "line-6"
-            and "“cat” cut" in view.page.locator(".edits").inner_text()
+            and "“sat” cut" in view.page.locator(".edits").inner_text()
         )
         press_at("[data-name=line-6]", *["ArrowRight"] * 4, "Enter")
         assert view.next_words() == expected_words(TEXT, [exchange_links(0, 1, 12, [6], [10])])

@@ -153,7 +153,6 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
         "test    64 blocks make the verdict: 8 frames, 8 and 8 words",
         "smallest p that is possible: 0.0039; a verdict needs less than 0.01",
         "note: without a [payoff] the best verdict is suggestive",
-        "note: without rests_without_antecedent in guards_off the best verdict is suggestive",
         "note: 64 of 144 blocks are left out: frame and words are not all in dev, or all in test.",
     ]
     assert "possible: 0.0099;" in load(tmp_path, *crossed).check_lines(100)[3]

@@ -27,7 +27,7 @@ BY_FIRST, BY_SECOND = ({*TEXTS[slot]} for slot in ("BY_FIRST", "BY_SECOND"))
 
 
 def test_every_plot_has_its_share_and_hold_outs() -> None:
-    questions = {(plot.family, plot.question) for plot in PLOTS.values() if plot.question}
+    questions = {("agreement", "number"), ("agreement", "gender"), ("verb", "verb")}
     found = {(row.family, link.question, row.holdout) for row, link in all_links("test")}
     assert found == {(*each, holdout) for each in questions for holdout in ("iid", "headline")}
     shares = plot_shares(FULL)
@@ -52,6 +52,7 @@ def test_links_point_at_the_words_they_name_and_payoffs_at_answers() -> None:
         first_words = [match.start() for match in re.finditer(r"\w+|[^\w\s]", text)]
         assert min(start for start, _ in spans) >= first_words[4]  # the first four words may be attention sinks
         assert max(end for _, end in spans) <= link.query[0]
+        assert text[slice(*min(spans))] == row.pair.split()[row.order]
         if link.subject:
             assert text[slice(*link.subject)] in mentions
         antecedent, other = row.pair.split()[:: 1 - 2 * row.meant]
@@ -95,6 +96,7 @@ def test_only_the_verb_with_its_voice_tells_whom_it_means() -> None:
             assert len(changed & BY_FIRST) == len(changed & BY_SECOND) == 1
         for row, link in block:
             assert all(REFERENTS[word].pronoun == "It" for word in row.pair.split())
+            assert link.subject == min(*link.antecedents, *link.distractors)
             means_first = row.order == row.meant
             by_first = bool({*words_of(row.text[: link.query[0]])} & BY_FIRST)
             assert means_first == (by_first != ("{CAUSED}" in row.frame))

@@ -28,17 +28,6 @@ def null_scores(n_heads: int, rng: np.random.Generator) -> tuple[list[np.ndarray
     return blocks, scores
 
 
-def test_the_cluster_bootstrap_covers_the_mean_in_95_of_100_cases() -> None:
-    rng = np.random.default_rng(0)
-    clusters = np.repeat(np.arange(40), 5)
-    covered = 0
-    for trial in range(300):
-        values = rng.random(200) < np.repeat(rng.beta(8, 2, size=40), 5)
-        low, high = mean_interval(values, [(clusters,)], 400, seed=trial)
-        covered += low <= 0.8 <= high
-    assert 0.91 <= covered / 300 <= 0.99
-
-
 @pytest.mark.parametrize("n_words", [6, 11])
 def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words: int) -> None:
     rng = np.random.default_rng(6)
@@ -57,15 +46,6 @@ def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words
         frames_only += low <= 0 <= high
     assert crossed / n_trials >= 0.92
     assert frames_only / n_trials < 0.80
-
-
-def test_the_best_of_many_chance_heads_passes_the_chance_level_in_5_of_100_cases() -> None:
-    rng = np.random.default_rng(2)
-    passed = 0
-    for trial in range(300):
-        values = rng.integers(0, 5, size=(60, 6, 6)) / 4  # accuracy of a block: 0, 1/4 .. 1
-        passed += values.mean(axis=0).max() > Sample(values, [np.arange(60)], []).chance_level(400, trial)
-    assert 0.01 <= passed / 300 <= 0.10
 
 
 def test_the_chance_level_is_conservative_and_that_of_frames_alone_is_not() -> None:

@@ -53,8 +53,10 @@ def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria
             assert part.values["accuracy"].value == part.values["block_accuracy"].value == 1
         assert (finding.verdict, finding.level, finding.unit) == ("supported", "E3", "head")
         assert finding.head.value("swap") == pytest.approx(1, abs=0.05)
+        answers = finding.parts[HEADLINE].values
+        assert answers["answer_shuffled"].value == answers["answer_accuracy"].value == 1
         [*_, needs] = OUTCOMES["attention"].sentences(finding, MODEL)
-        assert needs.startswith("A table of words does this: the answer is right in 1")
+        assert needs.startswith("A table of words does this: the answer is right in 100.0 %")
     assert verb.verdict == "not established" and OUTCOMES["attention"].what_it_needs(verb) == ""
 
 

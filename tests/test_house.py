@@ -11,7 +11,7 @@ import pytest
 from probe.outcomes import OUTCOMES
 from tests.program import ROOT, run_python
 
-KINDS = re.compile(r"next_pronoun|natural|own_question|own_items|english_blocks|after_pronoun|minimal_pairs|later_cue")
+KINDS = re.compile(r"next_pronoun|natural|own_question|own_items|english_blocks|after_pronoun|minimal_pairs")
 PROGRAM = ["antecedent_lab", "data", "model", "probe", "report", "settings", "training"]
 
 

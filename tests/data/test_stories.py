@@ -172,14 +172,14 @@ def test_sentences_are_english() -> None:
 
 
 @pytest.mark.parametrize(("text", "read_at", "note"), [
-    ("The cat sat near the buses. It", "It", "refer to cat by the text before it"),
-    ("Lily saw the cats. They purred.", "They", "refer to cats by the text before it"),
-    ("The cat met the dog because it barked.", "it barked", 'cat or dog by the text before it; "barked" decides'),
+    ("The cat sat near the buses. It", "It", "refer to cat by"),
+    ("Lily saw the cats. They purred.", "They", "refer to cats by"),
+    ("The cat met the dog because it barked.", "it barked", '; "barked" decides'),
     ("The cat met the dog because it", "it", "no other word decides"),
-    ("The cat frightened the dog because it", "it", "the verb before it tells that it is the cat"),
-    ("The cat was feared by the dog because it", "it", "the verb before it tells that it is the cat"),
-    ("The cat was frightened by the dog because it", "it", "the verb before it tells that it is the dog"),
-    ("The cat at home feared the dog because it", "it", "the verb before it tells that it is the dog"),
+    ("The cat frightened the dog because it", "it", "verb before it tells that it is the cat"),
+    ("The cat was feared by the dog because it", "it", "verb before it tells that it is the cat"),
+    ("The cat was frightened by the dog because it", "it", "verb before it tells that it is the dog"),
+    ("The cat at home feared the dog because it", "it", "verb before it tells that it is the dog"),
     ("Before it purred, the cat stood at home.", "it", "no noun of the stories"),
 ])  # fmt: skip
 def test_a_pronoun_has_its_candidates_and_the_word_that_decides(text: str, read_at: str, note: str) -> None:

@@ -174,7 +174,7 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
     ("eval.py model=", "model=: the name"), ("eval.py out=a", "out=a: only"),
     ("eval.py items=stories", "only"), ("eval.py model=a items=klingon", "items=klingon: not"),
     ("eval.py text=it items=a.jsonl", "items=a.jsonl: "), ("eval.py model=b items=a.jsonl", "a.jsonl: "),
-    ("eval.py runs=a text=b", "text=b: cannot"), ("eval.py before=a text=b", "text=b: cannot"),
+    ("eval.py before=a text=b", "text=b: cannot"),
     ("eval.py runs=a live=true", "live=True: cannot"), ("eval.py runs=b before=a", "before=a: cannot"),
     ("eval.py check=true", "check=True: give"), ("eval.py threads=0", "threads=0: must"),
     ("eval.py check=true items=a.jsonl before=b", "before=b: cannot"),

@@ -98,22 +98,22 @@ NO_PATTERNS = [
 
 
 @pytest.mark.parametrize(("change", "problem"), [
-    *(({"pattern": text}, "a pattern has {A} and later {B}, then the <query>, and perhaps") for text in NO_PATTERNS),
-    ({"text": "Ann met Tom. She"}, 'the four texts of a block are one line now, such as {"pattern"'),
+    *(({"pattern": text}, "a pattern has {A} and later {B}") for text in NO_PATTERNS),
+    ({"text": "Ann met Tom. She"}, 'the four texts of a block are one line now'),
     ({"pattern": [PATTERN]}, "patterns: 1 values instead of 2"),
-    ({"words": ["Ann", "a b"]}, "words must be two different words without spaces"),
-    ({"words": ["Ann", "ann"]}, "words must be two different words without spaces"),
+    ({"words": ["Ann", "a b"]}, "words must be two different words"),
+    ({"words": ["Ann", "ann"]}, "words must be two different words"),
     ({"split": "train"}, "split must be dev or test"),
-    ({"pattern": "{A} met {B}. <She>", "answers": [["a"], ["b"]]}, "answers need the [payoff] in the pattern"),
-    ({"answers": [["sat"], ["ran"]]}, "'slept' must be an answer for one of the words, and for it alone"),
-    ({"pattern": "{A} met {B}. <She>"}, "nothing up to the <query> says which word is meant"),
-    ({"pattern": "{A} met {B}. <She|She>"}, "nothing up to the <query> says which word is meant"),
-    ({"pattern": "{A} met {B}. <She> [ran]"}, "'ran' must be an answer for one of the words, and for it alone"),
+    ({"pattern": "{A} met {B}. <She>", "answers": [["a"], ["b"]]}, "answers need the [payoff]"),
+    ({"answers": [["sat"], ["ran"]]}, "'slept' must be an answer"),
+    ({"pattern": "{A} met {B}. <She>"}, "nothing up to the <query> says"),
+    ({"pattern": "{A} met {B}. <She|She>"}, "nothing up to the <query> says"),
+    ({"pattern": "{A} met {B}. <She> [ran]"}, "'ran' must be an answer"),
     # The same block again, a word in other letters, and a frame with two names
-    ({"pattern": PATTERN.replace(" met", "  met"), "words": ["Ann", "Tom"]}, "the block is there already, at "),
-    ({"pattern": "Here {A} met {B}. <He|She> [ran|slept]", "words": ["Tom", "Ann"]}, "the block is there already, at "),
+    ({"pattern": PATTERN.replace(" met", "  met"), "words": ["Ann", "Tom"]}, "the block is there already"),
+    ({"pattern": "Here {A} met {B}. <He|She> [ran|slept]", "words": ["Tom", "Ann"]}, "the block is there already"),
     ({"words": ["ann", "Zoe"]}, "'ann' has the word 'ann', but 'Ann' at "),
-    ({"pattern": PATTERN, "words": ["Zoe", "Bob"], "frame": "other"}, "'here _ met _.' has the frame 'other', but "),
+    ({"pattern": PATTERN, "words": ["Zoe", "Bob"], "frame": "other"}, "'here _ met _.' has the frame 'other'"),
 ])  # fmt: skip
 def test_a_wrong_line_is_named(change: dict[str, Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"line 3: {problem}")):

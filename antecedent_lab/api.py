@@ -170,7 +170,7 @@ def probe_model(
     """Test every head of a model, with baselines, corrected statistics and causal tests; write no results.
 
     `model` is what `open_model` returns or takes. `path` names English text (docs/english.md); a run on text uses its
-    validation text. `items` is as in eval.py: "stories", or FILE.jsonl with a question of your own. `settings` are those of
+    validation text. `items` is as in eval.py: "stories", or FILE.jsonl (docs/probe.md). `settings` are those of
     `open_model` and of the group probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or
     OSError with one line.
     """

@@ -26,7 +26,7 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 SMALL = [
     "model=nano", "max_steps=4", "eval_every_steps=2", "log_every_steps=1", "tokens_per_batch=256",
     "validation_tokens=200", "probe_sequences=0",
-    "data.n_train_stories=4000", "data.n_validation_stories=40", "data.n_test_frames=2", "data.n_test_pairs=2",
+    "data.n_train_stories=6000", "data.n_validation_stories=40", "data.n_test_frames=2", "data.n_test_pairs=2",
 ]  # fmt: skip
 SMALL_PROBE = ["probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
 

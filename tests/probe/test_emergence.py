@@ -61,7 +61,7 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
 
 def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path: Path) -> None:
     shares = {"share_agreement": 0.5, "share_verb": 0.0, "share_no_pronoun": 0.5}
-    corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=4000, n_test_frames=2, **shares), tmp_path)
+    corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=6000, n_test_frames=2, **shares), tmp_path)
     arguments = [*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
     settings = compose_settings(arguments)
     probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})

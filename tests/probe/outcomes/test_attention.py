@@ -46,7 +46,7 @@ def of_random_weights() -> Study:
 
 
 def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria() -> None:
-    number, gender, verb = studied(planted("coreference", layer=1, head=2), story_pairs("study")).findings
+    verb, number, gender = studied(planted("coreference", layer=1, head=2), story_pairs("study")).findings
     for finding in (number, gender):
         assert (finding.place, set(finding.parts)) == (Head(1, 2), {SAME_WORDS, HEADLINE})
         for part in finding.parts.values():
@@ -70,7 +70,7 @@ def test_a_head_with_another_habit_is_not_supported(kind: str) -> None:
 
 
 def test_random_weights_have_no_supported_head() -> None:
-    assert [finding.question for finding in of_random_weights().findings] == ["number", "gender", "verb"]
+    assert [finding.question for finding in of_random_weights().findings] == ["verb", "number", "gender"]
     for finding in of_random_weights().findings:
         assert finding.verdict != "supported"
         assert all(part.values["accuracy"].value < 0.9 for part in finding.parts.values())
@@ -85,7 +85,7 @@ def test_random_weights_have_no_supported_head() -> None:
 
 
 def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() -> None:
-    finding = of_random_weights().findings[0]
+    finding = of_random_weights().findings[1]
     dev, tested = (story_pairs("study").of("number", part) for part in (DEV, HEADLINE))
     heads, accuracies = [], []
     for model in (TransformerView(story_model()), untrained_view(0), untrained_view(1)):
@@ -102,7 +102,7 @@ def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() ->
 def test_a_question_without_items_to_choose_or_to_test_on_says_why(part: str) -> None:
     pairs = [pair for pair in story_pairs("study").pairs if (pair.question, pair.part) != ("gender", part)]
     questions, missing = askable(STORY_QUESTIONS, Items(pairs))
-    assert [question.name for question in questions] == ["number", "verb"]
+    assert [question.name for question in questions] == ["verb", "number"]
     assert missing == [f"gender: no items in the part {part}"]
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from probe.questions import QUESTIONS
-from probe.results import MEASURES, NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
+from probe.questions import HEADLINE, QUESTIONS
+from probe.results import NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
+from probe.sweep import measure_of, value_of
 from report.text_tables import markdown_table
 from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
 from settings.typed_json import may_be_absent
@@ -30,10 +31,11 @@ class _Columns(NamedTuple):
     untrained: dict[str, str]  # headings
 
 
+_ANSWERS = (f"{HEADLINE} answer_accuracy", f"{HEADLINE} answer_shuffled")  # "PART MEASURE"
 COLUMNS = {  # by the outcome of the questions
     "attention": _Columns(
-        means=("accuracy", "block_accuracy"),
-        heads=("accuracy", "block_accuracy", "p", "swap"),
+        means=("accuracy", "block_accuracy", *_ANSWERS),
+        heads=("accuracy", "block_accuracy", "p", "swap", *_ANSWERS),
         rules=("nearest", "first", "subject", "most frequent"),
         untrained={"accuracy": "untrained models", "block_accuracy": "their block accuracy"},
     ),
@@ -139,16 +141,11 @@ class SeedsResults:
 
         # Training
         losses = "Validation loss, entropy lower bound and their gap (standard error)"
-        return [
-            *lines,
-            f"{losses}, by token class too, in nats per token:",
-            "",
-            *self._loss_table(),
-            "",
-            "Seconds of the two commands (the first seed also makes the data):",
-            "",
-            *self._seconds_table(),
-        ]
+        lines += [f"{losses}, by token class too, in nats per token:", "", *self._loss_table()]
+        if any(row.train_seconds for row in self.training):
+            about = "Seconds of the two commands (the first seed also makes the data):"
+            lines += ["", about, "", *self._seconds_table()]
+        return lines
 
     def _means_table(self, outcome: str) -> list[str]:
         """Return the table that README.md has too."""
@@ -193,11 +190,11 @@ def of_outcome(rows: Sequence[Any], outcome: str) -> list[Any]:
 
 
 def _labels(names: Iterable[str]) -> list[str]:
-    return [MEASURES[name].label for name in names]
+    return [measure_of(name).label for name in names]
 
 
 def _cells(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    return [value_cell(values[name], MEASURES[name].form) for name in names]
+    return [value_cell(values[name], measure_of(name).form) for name in names]
 
 
 def question_means(findings: list[Finding], n_seeds: int) -> _QuestionMeans:
@@ -210,19 +207,19 @@ def question_means(findings: list[Finding], n_seeds: int) -> _QuestionMeans:
         supported=len(supported),
         as_a_set=sum(finding.unit == "set" for finding in supported),
         n_seeds=n_seeds,
-        values=_means(findings, shown.means, lambda finding, name: finding.judged.value(name)),
+        values=_means(findings, shown.means, value_of),
         rules=_means(findings, shown.rules, lambda finding, name: finding.rules[name]),
         untrained=_means(with_untrained, shown.untrained, lambda finding, name: finding.untrained[name].value),
     )
 
 
 def _means(
-    findings: Sequence[Finding], names: Iterable[str], value_of: Callable[[Finding, str], float]
+    findings: Sequence[Finding], names: Iterable[str], of_finding: Callable[[Finding, str], float]
 ) -> dict[str, float]:
     """Return the means over all seeds by name."""
     means = {}
     for name in names:
-        means[name] = fmean(value_of(finding, name) for finding in findings)
+        means[name] = fmean(of_finding(finding, name) for finding in findings)
     return means
 
 
@@ -230,7 +227,11 @@ def seed_head(seed: int, finding: Finding) -> _SeedHead:
     """Return what the page shows of one finding."""
     judged = finding.judged
     heads = " + ".join(map(str, judged.heads))
-    values = {name: judged.values.get(name, NOT_KNOWN) for name in COLUMNS[finding.outcome].heads}
+    values = {}
+    for name in COLUMNS[finding.outcome].heads:
+        part, _, measure = name.rpartition(" ")
+        measured = finding.parts[part].values if part else judged.values
+        values[name] = measured.get(measure, NOT_KNOWN)
     return _SeedHead(seed, finding.question, heads, values, judged.verdict, judged.level)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probe import results as found
+from probe.questions import HEADLINE
 from probe.results import Estimate, Finding, Head
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
@@ -84,8 +85,17 @@ def test_the_rows_of_a_seed_are_about_what_is_judged(outcome: str, measure: str,
     rules = dict.fromkeys(["nearest", "first", "subject", "most frequent", "last words"], 0.5)
     of_untrained = {name: Estimate(0.25) for name in ("accuracy", untrained)}
     words: Any = {"question": "number", "description": "", "link": "", "outcome": outcome, "clusters": {}}
+    parts = {HEADLINE: found.Part(n=8, values={}, rules={})}
     finding = Finding(
-        **words, unit="set", head=head, set=head_set, n=8, smallest_p=0.0, untrained=of_untrained, rules=rules
+        **words,
+        unit="set",
+        head=head,
+        set=head_set,
+        n=8,
+        smallest_p=0.0,
+        untrained=of_untrained,
+        rules=rules,
+        parts=parts,
     )
     row = seed_head(3, finding)
     means = question_means([finding, finding], 2)

@@ -91,6 +91,7 @@ class AttentionOutcome(Outcome):
         "swap",
         f"{SAME_WORDS} resolved_share",
         f"{HEADLINE} resolved_share",
+        f"{HEADLINE} answer_shuffled",
     )
     legend = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.

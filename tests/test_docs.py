@@ -77,6 +77,21 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
         assert training["gap"] > -3 * training["gap_error"]
 
 
+def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
+    points = {
+        (point["n_layer"], point["step"]): point
+        for point in json.loads((RESULTS / "stages.json").read_text())["points"]
+    }
+    text = ATTENTION.partition("**Three stages.**")[2].partition("![")[0]
+    stages = re.findall(r"step (\d+) [^.]*?in ([.\d]+\d)[^.]*? and\s+([.\d]+\d)", text)
+    assert [step for step, *_ in stages] == ["175", "225", "350"]
+    for step, *shares in stages:
+        point = points[2, int(step)]
+        assert [f"{point[voice]:.2f}".removeprefix("0") for voice in ("active", "passive")] == shares
+    of_one_layer = [point for (n_layer, _), point in points.items() if n_layer == 1]
+    assert max(abs(point[voice] - 0.5) for point in of_one_layer for voice in ("active", "passive")) < 0.01
+
+
 def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
     start = "\n".join(README.splitlines()[:15])
     assert "so that you can check an explanation" in start and "[Start here](docs/attention.md)" in start

@@ -29,7 +29,7 @@ class Bar:
 
     criterion: str
     level: str  # the first level of evidence that needs it; "" if only "supported" does
-    measure: str  # a name of MEASURES, or "t_lead": t minus the largest of untrained models
+    measure: str  # a name of MEASURES
     end: Literal["value", "low", "high"]  # which number of the estimate
     needed: Literal["above", "at least", "below"]
     limit: float
@@ -92,7 +92,6 @@ _EDGE_BARS = (
     Bar("the pronoun follows the twin", "E1", "follows", "low", "above", 0.5, "from {follows_low}"),
     Bar("corrected p below 0.01", "E2", "p", "value", "below", MAX_P, "{p}"),
     Bar("corrected p below 0.01", "E2", "t", "value", "above", 0.0),
-    Bar("t above every untrained model", "E2", "t_lead", "value", "above", 0.0, "{t}, {t_lead} above the largest"),
     Bar("cutting the meant edge takes 10% of the margin", "E3", "cut_meant", "value", "at least", 0.10,
         "{cut_meant}, from {cut_meant_low}"),
     Bar("cutting the meant edge takes 10% of the margin", "E3", "cut_meant", "low", "above", 0.02),

@@ -105,7 +105,6 @@ MEASURES = {
     "author_auc": Measure("AUC of the choice", "the decision ranks whom the author means; .5: chance", is_share=True),
     "passages": Measure("passages", "tested", ".0f"),
     "t": Measure("t", "studentised mean of the tested effect", ".1f"),
-    "t_lead": Measure("t lead", "t minus the largest t of untrained models", ".1f"),
     "p": Measure("p", "corrected for all tested heads; doubled for a set", ".4f", True),
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ COLUMNS = {  # by the outcome of the questions
         means=("swap", "flips", "follows", "author"),
         heads=("swap", "flips", "follows", "author", "author_where_nearest_wrong", "p"),
         rules=("nearest", "first", "subject", "last words"),
-        untrained={"t": "t of untrained models"},
+        untrained={},
     ),
     "whose": _Columns(
         means=("beyond_place", "choice_share", "author", "author_auc"),

@@ -33,7 +33,7 @@ from probe.results import (
     percent,
 )
 from probe.rules import preferred
-from probe.statistics import Sample, estimate_ratios, mean_and_range, sample_of
+from probe.statistics import Sample, estimate_ratios, sample_of
 from training.metrics import HeadPoint
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -207,12 +207,9 @@ class _EdgeCase(Case):
         margins_of_dev = choosing.two.clean
         del choosing  # a gigabyte in a model of 135 million weights
 
-        # The tested half: every candidate's edges cut, first in untrained models.
-        job.progress("untrained models", 0.3)
-        items = job.items.of(self.question.name, TESTED)
-        self.untrained_t = [_largest_t(each, items, singles, self.config) for each in job.untrained_models()]
-        job.progress("testing", 0.6)
-        self.tested = Half(job.model, items, self.config.tokens_per_batch)
+        # The tested half: every candidate's edges cut.
+        job.progress("testing", 0.4)
+        self.tested = Half(job.model, job.items.of(self.question.name, TESTED), self.config.tokens_per_batch)
         self.effects = self.tested.edge_effects(singles)
         self.test = self.effects.test(self.config)
 
@@ -229,7 +226,6 @@ class _EdgeCase(Case):
         config = self.config
         effects = self.tested.edge_effects([heads])
         test = effects.test(config)
-        t = float(test.t[0])
         p = float(self.test.p[self.candidates.index(heads[0])])
         if len(heads) > 1:
             p = min(1.0, 2 * float(test.p[0]))  # a set is tested after the head
@@ -251,9 +247,8 @@ class _EdgeCase(Case):
             **estimate_ratios({"swap": moved[:, 0]}, total, items, config),
             "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],
-            "t": Estimate(t),
+            "t": Estimate(float(test.t[0])),
             "p": Estimate(p),
-            "t_lead": Estimate(t - max(self.untrained_t)),
         }
         return Measured(values)
 
@@ -269,7 +264,6 @@ class _EdgeCase(Case):
             "clusters": {"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
             "left_out": self.job.items.reasons(self.question.name),
             "smallest_p": self.test.smallest_p,
-            "untrained": {"t": mean_and_range(self.untrained_t)},
             "rules": _rules(tested.two.items, self.job.documents),
             "grids": _grids(model, self.candidates, columns),
             "parts": self.parts,
@@ -292,11 +286,6 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     if not np.isfinite(direct).all():
         raise CannotTestError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
-
-
-def _largest_t(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> float:
-    """Return the largest t of the edges of one of some sets of heads."""
-    return float(Half(model, items, config.tokens_per_batch).edge_effects(sets).test(config).t.max())
 
 
 # What the model answers

@@ -21,7 +21,7 @@ STRONG = {
     "selectivity": Estimate(0.5), "swap": Estimate(0.7, 0.6, 0.8), "specificity": Estimate(0.3, 0.2, 0.4),
 }  # fmt: skip
 DECIDES = {
-    "follows": Estimate(0.9, 0.8, 1.0), "p": Estimate(0.001), "t": Estimate(9.0), "t_lead": Estimate(4.0),
+    "follows": Estimate(0.9, 0.8, 1.0), "p": Estimate(0.001), "t": Estimate(9.0),
     "cut_meant": Estimate(0.3, 0.1, 0.5), "cut_other": Estimate(-0.2, -0.3, -0.1),
     "beyond_control": Estimate(0.2, 0.1, 0.3), "swap": Estimate(0.4, 0.3, 0.5),
 }  # fmt: skip
@@ -54,7 +54,7 @@ def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: s
             [{"cut_meant": Estimate(0.09, 0.05, 0.5)}, {"cut_meant": Estimate(0.3, 0.02, 0.5)},
              {"cut_other": Estimate(-0.2, -0.3, 0.0)}, {"beyond_control": Estimate(0.2, 0.0, 0.3)},
              {"swap": Estimate(0.19, 0.1, 0.3)}, {"swap": NAN}]),
-        (EDGE, "E1", "not established", [{"p": Estimate(0.01)}, {"t_lead": Estimate(0.0)}, {"t": Estimate(0.0)}]),
+        (EDGE, "E1", "not established", [{"p": Estimate(0.01)}, {"t": Estimate(0.0)}]),
         (EDGE, "E0", "the model does not know", [{"follows": Estimate(0.6, 0.5, 0.7)}]),
         (WHOSE, "E3", "supported", [{}]),
         (WHOSE, "E2", "suggestive",

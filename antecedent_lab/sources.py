@@ -9,12 +9,13 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from antecedent_lab.loading import load_data
-from data.corpus import Corpus, load_stories, split_documents
+from data.corpus import Corpus, corpus_fingerprint, load_stories, split_documents
 from data.stories import GENERATOR_VERSION
 from data.tested.own_file import OwnQuestion, load_question
 from data.tested.pairs import Items, LinkedText, link_pairs
 from data.tested.passages import Passage, Reader, passage_items, passage_parts, passages_in, sections, with_two
-from data.tested.place import MIN_FITTED, PlaceRule, fit_place_rule, redrawn
+from data.tested.place import MIN_FITTED, fit_place_rule, redrawn
+from data.tested.replaced import ContentWords, with_replaced
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
 from data.tokenizer import encode_text
 from model.observe import ObservableModel
@@ -23,6 +24,7 @@ from probe.opened_model import OpenedModel
 from probe.questions import (
     DEV,
     NEXT_PRONOUN,
+    REPLACED,
     SAME_WORDS,
     STORY_QUESTIONS,
     TESTED,
@@ -31,12 +33,13 @@ from probe.questions import (
     Question,
     question_of_file,
 )
+from settings.data import TextConfig
 from settings.errors import UserError
 
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
 MAX_PASSAGES_LARGE = (40, 150)  # for a model of more than MANY_HEADS heads, which is slow
 MANY_HEADS = 128
-MAX_WHOSE = (2000, 150)  # passages with two people and new names, for a model with few and with many heads
+MAX_WHOSE = 2000  # passages with two people and new names
 _FITTED_TOKENS = 2**21  # of the training text that the place rule is fitted to
 _UNKNOWN_TRAINING = "The training data of this model is unknown, so it may have seen these sentences."
 
@@ -62,7 +65,7 @@ def source_of(
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
         return _story_source(opened, corpus)
-    return _text_source(opened, corpus, path, config)
+    return _text_source(opened, corpus, path, config, cache_dir)
 
 
 def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
@@ -77,7 +80,9 @@ def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
     return Source("", list(STORY_QUESTIONS), items, data, warnings=warnings)
 
 
-def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig) -> Source:
+def _text_source(
+    opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig, cache_dir: str
+) -> Source:
     """Return the passages of English text: of `path`, of a run's validation text, or of the shipped one."""
     if path is None and corpus is not None:
         texts = split_documents(corpus, corpus.validation)
@@ -90,21 +95,23 @@ def _text_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, c
     questions = [NEXT_PRONOUN]
     warnings = [_UNKNOWN_TRAINING] if opened.is_external else []
 
-    # Whose gender a head copies: the place rule must be fitted to text of the same kind.
-    training: list[Passage] = []
-    if path is None:
-        training = with_two(passages_in(_training_documents(corpus)))
+    # Whose gender a head copies
     if path is not None:
         warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
-    elif len(training) < MIN_FITTED:
-        few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
-        warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
+    elif opened.model.n_layer * opened.model.n_head > MANY_HEADS:
+        large = f"in a model of more than {MANY_HEADS} heads"
+        warnings.append(f"Whose gender a head copies is not tested {large}: enough passages would take too long.")
     else:
-        if _reads_shipped_text(corpus):
-            unseen = sections(read_documents([UNSEEN_TEXT]))
-            passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
-        items += whose_passages_of(opened.model, reader, passages, fit_place_rule(training), config)
-        questions.append(WHOSE)
+        training = with_two(passages_in(_training_documents(corpus)))
+        if len(training) < MIN_FITTED:
+            few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
+            warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
+        else:
+            if reads_shipped_text(corpus, cache_dir):
+                unseen = sections(read_documents([UNSEEN_TEXT]))
+                passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
+            items += whose_passages_of(opened.model, reader, with_two(passages), training, config)
+            questions.append(WHOSE)
 
     # A text of its own has a name and a folder.
     source_name = ""
@@ -122,10 +129,14 @@ def _training_documents(corpus: Corpus | None) -> list[tuple[str, str]]:
     return sections(split_documents(corpus, replace(corpus.train, tokens=corpus.train.tokens[:_FITTED_TOKENS])))
 
 
-def _reads_shipped_text(corpus: Corpus | None) -> bool:
+def reads_shipped_text(corpus: Corpus | None, cache_dir: str) -> bool:
     """Return whether a model is tested on the text that comes with the project, and was not trained on UNSEEN_TEXT."""
-    path = str(SHIPPED_TRAINING_TEXT) if corpus is None else getattr(corpus.config, "path", "")
-    return "," not in path and Path(path).parts[-2:] == SHIPPED_TRAINING_TEXT.parts[-2:]
+    if corpus is None:
+        return True
+    if not isinstance(corpus.config, TextConfig):
+        return False
+    shipped = replace(corpus.config, path=str(SHIPPED_TRAINING_TEXT), validation_path=str(SHIPPED_TEXT))
+    return corpus.fingerprint == corpus_fingerprint(shipped, Path(cache_dir))
 
 
 def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
@@ -163,18 +174,25 @@ def whose_passages_of(
     model: ObservableModel,
     reader: tuple[Tokenizer, int],
     passages: Sequence[Passage],
-    rule: PlaceRule,
+    training: Sequence[Passage],
     config: ProbeConfig,
 ) -> Items:
-    """Return the passages with two entities, their log odds of the place rule, and names drawn anew."""
+    """Return passages with names drawn anew, and the same with every content word replaced.
+
+    All `passages` mention two entities, as those of the `training` text, which the place rule is fitted to and the
+    words come from.
+    """
     tokenizer, bos_id = reader
-    limit = MAX_WHOSE[model.n_layer * model.n_head > MANY_HEADS]
-    if not with_two(passages):
-        return Items([])
-    drawn = redrawn(with_two(passages), rule, lambda word: len(encode_text(tokenizer, f" {word}").ids), config.seed)
+
+    def n_tokens(word: str) -> int:
+        return len(encode_text(tokenizer, f" {word}").ids)
+
+    drawn = redrawn(passages, fit_place_rule(training), n_tokens, config.seed)
     of_model = Reader(tokenizer, bos_id, model.context_length)
-    items = passage_items(drawn, WHOSE.name, of_model, config.seed, limit, has_two=True, max_share=1.0)
-    return items.named(TESTED)
+    items = passage_items(drawn, WHOSE.name, of_model, config.seed, MAX_WHOSE, has_two=True, max_share=1.0)
+    words = ContentWords([passage.text for passage in training], n_tokens)
+    kept, replaced = with_replaced(items, words, of_model, config.seed)
+    return kept.named(TESTED) + replaced.named(REPLACED)
 
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:

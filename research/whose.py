@@ -1,9 +1,12 @@
-"""Controls of the finding "whose": heads that follow place must be refused, and planted links found at their size.
+"""Controls of the finding "whose": what follows place and form must be refused, and planted links found at their size.
 
-The passages, their place rule and the author's choices are those that `eval.py run=RUN` tests; only what the edges
-carry is made by hand, so that its relation to the author is known. "permuted": the run's own head with the author's
-choice permuted within strata, where nothing is left to find. "a richer rule": a rule of place and form with more
-features than the place rule and no content word. Writes research/results/whose.{json,md}.
+The passages, their place rule, the edges and the decision are those that `eval.py run=RUN` tests. In some worlds the
+authors choose anew, by a rule of place and form; in others the edges are made, from such a rule or from the author's
+choice. "Before" is the test without what place and form predict of the edges. Writes research/results/whose.{json,md}.
+
+The rules have no content words. "words of form": a ridge regression on the features of the place rule, the function
+words around both people and at the end, and quotations, fitted to the training text. "place and form": the mean of the
+place rule, and of it and of "words of form" fitted to the tested documents of the other four fifths too.
 """
 
 import json
@@ -15,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from omegaconf import MISSING
-from scipy import optimize, special
+from scipy import special
 
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import source_of
@@ -29,44 +32,76 @@ from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
 from probe.edits import Sites
 from probe.opened_model import OpenedModel
-from probe.outcomes.whose import covariates_of, edge_coefficients, permuted_within, strata_of
-from probe.questions import MAX_P, TESTED, WHOSE
-from probe.results import Estimate, ProbeResults
-from probe.rules import preferred
+from probe.outcomes.outcome import Measured
+from probe.outcomes.whose import (
+    Known,
+    area_under_curve,
+    edges_by_form,
+    edges_of,
+    edges_of_versions,
+    found_beyond,
+    permuted_within,
+    share_of_choice,
+    split_as_alike,
+    strata_of,
+)
+from probe.questions import MAX_P, REPLACED, TESTED, WHOSE
+from probe.results import SUPPORTED, Estimate, ProbeResults
+from probe.statistics import resampling_counts
+from probe.verdict import judged
 from report.text_tables import markdown_table
 from research.measure import share_range, start_benchmark, value_cell, write_page
 from settings.errors import UserError
 
 FORM = (*sorted(word_set("function words")), *".,!?'\"")  # no content words
 QUOTES = frozenset('"\u201c\u201d')
-PENALTY = 0.02  # chosen once; others were not tried on the tested passages
-SIZES = (0.1, 0.2, 0.3, 0.5)  # standard deviations between the means of the edges where nearest is meant and is not
-NUMBERS = (350, 700)  # passages, besides all
+PENALTY = 0.1  # of a row; chosen once, others were not tried on the tested passages
+N_FOLDS = 5
+NOISES = (0.0, 0.5, 1.0)  # standard deviations of what is added to a rule of standard deviation 1
+SIZES = (0.2, 0.3, 0.5)  # standard deviations between the means of the edges where nearest is meant and is not
+N_BOOTSTRAP = 200
 
 
 @dataclass
 class _WhoseOptions:
-    """python -m research.whose run=DIR [n=100] [n_permutations=500], a run of experiment=english that was tested."""
+    """python -m research.whose run=DIR [n=200] [n_permutations=200], a run of experiment=english that was tested."""
 
     run: str = MISSING
-    n: int = 100
-    n_permutations: int = 500
+    n: int = 200
+    n_permutations: int = 200
     cache_dir: str = ".cache"
 
 
 @dataclass(frozen=True)
-class _Control:
-    """How often edges of one kind passed the bar."""
+class _World:
+    """Edges and authors of draws, [draws, N] each."""
 
-    edges: str
+    name: str
+    expected: str
+    edges: np.ndarray
+    is_nearest: np.ndarray
+    known: Known
+    has_own_edges: bool = False  # the edges are those of the head, so that its decision belongs to them
+
+
+@dataclass(frozen=True)
+class _Row:
+    """In how many of `n` draws of a world each finding was made."""
+
+    world: str
     n_passages: int
     expected: str
     n: int
+    before: int
     passed: int
+    supported: int | None
+    words: int | None
 
-    @property
-    def passed_cell(self) -> str:
-        return f"{self.passed} of {self.n} {share_range(self.passed, self.n)}"
+    def cells(self) -> list[str]:
+        shown = [self.world, f"{self.n_passages:,}", self.expected, str(self.n)]
+        for count in (self.before, self.passed, self.supported, self.words):
+            shown.append("-" if count is None else f"{count} {share_range(count, self.n)}")
+        return shown
 
 
 @dataclass(frozen=True)
@@ -75,59 +110,89 @@ class WhoseResults:
 
     head: str
     n_permutations: int
-    coefficient: float
-    p: float
-    inverted_coefficient: float
-    inverted_p: float
-    looks: Estimate
-    looks_where_unsure: Estimate
-    rules_right: list[float]  # the place rule, the richer rule
-    controls: list[_Control]
+    values: dict[str, Estimate]  # of the finding
+    rules_right: dict[str, float]
+    rules_auc: dict[str, float]
+    rows: list[_Row]
 
     def lines(self) -> list[str]:
-        header = ["what the edges follow", "passages", "expected", "passed [95 %]"]
-        rows = [[each.edges, f"{each.n_passages:,}", each.expected, each.passed_cell] for each in self.controls]
+        header = ["world", "passages", "expected", "draws", "before [95 %]", "passed", "supported", "words"]
+        shown = {name: value_cell(value, ".4f" if name[0] == "p" else ".2f") for name, value in self.values.items()}
+        right = [f"{name} {value:.2f} ({self.rules_auc[name]:.3f})" for name, value in self.rules_right.items()]
         return [
-            f"Passed: p below {MAX_P:g} by {self.n_permutations} permutations, and a coefficient above 0.",
-            f"The head of the run, {self.head}: coefficient {self.coefficient:.2f}, p {self.p:.4f}.",
-            f"With the author's pronouns inverted: {self.inverted_coefficient:.2f}, p {self.inverted_p:.4f}.",
-            f"It looks more at the author's person in {value_cell(self.looks, '.2f')} of the passages, and in "
-            f"{value_cell(self.looks_where_unsure, '.2f')} of those where the place rule says .25 to .75.",
-            "The place rule is right in {:.2f}, the richer rule in {:.2f}.".format(*self.rules_right),
+            f"Passed: p below {MAX_P:g} by {self.n_permutations} permutations, and a coefficient above 0. Before: the "
+            "same without what place and form predict of the edges. Words: p of words below the same bar.",
+            f"The head of the run, {self.head}: coefficient {shown['beyond_place']}, p {shown['p_beyond_place']}; with "
+            f"words replaced {shown['form']}, p {shown['p_form']}; words {shown['words']}, p {shown['p_words']}.",
+            f"It looks more at the author's person in {shown['looks']} of the passages, and in "
+            f"{shown['looks_where_unsure']} of those where the place rule says .25 to .75.",
+            f"Right (area under the ROC curve): {', '.join(right)}.",
             "",
-            *markdown_table(header, rows),
+            *markdown_table(header, [row.cells() for row in self.rows]),
         ]
 
 
-def _p_of(edges: np.ndarray, labels: np.ndarray, covariates: np.ndarray, n: int, seed: int) -> tuple[float, float]:
-    """Return the coefficient of the edges and its permutation p."""
-    permuted = permuted_within(labels, strata_of(covariates[:, 0]), n, np.random.default_rng(seed))
-    coefficients = edge_coefficients(np.vstack([labels, permuted]), covariates, edges)
-    return float(coefficients[0]), float((coefficients >= coefficients[0] - 1e-9).mean())
-
-
-def _kinds(
-    edges: np.ndarray, labels: np.ndarray, covariates: np.ndarray, richer: np.ndarray
-) -> Iterator[tuple[str, str, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield name, expected outcome, edges, labels and covariates of one draw of each control."""
-    place = covariates[:, 0]
+def _worlds(known: Known, edges: np.ndarray, rules: dict[str, np.ndarray], n: int) -> Iterator[_World]:
+    """Yield every world, with `n` draws, of known passages and the edges [N] of the head."""
     rng = np.random.default_rng(len(edges))
-    while True:
-        noise = rng.normal(size=len(labels))
-        permuted = permuted_within(labels, strata_of(place), 1, rng)[0]
-        yield "permuted: the author's choice within strata", "1 %", edges, permuted, covariates
-        # The nearest, first and subject name are columns of the regression too: with the same noise, the same result.
-        yield "copier by the place rule", "1 %", place / place.std() + noise, labels, covariates
-        yield "copier by a richer rule", "more", richer / richer.std() + noise, labels, covariates
-        for size in SIZES:
-            linked = size * (2.0 * labels - 1) / 2 + noise
-            yield f"planted link of {size:g} sd", "found", linked, labels, covariates
-            for n in NUMBERS:
-                some = rng.permutation(len(labels))[:n]
-                yield f"planted link of {size:g} sd", "found", linked[some], labels[some], covariates[some]
+    shape = (n, len(edges))
+    own = np.broadcast_to(edges, shape)
+    authors = np.broadcast_to(known.is_nearest, shape)
+    permuted = permuted_within(known.is_nearest, strata_of(known.place), n, rng)
+    yield _World("permuted: the author's choice within strata", "1 %", own, permuted, known, True)
+    for name in ("place rule", "place and form"):
+        drawn = rng.random(shape) < special.expit(rules[name])
+        yield _World(f"authors by {name}", "1 %", own, drawn, known, True)
+    for name in ("place rule", "words of form"):
+        for noise in NOISES:
+            copied = rules[name] / rules[name].std() + noise * rng.normal(size=shape)
+            draws = slice(None) if noise else slice(1)  # without noise all are the same
+            yield _World(f"copier by {name}, noise {noise:g}", "1 %", copied[draws], authors[draws], known)
+    for size in SIZES:
+        for n_passages in (700, len(edges)):
+            some = rng.permutation(len(edges))[:n_passages]
+            of_some = Known(known.is_nearest[some], known.place[some], known.form[some], known.documents[some])
+            linked = size * of_some.to_nearest / 2 + rng.normal(size=(n, len(some)))
+            yield _World(f"planted link of {size:g} sd", "found", linked, authors[:, some], of_some)
 
 
-def _richer_features(passage: Passage) -> list[float]:
+def _row_of(world: _World, decisions: np.ndarray, versions: np.ndarray, n_permutations: int) -> _Row:
+    """Return what is found in a world; `decisions` [2, N] and `versions` [D, N] belong to the edges of the head."""
+    by_form = edges_by_form(world.edges, world.known.form, world.known.documents)
+    counts = np.ones((1, len(decisions[0])))
+    if world.has_own_edges:
+        rng = np.random.default_rng(0)
+        counts = np.vstack([counts, resampling_counts(world.known.documents, N_BOOTSTRAP, rng)])
+    strata = strata_of(world.known.place)
+    found = {"before": 0, "passed": 0, "supported": 0, "words": 0}
+    for seed, (edges, is_nearest, predicted) in enumerate(zip(world.edges, world.is_nearest, by_form, strict=True)):
+        covariates = np.stack([world.known.place, predicted], axis=1)
+        before, p_before = found_beyond(edges, covariates[:, :1], is_nearest, seed, n_permutations)
+        beyond, p = found_beyond(edges, covariates, is_nearest, seed, n_permutations)
+        found["before"] += int(p_before < MAX_P and before > 0)
+        found["passed"] += int(p < MAX_P and beyond > 0)
+        if world.has_own_edges:
+            values = {"beyond_place": Estimate(beyond), "p_beyond_place": Estimate(p)}
+            values["choice_share"] = share_of_choice(decisions, is_nearest, strata, counts)
+            found["supported"] += int(judged([], Measured(values), WHOSE).verdict == SUPPORTED)
+            of_all = np.vstack([versions, edges]).mean(axis=0)
+            with_form = np.column_stack([covariates, of_all])
+            _, p_words = found_beyond(edges, with_form, is_nearest, seed, n_permutations)
+            found["words"] += int(p_words < MAX_P)
+    is_known = world.has_own_edges
+    return _Row(
+        world=world.name,
+        n_passages=len(strata),
+        expected=world.expected,
+        n=len(world.edges),
+        before=found["before"],
+        passed=found["passed"],
+        supported=found["supported"] if is_known else None,
+        words=found["words"] if is_known else None,
+    )
+
+
+def _words_of_form(passage: Passage) -> list[float]:
     """Return the features of the place rule, the words of FORM around both people and at the end, and quotations."""
     matches = list(ENGLISH_WORD.finditer(passage.text))
     words = [match.group().lower() for match in matches]
@@ -144,83 +209,78 @@ def _richer_features(passage: Passage) -> list[float]:
     return list(map(float, values))
 
 
-def _richer_log_odds(run: OpenedModel, items: Items, config: ProbeConfig, cache_dir: str) -> np.ndarray:
-    """Return the log odds [N] of a rule with `_richer_features`, fitted to training text, that the nearest is meant."""
+def _words_rule(fitted: list[Passage], tested: list[Passage]) -> np.ndarray:
+    """Return how far a ridge regression of whom the author means is for the nearest, [N], of standard deviation 1."""
+    features, of_tested = (np.array(list(map(_words_of_form, passages))) for passages in (fitted, tested))
+    means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 0.05)
+    inputs = (features - means) / scales
+    targets = np.array([1.0 if passage.meant == nearest(passage) else -1.0 for passage in fitted])
+    penalty = PENALTY * len(fitted) * np.eye(inputs.shape[1])
+    scores = (of_tested - means) / scales @ np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ targets)
+    return np.asarray(scores / scores.std())
+
+
+def _rules(run: OpenedModel, items: Items, config: ProbeConfig, cache_dir: str) -> dict[str, np.ndarray]:
+    """Return the log odds [N] of the rules of the worlds."""
     # The passages of the training text, and those of the items with the same names
     corpus = load_data(run, cache_dir)
     of_run = [sections(split_documents(corpus, split)) for split in (corpus.train, corpus.validation)]
     unseen = [(f"unseen {name}", text) for name, text in sections(read_documents([UNSEEN_TEXT]))]
     training, validation, others = (with_two(passages_in(documents)) for documents in (*of_run, unseen))
-
-    def n_tokens(word: str) -> int:
-        return len(run.tokenizer.encode(f" {word}").ids)
-
-    drawn = redrawn([*validation, *others], fit_place_rule(training), n_tokens, config.seed)
+    place_rule = fit_place_rule(training)
+    drawn = redrawn(
+        [*validation, *others], place_rule, lambda word: len(run.tokenizer.encode(f" {word}").ids), config.seed
+    )
     by_text = {passage.text: passage for passage in drawn}
     rows = [by_text[pair.texts[0]] for pair in items.pairs]
 
-    # A logistic regression with an L2 penalty
-    features, of_items = (np.array(list(map(_richer_features, passages))) for passages in (training, rows))
-    means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 0.05)
-    inputs, targets = (np.hstack([np.ones((len(each), 1)), (each - means) / scales]) for each in (features, of_items))
-    signs = np.array([1.0 if passage.meant == nearest(passage) else -1.0 for passage in training])
-
-    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        margins = signs * (inputs @ weights)
-        slope = -signs * special.expit(-margins)
-        value = np.logaddexp(0, -margins).mean() + PENALTY / 2 * (weights[1:] ** 2).sum()
-        return float(value), inputs.T @ slope / len(inputs) + PENALTY * np.array([0.0, *weights[1:]])
-
-    fitted = optimize.minimize(loss, np.zeros(inputs.shape[1]), jac=True, method="L-BFGS-B").x
-    return np.asarray(targets @ fitted)
+    # The authors' rule: each fifth of the documents by the others and the training text
+    place = place_rule.log_odds(rows)
+    folds = np.unique([passage.doc for passage in rows], return_inverse=True)[1] % N_FOLDS
+    crossed = np.empty((2, len(rows)))
+    for fold in range(N_FOLDS):
+        tested = [row for row, own in zip(rows, folds, strict=True) if own == fold]
+        fitted = [*training, *(row for row, own in zip(rows, folds, strict=True) if own != fold)]
+        by_words = place.std() * _words_rule(fitted, tested)
+        crossed[:, folds == fold] = fit_place_rule(fitted).log_odds(tested), by_words
+    authors = np.vstack([place, crossed]).mean(axis=0)
+    return {"place rule": place, "words of form": _words_rule(training, rows), "place and form": authors}
 
 
 def main(options: _WhoseOptions) -> None:
-    """Measure the edges of the run's head once, draw every control, and write the page."""
+    """Measure the edges of the run's head once, draw every world, and write the page."""
     run = open_run(Path(options.run), torch.device("cpu"))
     results = ProbeResults.from_json(json.loads((Path(options.run) / "probe" / "probe.json").read_text()))
     whose = results.finding(WHOSE.name)
     if whose is None:
         raise UserError(f"run={options.run}: has no finding of whose gender a head copies; run eval.py on it")
+    heads = whose.judged.heads
     config = ProbeConfig()
-    source = source_of(run, config, options.cache_dir)
-    items = source.items.of(WHOSE.name, TESTED)
+    all_items = source_of(run, config, options.cache_dir).items
+    items = all_items.of(WHOSE.name, TESTED)
 
-    # What eval.py tests: labels, place rule and the edges of the head.
+    # What eval.py tests: the edges of the head, and the decision
     sites = Sites(run.model, items, config.tokens_per_batch)
-    labels = preferred("nearest", items) > 0
-    to_nearest = np.where(labels, 1.0, -1.0)
-    covariates = covariates_of(items)
-    margins = sites.margins([whose.judged.heads], ["swap"])
-    edges = margins.lost("swap")[:, 0] * to_nearest / 2
-    own = _p_of(edges, labels, covariates, options.n_permutations, 0)
-    inverted = _p_of(edges, ~labels, covariates, options.n_permutations, 0)
+    known = Known.of(items)
+    margins = sites.margins([heads], ["swap"])
+    edges = edges_of(margins, known)
+    replaced = all_items.of(WHOSE.name, REPLACED)
+    versions = edges_of_versions(sites, replaced, heads, config)
+    decisions = np.stack([margins.decision * known.to_nearest, split_as_alike(sites, heads, known)])
 
-    # The draws of each control
-    richer = _richer_log_odds(run, items, config, options.cache_dir)
-    passed: dict[tuple[str, int, str], int] = {}
-    draws = _kinds(edges, labels, covariates, richer)
-    n_kinds = 3 + len(SIZES) * (1 + len(NUMBERS))
-    for number in range(options.n):
-        for _ in range(n_kinds):
-            name, expected, drawn, of_draw, other_columns = next(draws)
-            coefficient, p = _p_of(drawn, of_draw, other_columns, options.n_permutations, number)
-            key = (name, len(of_draw), expected)
-            passed[key] = passed.get(key, 0) + (p < MAX_P and coefficient > 0)
-    controls = [_Control(name, n, expected, options.n, count) for (name, n, expected), count in passed.items()]
-    heads = " + ".join(map(str, whose.judged.heads))
-    looks, where_unsure = (whose.judged.values[name] for name in ("looks", "looks_where_unsure"))
+    # The draws of each world
+    rules = _rules(run, items, config, options.cache_dir)
+    rows = []
+    for world in _worlds(known, edges, rules, options.n):
+        rows.append(_row_of(world, decisions, versions, options.n_permutations))
+        print(" | ".join(rows[-1].cells()), flush=True)
     page = WhoseResults(
-        head=heads,
+        head=" + ".join(map(str, heads)),
         n_permutations=options.n_permutations,
-        coefficient=own[0],
-        p=own[1],
-        inverted_coefficient=inverted[0],
-        inverted_p=inverted[1],
-        looks=looks,
-        looks_where_unsure=where_unsure,
-        rules_right=[float(((rule > 0) == labels).mean()) for rule in (covariates[:, 0], richer)],
-        controls=sorted(controls, key=lambda row: row.expected),
+        values=whose.judged.values,
+        rules_right={name: float(((rule > 0) == known.is_nearest).mean()) for name, rule in rules.items()},
+        rules_auc={name: area_under_curve(rule, known.is_nearest) for name, rule in rules.items()},
+        rows=rows,
     )
     write_page("whose", "Whose gender: the errors of the test", page, threads=1)
 

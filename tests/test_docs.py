@@ -66,11 +66,14 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
     english = " ".join((ROOT / "docs/english.md").read_text().split())
     assert f"In {copies} registered runs a head copies, in {whose.split()[0]} that predicts whose" in english
     page = json.loads((RESULTS / "whose.json").read_text())
-    richer = next(row for row in page["controls"] if "richer" in row["edges"])
-    shares = [page["looks"]["value"], short[1]["rules"]["nearest"], page["looks_where_unsure"]["value"]]
-    looks, nearest, unsure = (f"{share:.2f}".removeprefix("0") for share in shares)
+    passed = {row["world"]: f"{row['passed']} of {row['n']}" for row in page["rows"]}
+    looks_at = [page["values"][name]["value"] for name in ("looks", "looks_where_unsure")]
+    looks, nearest, unsure = (
+        f"{share:.2f}".removeprefix("0") for share in (looks_at[0], short[1]["rules"]["nearest"], looks_at[1])
+    )
     assert f"in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where" in english
-    assert f"pass the test of p in {richer['passed']} of {richer['n']} draws" in english
+    copiers = passed["copier by words of form, noise 0.5"].split()[0]
+    assert f"alone pass in {passed['authors by place and form']} draws" in english and f"in {copiers}. On" in english
     links = [row["head"] for row in link_head["heads"] if row["question"] == "verb"]
     assert all("L1" in head for head in links)  # "two layers can make the link" in README.md
     for training in link_head["training"]:

@@ -93,6 +93,7 @@ class Pair:
     meant: int = 0  # index of the word, or class of the entity, that the first text means
     forms: tuple[str, str] = ("", "")  # the next word for either class
     place: float | None = None  # log odds of the place rule that the nearest entity is meant
+    form: tuple[float, ...] = ()  # features of the place rule
 
     @property
     def has_two(self) -> bool:

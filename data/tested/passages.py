@@ -49,6 +49,7 @@ class Passage:
     entities: tuple[str, str]  # name or noun of each class; "" if it is not mentioned
     subject: Span  # the first mention in the last sentence that has one
     place: float | None = None  # log odds of the place rule (data.place) that the nearest entity is meant
+    form: tuple[float, ...] = ()  # its features
 
     @property
     def has_two(self) -> bool:
@@ -351,7 +352,7 @@ def passage_items(
         texts = (passage.text, twin.text)
         clusters = (passage.doc, *passage.entities)
         pair = Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms)
-        pairs.append(replace(pair, place=passage.place))
+        pairs.append(replace(pair, place=passage.place, form=passage.form))
 
     # No entity may dominate.
     selected = cap_clusters([pair.clusters[1:] for pair in pairs], max_share, limit)

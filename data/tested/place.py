@@ -143,6 +143,7 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
                 entities=(entities[0], entities[1]),
                 subject=new.moved(passage.subject),
                 place=place,
+                form=tuple(place_features(passage)),
             )
         )
     return found

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from antecedent_lab.api import open_model
 from antecedent_lab.loading import load_resumes
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, results_folder
-from antecedent_lab.sources import check_items, source_of
+from antecedent_lab.sources import check_items, reads_shipped_text, source_of
 from antecedent_lab.sweeps import differing_settings
+from data.corpus import Corpus, corpus_fingerprint
 from data.tested.own_file import load_question
 from data.tested.pairs import Items, Pair
+from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
@@ -130,6 +133,29 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
         warnings_of(tokens=right.tokens * 2)
     with pytest.raises(UserError, match="writes token 99"):
         warnings_of(foils=(99,))
+
+
+def test_the_shipped_text_is_known_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
+    def reads_it(training: Path, validation: Path) -> bool:
+        settings = ["experiment=english", f"data.path='{training}'", f"data.validation_path={validation}"]
+        config = compose_settings(settings).data
+        facts = {"config": config, "fingerprint": corpus_fingerprint(config, tmp_path)}
+        corpus = blank(Corpus, **facts, tokenizer=None, train=None, validation=None)
+        return reads_shipped_text(corpus, str(tmp_path))
+
+    same = shutil.copy(SHIPPED_TRAINING_TEXT, tmp_path / "my stories.txt.gz")
+    other = tmp_path / SHIPPED_TRAINING_TEXT.relative_to(ROOT)
+    other.parent.mkdir(parents=True)
+    shutil.copy(SHIPPED_TEXT, other)
+    assert reads_it(SHIPPED_TRAINING_TEXT, SHIPPED_TEXT) and reads_it(same, SHIPPED_TEXT)
+    assert not reads_it(other, SHIPPED_TEXT) and not reads_it(same, same)
+    assert reads_shipped_text(None, str(tmp_path))
+
+
+def test_whose_gender_is_not_asked_of_a_model_for_which_it_would_take_too_long() -> None:
+    source = source_of(word_model(["Lily Tom She He"], n_layer=6, n_head=24), SETTINGS, "")
+    assert [question.outcome for question in source.questions] == ["edge"]
+    assert "not tested in a model of more than 128 heads" in " ".join(source.warnings)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "questions").glob("*.jsonl")), ids=lambda path: path.stem)

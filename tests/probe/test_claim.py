@@ -81,6 +81,7 @@ def test_no_sentence_about_whose_says_antecedent(change: dict, shown: str) -> No
     claim = claim_of(finding, MODEL)
     assert claim.startswith(f"Attention head L1H2 {shown} predicts whom the author means, beyond a fitted rule")
     assert "the best rule (place rule) is right in 84.0 %" in claim
+    assert "by form alone" in claim
     assert "at the author's person in 68.0 % [64.0, 72.0]; where the place rule is unsure, in 50.0 % [44.0" in claim
     sentences = " ".join([claim, asked(finding), *finding.head.reasons, *limits_of(finding, MODEL)])
     assert not re.search(r"\blinks?\b|antecedent", sentences), sentences

@@ -27,6 +27,7 @@ DECIDES = {
 }  # fmt: skip
 OF_PLACE = {
     "beyond_place": Estimate(0.42), "p_beyond_place": Estimate(0.0005), "passages": Estimate(700),
+    "form": Estimate(0.4), "p_form": Estimate(0.0005), "words": Estimate(0.1), "p_words": Estimate(0.2),
     "choice_share": Estimate(0.5, 0.3, 0.8), "author": Estimate(0.73, 0.68, 0.78), "author_auc": Estimate(0.77),
     "looks": Estimate(0.68, 0.64, 0.72), "looks_where_unsure": Estimate(0.5, 0.44, 0.56),
 }  # fmt: skip
@@ -60,7 +61,7 @@ def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: s
         (WHOSE, "E2", "suggestive",
             [{"choice_share": Estimate(0.5, 0.05, 0.8)}, {"choice_share": Estimate(0.19, 0.1, 0.3)}]),
         (WHOSE, "E1", "not established",
-            [{"p_beyond_place": Estimate(0.01)}, {"beyond_place": Estimate(0.0)}, {"passages": Estimate(699)}]),
+            [{"p_beyond_place": Estimate(0.01)}, {"beyond_place": Estimate(0.0)}]),
     ],
 )  # fmt: skip
 def test_values_at_their_bars_miss_them(question: Question, level: str, verdict: str, misses: list[dict]) -> None:

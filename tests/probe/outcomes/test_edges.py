@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.tested.pairs import Items
 from data.tested.passages import Passage
 from model.observe import ObservableModel, TransformerView
 from probe.difference import difference
 from probe.outcomes import edges
 from probe.outcomes.edges import Half, candidates_of
-from probe.questions import DEV, NEXT_PRONOUN, UNKNOWN_TO_MODEL, WHOSE
+from probe.questions import DEV, NEXT_PRONOUN, REPLACED, TESTED, UNKNOWN_TO_MODEL, WHOSE
 from probe.results import NOT_ESTABLISHED, SUPPORTED, Finding, Head
 from probe.study import study
 from settings.errors import UserError
@@ -113,11 +114,36 @@ def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypa
         difference(model, model, passage_items(), NEXT_PRONOUN, SETTINGS)
 
 
-def test_whose_is_asked_of_a_supported_head_alone_and_else_says_why() -> None:
-    model = copying_model((0.0, -3.0))
-    found = study(model, lambda seed: model, passage_items(), [NEXT_PRONOUN, WHOSE], SETTINGS, documents())
+def items_with_whose(n_copies: int) -> Items:
+    """Return passages for both questions; in the second their place and form are random, and words the same."""
+    rng = np.random.default_rng(0)
+    items = passage_items()
+    tested = []
+    for pair in [pair for pair in items.pairs if pair.has_two] * n_copies:
+        alike = {"place": rng.normal(), "form": tuple(rng.normal(size=3).tolist())}
+        tested.append(replace(pair, question=WHOSE.name, part=TESTED, **alike))
+    return items + Items(tested) + Items(tested * 3).named(REPLACED)
+
+
+def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_why() -> None:
+    questions = [NEXT_PRONOUN, WHOSE]
+    other = copying_model((0.0, -3.0))
+    found = study(other, lambda seed: other, items_with_whose(12), questions, SETTINGS, documents())
     assert [finding.question for finding in found.findings] == [NEXT_PRONOUN.name]
     assert found.missing == [f"{WHOSE.name}: asked of a head that is supported for {NEXT_PRONOUN.name}"]
+    model = copying_model((0.0, 3.0))
+    few = items_with_whose(11)
+    n = len(few.of(WHOSE.name, TESTED))
+    found = study(model, lambda seed: model, few, questions, SETTINGS, documents())
+    assert found.missing == [f"{WHOSE.name}: {n} passages with a woman and a man (needed: 700)"]
+
+    # The author is found by nothing here, with the true words and with others.
+    found = study(model, lambda seed: model, items_with_whose(12), questions, SETTINGS, documents())
+    copies, whose = found.findings
+    assert (copies.verdict, whose.verdict, whose.level, found.missing) == (SUPPORTED, NOT_ESTABLISHED, "E1", [])
+    assert whose.n >= 700 and whose.place == copies.place
+    assert whose.head.value("form") == pytest.approx(whose.head.value("beyond_place"))
+    assert min(whose.head.value(name) for name in ("p_beyond_place", "p_form", "p_words")) > 0.01
 
 
 def test_too_few_passages_are_a_sentence_with_the_counts() -> None:

@@ -6,12 +6,16 @@ from scipy import optimize, special
 
 from probe.edits import Sites
 from probe.outcomes.whose import (
+    Known,
     area_under_curve,
     choice_gap,
     edge_coefficients,
+    edges_by_form,
+    found_beyond,
     permuted_within,
     share_of_choice,
     strata_of,
+    word_values,
 )
 from probe.questions import TESTED
 from probe.results import Head
@@ -51,6 +55,51 @@ def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_a
     assert np.mean(np.array(by_place) < 0.05) <= 0.15  # 2 of 40 are expected; more than 6 happen once in 300 times
     assert p_of(0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) < 0.01
     assert p_of(-0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) > 0.9
+
+
+FORM = RNG.normal(size=(900, 6))
+
+
+DOCUMENTS = np.repeat(np.arange(300), 3)
+
+
+def authors_of(log_odds: np.ndarray, seed: int) -> Known:
+    """Return passages whose authors choose at random by `log_odds`; the place rule knows the first feature alone."""
+    is_nearest = np.random.default_rng(seed).random(900) < special.expit(log_odds)
+    return Known(is_nearest, FORM[:, 0], FORM, DOCUMENTS)
+
+
+def test_edges_and_authors_that_share_a_rule_of_form_are_refused_by_what_form_predicts_of_the_edges_alone() -> None:
+    by_rule = FORM[:, 0] + FORM[:, 1] * FORM[:, 2]
+    known = authors_of(FORM[:, 0] + by_rule, 1)
+    edges = by_rule + RNG.normal(0, 0.5, 900)
+    assert found_beyond(edges, known.place[:, None], known.is_nearest, 0, 400)[1] < 0.01
+    assert found_beyond(edges, known.covariates(edges), known.is_nearest, 0, 400)[1] > 0.05
+    knows = edges + 0.6 * known.to_nearest
+    assert found_beyond(knows, known.covariates(knows), known.is_nearest, 0, 400)[1] < 0.01
+
+
+def test_what_form_predicts_of_edges_is_fitted_on_other_documents() -> None:
+    edges = np.stack([FORM[:, 0] + FORM[:, 1] * FORM[:, 2], RNG.normal(size=900)])
+    rule, noise = edges_by_form(edges, FORM, DOCUMENTS)
+    assert np.corrcoef(rule, edges[0])[0, 1] > 0.95 and abs(np.corrcoef(noise, edges[1])[0, 1]) < 0.1
+    changed = edges_by_form(edges + 9 * (DOCUMENTS == 7), FORM, DOCUMENTS)
+    same_fold = DOCUMENTS % 5 == 7 % 5
+    np.testing.assert_allclose(changed[0, same_fold], rule[same_fold], atol=0.01)
+    assert np.abs(changed[0] - rule)[~same_fold].max() > 0.01
+
+
+@pytest.mark.parametrize("of_words", [False, True])
+def test_a_reader_of_words_is_told_from_a_follower_of_form_that_no_feature_describes(of_words: bool) -> None:
+    form, *words = RNG.normal(size=(5, 900))  # what words add, in the passage and in three versions
+    known = authors_of(FORM[:, 0] + 2 * (words[0] if of_words else form), 2)
+    edges, *versions = (form + 0.8 * each for each in words)
+    values = word_values(edges, np.stack(versions), known, 0)
+    assert (values["p_words"].value < 0.01) == of_words
+    assert of_words or values["p_form"].value < 0.01
+    # Beyond the versions alone, the edges would know the form better, and seem to know words.
+    alone = np.column_stack([known.place, np.mean(versions, axis=0)])
+    assert found_beyond(edges, alone, known.is_nearest, 0, 400)[1] < 0.01
 
 
 def test_permutations_keep_the_labels_of_each_stratum() -> None:

@@ -1,7 +1,8 @@
 """Passages with every content word replaced, so that of the sentence only its form is left.
 
 A content word is a word in small letters that is neither a function word nor a person. Another one of the training text
-stands in its place, with the same ending and the same number of tokens, as often as it occurs there.
+stands in its place, with the same ending and the same number of tokens, as often as it occurs there. It may be of
+another part of speech.
 """
 
 from collections import Counter, defaultdict

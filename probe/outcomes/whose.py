@@ -72,14 +72,12 @@ class WhoseOutcome(Outcome):
         "words replaced": Column("form", ".3f"),
         "p of words": Column("p_words", ".4f"),
         "choice [95 %]": Column("choice_share", ".2f", has_interval=True),
-        "looks at it": Column("looks", ".2f"),
         "author's person": Column("author", ".2f", rule="best"),
-        "AUC": Column("author_auc", ".2f"),
     }
     over_seeds = ("beyond_place", "form", "words", "choice_share", "author", "author_auc", "place rule")
     legend = """\
 beyond place: the edges predict the author's person beyond a fitted rule of place; words replaced: the same with other
-content words, and whether the true ones tell more; choice: share of it lost; looks at it: at the author's person."""
+content words, and whether the true ones tell more; choice: share of it lost."""
 
     def problem(self, question: Question, items: Items) -> str:
         n = len(items.of(question.name, TESTED))
@@ -125,7 +123,10 @@ content words, and whether the true ones tell more; choice: share of it lost; lo
         ]
 
     def limits(self, finding: Finding) -> list[str]:
-        return ["that the head finds the person whom the author means: what other rules of place tell is not excluded"]
+        return [
+            "that the head finds the person whom the author means: what other rules of place tell is not excluded",
+            "that the meaning of words tells it: a word in place of another may be of another part of speech",
+        ]
 
 
 def _kind_of(values: Values) -> str:

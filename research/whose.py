@@ -60,6 +60,8 @@ N_FOLDS = 5
 NOISES = (0.0, 0.5, 1.0)  # standard deviations of what is added to a rule of standard deviation 1
 SIZES = (0.2, 0.3, 0.5)  # standard deviations between the means of the edges where nearest is meant and is not
 N_BOOTSTRAP = 200
+FOUND = ("before", "passed", "supported", "words")
+OWN = ("permuted: the author's choice within strata", "authors by")  # worlds with the edges and decision of the head
 
 
 @dataclass
@@ -77,29 +79,24 @@ class _World:
     """Edges and authors of draws, [draws, N] each."""
 
     name: str
-    expected: str
     edges: np.ndarray
     is_nearest: np.ndarray
     known: Known
-    has_own_edges: bool = False  # the edges are those of the head, so that its decision belongs to them
 
 
 @dataclass(frozen=True)
 class _Row:
-    """In how many of `n` draws of a world each finding was made."""
+    """In how many of `n` draws of a world each of FOUND was found."""
 
     world: str
     n_passages: int
-    expected: str
     n: int
-    before: int
-    passed: int
-    supported: int | None
-    words: int | None
+    counts: dict[str, int]
 
     def cells(self) -> list[str]:
-        shown = [self.world, f"{self.n_passages:,}", self.expected, str(self.n)]
-        for count in (self.before, self.passed, self.supported, self.words):
+        shown = [self.world, f"{self.n_passages:,}", str(self.n)]
+        for name in FOUND:
+            count = self.counts.get(name)
             shown.append("-" if count is None else f"{count} {share_range(count, self.n)}")
         return shown
 
@@ -111,24 +108,23 @@ class WhoseResults:
     head: str
     n_permutations: int
     values: dict[str, Estimate]  # of the finding
-    rules_right: dict[str, float]
-    rules_auc: dict[str, float]
+    areas: dict[str, float]  # of the rules
     rows: list[_Row]
 
     def lines(self) -> list[str]:
-        header = ["world", "passages", "expected", "draws", "before [95 %]", "passed", "supported", "words"]
         shown = {name: value_cell(value, ".4f" if name[0] == "p" else ".2f") for name, value in self.values.items()}
-        right = [f"{name} {value:.2f} ({self.rules_auc[name]:.3f})" for name, value in self.rules_right.items()]
+        areas = ", ".join(f"{name} {area:.3f}" for name, area in self.areas.items())
         return [
             f"Passed: p below {MAX_P:g} by {self.n_permutations} permutations, and a coefficient above 0. Before: the "
-            "same without what place and form predict of the edges. Words: p of words below the same bar.",
+            "same without what place and form predict of the edges. Words: p of words below the same bar. But for "
+            "planted links, 1 % is expected.",
             f"The head of the run, {self.head}: coefficient {shown['beyond_place']}, p {shown['p_beyond_place']}; with "
             f"words replaced {shown['form']}, p {shown['p_form']}; words {shown['words']}, p {shown['p_words']}.",
             f"It looks more at the author's person in {shown['looks']} of the passages, and in "
             f"{shown['looks_where_unsure']} of those where the place rule says .25 to .75.",
-            f"Right (area under the ROC curve): {', '.join(right)}.",
+            f"Area under the ROC curve of the rules: {areas}.",
             "",
-            *markdown_table(header, [row.cells() for row in self.rows]),
+            *markdown_table(["world", "passages", "draws", *FOUND], [row.cells() for row in self.rows]),
         ]
 
 
@@ -138,58 +134,47 @@ def _worlds(known: Known, edges: np.ndarray, rules: dict[str, np.ndarray], n: in
     shape = (n, len(edges))
     own = np.broadcast_to(edges, shape)
     authors = np.broadcast_to(known.is_nearest, shape)
-    permuted = permuted_within(known.is_nearest, strata_of(known.place), n, rng)
-    yield _World("permuted: the author's choice within strata", "1 %", own, permuted, known, True)
+    yield _World(OWN[0], own, permuted_within(known.is_nearest, strata_of(known.place), n, rng), known)
     for name in ("place rule", "place and form"):
         drawn = rng.random(shape) < special.expit(rules[name])
-        yield _World(f"authors by {name}", "1 %", own, drawn, known, True)
+        yield _World(f"{OWN[1]} {name}", own, drawn, known)
     for name in ("place rule", "words of form"):
         for noise in NOISES:
             copied = rules[name] / rules[name].std() + noise * rng.normal(size=shape)
             draws = slice(None) if noise else slice(1)  # without noise all are the same
-            yield _World(f"copier by {name}, noise {noise:g}", "1 %", copied[draws], authors[draws], known)
+            yield _World(f"copier by {name}, noise {noise:g}", copied[draws], authors[draws], known)
     for size in SIZES:
         for n_passages in (700, len(edges)):
             some = rng.permutation(len(edges))[:n_passages]
             of_some = Known(known.is_nearest[some], known.place[some], known.form[some], known.documents[some])
             linked = size * of_some.to_nearest / 2 + rng.normal(size=(n, len(some)))
-            yield _World(f"planted link of {size:g} sd", "found", linked, authors[:, some], of_some)
+            yield _World(f"planted link of {size:g} sd", linked, authors[:, some], of_some)
 
 
 def _row_of(world: _World, decisions: np.ndarray, versions: np.ndarray, n_permutations: int) -> _Row:
     """Return what is found in a world; `decisions` [2, N] and `versions` [D, N] belong to the edges of the head."""
-    by_form = edges_by_form(world.edges, world.known.form, world.known.documents)
-    counts = np.ones((1, len(decisions[0])))
-    if world.has_own_edges:
-        rng = np.random.default_rng(0)
-        counts = np.vstack([counts, resampling_counts(world.known.documents, N_BOOTSTRAP, rng)])
-    strata = strata_of(world.known.place)
-    found = {"before": 0, "passed": 0, "supported": 0, "words": 0}
+    known = world.known
+    by_form = edges_by_form(world.edges, known.form, known.documents)
+    strata = strata_of(known.place)
+    drawn = resampling_counts(known.documents, N_BOOTSTRAP, np.random.default_rng(0))
+    resampled = np.vstack([np.ones(len(strata)), drawn])
+    has_own_edges = world.name.startswith(OWN)
+    counts = dict.fromkeys(FOUND if has_own_edges else FOUND[:2], 0)
     for seed, (edges, is_nearest, predicted) in enumerate(zip(world.edges, world.is_nearest, by_form, strict=True)):
-        covariates = np.stack([world.known.place, predicted], axis=1)
+        covariates = np.stack([known.place, predicted], axis=1)
         before, p_before = found_beyond(edges, covariates[:, :1], is_nearest, seed, n_permutations)
         beyond, p = found_beyond(edges, covariates, is_nearest, seed, n_permutations)
-        found["before"] += int(p_before < MAX_P and before > 0)
-        found["passed"] += int(p < MAX_P and beyond > 0)
-        if world.has_own_edges:
-            values = {"beyond_place": Estimate(beyond), "p_beyond_place": Estimate(p)}
-            values["choice_share"] = share_of_choice(decisions, is_nearest, strata, counts)
-            found["supported"] += int(judged([], Measured(values), WHOSE).verdict == SUPPORTED)
+        counts["before"] += int(p_before < MAX_P and before > 0)
+        counts["passed"] += int(p < MAX_P and beyond > 0)
+        if has_own_edges:
+            share = share_of_choice(decisions, is_nearest, strata, resampled)
+            values = {"beyond_place": Estimate(beyond), "p_beyond_place": Estimate(p), "choice_share": share}
+            counts["supported"] += int(judged([], Measured(values), WHOSE).verdict == SUPPORTED)
             of_all = np.vstack([versions, edges]).mean(axis=0)
             with_form = np.column_stack([covariates, of_all])
             _, p_words = found_beyond(edges, with_form, is_nearest, seed, n_permutations)
-            found["words"] += int(p_words < MAX_P)
-    is_known = world.has_own_edges
-    return _Row(
-        world=world.name,
-        n_passages=len(strata),
-        expected=world.expected,
-        n=len(world.edges),
-        before=found["before"],
-        passed=found["passed"],
-        supported=found["supported"] if is_known else None,
-        words=found["words"] if is_known else None,
-    )
+            counts["words"] += int(p_words < MAX_P)
+    return _Row(world.name, len(strata), len(world.edges), counts)
 
 
 def _words_of_form(passage: Passage) -> list[float]:
@@ -278,8 +263,7 @@ def main(options: _WhoseOptions) -> None:
         head=" + ".join(map(str, heads)),
         n_permutations=options.n_permutations,
         values=whose.judged.values,
-        rules_right={name: float(((rule > 0) == known.is_nearest).mean()) for name, rule in rules.items()},
-        rules_auc={name: area_under_curve(rule, known.is_nearest) for name, rule in rules.items()},
+        areas={name: area_under_curve(rule, known.is_nearest) for name, rule in rules.items()},
         rows=rows,
     )
     write_page("whose", "Whose gender: the errors of the test", page, threads=1)

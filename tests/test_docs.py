@@ -66,7 +66,7 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
     english = " ".join((ROOT / "docs/english.md").read_text().split())
     assert f"In {copies} registered runs a head copies, in {whose.split()[0]} that predicts whose" in english
     page = json.loads((RESULTS / "whose.json").read_text())
-    passed = {row["world"]: f"{row['passed']} of {row['n']}" for row in page["rows"]}
+    passed = {row["world"]: f"{row['counts']['passed']} of {row['n']}" for row in page["rows"]}
     looks_at = [page["values"][name]["value"] for name in ("looks", "looks_where_unsure")]
     looks, nearest, unsure = (
         f"{share:.2f}".removeprefix("0") for share in (looks_at[0], short[1]["rules"]["nearest"], looks_at[1])

@@ -29,7 +29,6 @@ from probe.questions import (
     STORY_QUESTIONS,
     TESTED,
     WHOSE,
-    WITHOUT_LINK,
     Question,
     question_of_file,
 )
@@ -147,8 +146,7 @@ def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 
-    guards_off = own.guards_off if own.control else [*own.guards_off, WITHOUT_LINK]
-    question = question_of_file(own.name, own.description, own.link, guards_off, own.file)
+    question = question_of_file(own.name, own.description, own.link, own.file, has_control=bool(own.control))
     data = {"fingerprint": sha256("\n".join(map(repr, [*own.dev, *own.test, *own.control])).encode()).hexdigest()}
     return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
 

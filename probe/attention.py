@@ -99,7 +99,7 @@ class Candidates(NamedTuple):
 def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     """Return the mentions of texts, antecedents first."""
     # As many words, and tokens of a word, as the largest item has; -1 where there is none
-    mentions = [cell.meant + cell.not_meant for cell in cells]
+    mentions = [cell.meant + cell.other for cell in cells]
     n_words = max(1, *map(len, mentions))
     n_tokens = max(map(len, chain(*mentions)), default=1)
     positions = np.full((len(cells), n_words, n_tokens), -1)

@@ -6,7 +6,6 @@ fixed before anything was measured against them; they are our conventions where 
 heads was added after seeds 121 to 140, in which two heads shared the work in several failures.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -160,15 +159,10 @@ WHOSE = Question(
 QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, NEXT_PRONOUN, WHOSE)}
 
 
-def question_of_file(name: str, description: str, link: str, guards_off: Sequence[str], file: str) -> Question:
-    """Return a question of the user's own: one about links, with some guards of the verdict switched off."""
+def question_of_file(name: str, description: str, link: str, file: str, *, has_control: bool) -> Question:
+    """Return a question of the user's own: one about links, which may have texts without the link."""
     question = _link(name, description, link)
-    return replace(
-        question,
-        bars=tuple(bar for bar in _LINK_BARS if bar.criterion not in guards_off),
-        exclusions=tuple(name for name in question.exclusions if name not in guards_off),
-        file=file,
-    )
+    return replace(question, bars=_LINK_BARS if has_control else question.bars, file=file)
 
 
 def in_words_of(link: str, text: str) -> str:

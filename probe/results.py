@@ -165,7 +165,7 @@ class Shown:
     def of(cls, kind: str, text: str, cell: Cell, **shown: Any) -> "Shown":
         """Return a text with the query and the mentions of its cell."""
         meant = list(map(list, cell.meant))
-        other = list(map(list, cell.not_meant))
+        other = list(map(list, cell.other))
         return cls(kind=kind, text=text, query=cell.query, word="", meant=meant, other=other, **shown)
 
 

@@ -5,7 +5,7 @@ The four texts of a line are a block. The first line may describe the question.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from data.tested.pairs import LinkedText
 from settings.errors import UserError, one_line
 from settings.typed_json import from_json
 
-GUARDS = ("induction", "previous")  # that a question may switch off
 _CELLS = 4  # texts of a block
 CONTROL = "control"  # the hold-out of texts without the link
 MOST_BLOCKS = 10_000
@@ -32,7 +31,6 @@ class _Header:
     question: str | None = None
     description: str | None = None
     link: str = "the query to its antecedent"  # what a head links: "a verb to its subject"
-    guards_off: list[str] = field(default_factory=list)  # names in GUARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,6 @@ class OwnQuestion:
     name: str
     description: str
     link: str
-    guards_off: list[str]
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     control: list[LinkedText]  # the texts of test without the link, in the hold-out "control"; empty if not given
@@ -150,7 +147,6 @@ def load_question(path: Path) -> OwnQuestion:
         name=header.question or path.stem,
         description=header.description or path.name,
         link=header.link,
-        guards_off=header.guards_off,
         dev=texts["dev"],
         test=texts["test"],
         control=controls,
@@ -185,8 +181,6 @@ def _read_header(where: str, values: dict[str, Any]) -> _Header:
             raise UserError(f"{where}: {name} must be one line of text")
     if len(header.question or "") > _MAX_NAME:
         raise UserError(f"{where}: question must have at most {_MAX_NAME} characters")
-    if not {*header.guards_off} <= {*GUARDS}:
-        raise UserError(f"{where}: guards_off must be a list of {', '.join(GUARDS)}")
     return header
 
 

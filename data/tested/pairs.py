@@ -28,7 +28,7 @@ class Link:
 
     question: str  # name of the question that it belongs to
     query: Span  # the word at which heads are read
-    antecedents: tuple[Span, ...]  # empty if the pronoun refers to nothing ("It was raining")
+    antecedents: tuple[Span, ...]
     distractors: tuple[Span, ...]  # the other mentions that fit the pronoun's role
     subject: Span | None = None  # the mention that is the subject of its sentence
     payoff: Span | None = None  # the first word that only the antecedent explains
@@ -57,9 +57,8 @@ class Cell:
 
     tokens: tuple[int, ...]  # up to the later of query and payoff
     query: int  # the last token of the query word
-    meant: tuple[Word, ...]  # mentions of the antecedent; none without an antecedent
+    meant: tuple[Word, ...]  # mentions of the antecedent
     other: tuple[Word, ...]  # mentions that the counterpart means; passages: mentions of the other entity
-    bystanders: tuple[Word, ...] = ()  # further mentions
     answers: tuple[int, ...] = ()  # token ids
     foils: tuple[int, ...] = ()  # token ids
     payoff: int | None = None  # the position whose next token depends on the antecedent
@@ -68,11 +67,6 @@ class Cell:
     subject: Word | None = None
     n_fitting: int = 0  # how many tokens fit as `target`, all with the same probability; 0: unknown
     has_lost_answer: bool = False  # answers and foils begin with the same tokens
-
-    @property
-    def not_meant(self) -> tuple[Word, ...]:
-        """The mentions of all but the antecedent."""
-        return self.other + self.bystanders
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,7 @@ class Pair:
 
     @property
     def has_two(self) -> bool:
-        return bool(self.cells[0].not_meant)
+        return bool(self.cells[0].other)
 
     @property
     def is_comparable(self) -> bool:
@@ -113,7 +107,7 @@ class Pair:
 
 def _mentions_all(cell: Cell, words: tuple[Word, ...]) -> bool:
     """Return whether a text mentions all of `words`, and does not mean all of them."""
-    return bool(cell.other) and set(words) <= set(cell.meant + cell.not_meant)
+    return bool(cell.other) and set(words) <= set(cell.meant + cell.other)
 
 
 @dataclass(frozen=True)
@@ -250,7 +244,7 @@ def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
             pair = Pair(
                 question=link.question,
                 part=first.holdout,
-                cells=(_with_rivals(cell, counterpart), _with_rivals(counterpart, cell)),
+                cells=(cell, counterpart),
                 texts=(first.text, second.text),
                 block=number // 2,
                 clusters=(first.frame, first_word, second_word),
@@ -258,14 +252,6 @@ def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
             )
             pairs.append(pair)
     return Items(pairs)
-
-
-def _with_rivals(cell: Cell, counterpart: Cell) -> Cell:
-    """Return a cell whose other mentions are those that the counterpart means; the rest are bystanders."""
-    rivals = tuple(word for word in cell.other if word in counterpart.meant)
-    if rivals == cell.other:
-        return cell
-    return replace(cell, other=rivals, bystanders=tuple(word for word in cell.other if word not in rivals))
 
 
 def _cells(

@@ -93,7 +93,7 @@ def _read(pair: Pair, texts: tuple[str, str], reader: Reader) -> Pair:
     cells = []
     for cell, text in zip(pair.cells, texts, strict=True):
         tokens = (reader.bos_id, *encode_text(reader.tokenizer, text + pair.forms[0]).ids[:-1])
-        mentions = list(chain(*cell.meant, *cell.not_meant))
+        mentions = list(chain(*cell.meant, *cell.other))
         if len(tokens) != len(cell.tokens) or any(tokens[i] != cell.tokens[i] for i in mentions):
             raise UserError("replaced words have other tokens")
         cells.append(replace(cell, tokens=tokens))

@@ -92,7 +92,7 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_only_whole_blocks_are_taken() 
     items = link_pairs(full_stories()["test"], tokenizer, 0)
     for pair in items.pairs:
         first, second = pair.cells
-        assert first.meant == second.other and first.other == second.meant and first.bystanders == second.bystanders
+        assert first.meant == second.other and first.other == second.meant
     of_question = items.of("number", "headline").pairs
     for first, second in zip(of_question[::2], of_question[1::2], strict=True):
         assert (first.block, first.clusters) == (second.block, second.clusters)
@@ -115,7 +115,7 @@ def test_the_tokens_of_each_mention_spell_it(make: Make) -> None:
     n_several = 0
     for row, cell in zip(rows, link_pairs(rows, tokenizer, 0).cells, strict=True):
         text, (link,) = row.text, row.links
-        assert len(cell.not_meant) == len(link.distractors)
+        assert len(cell.other) == len(link.distractors)
         for span, word in zip(link.antecedents, cell.meant, strict=True):
             spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
             assert spelled.strip() == text[slice(*span)]

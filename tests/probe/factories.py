@@ -96,7 +96,7 @@ def random_pairs() -> Items:
             start, later = n_before + 1, n_before + 1 + len(first) + n_between
             mentions = (tuple(range(start, start + len(first))), tuple(range(later, later + len(second))))
             prefix[-1] = 30 + meant if number == 2 else prefix[-1]
-            places = {"query": len(prefix), "bystanders": ((n_before - 1,),) if number == 3 else (), "control": (0,)}
+            places = {"query": len(prefix), "control": (0,)}
             tokens = [*prefix, 32 + meant, *range(34, 34 + n_after)]
             cells.append(cell(tokens, mentions if order == 0 else mentions[::-1], meant, **places))
         pairs += block_of(number, cells)

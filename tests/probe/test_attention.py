@@ -105,7 +105,7 @@ def test_over_balanced_blocks_every_rule_scores_one_half(question: str) -> None:
 
 def test_rules_compare_the_best_antecedent_with_the_best_other_mention() -> None:
     def with_mentions(meant: list[Any], other: list[Any], **changes: Any) -> Cell:
-        return replace(FIRST, meant=tuple(meant), other=tuple(other[:1]), bystanders=tuple(other[1:]), **changes)
+        return replace(FIRST, meant=tuple(meant), other=tuple(other), **changes)
 
     cell = with_mentions([(3,), (7, 8)], [(5,), (6,), (2,)], subject=(7, 8))
     preferences = {name: rule(cell) for name, rule in FIXED_RULES.items()}

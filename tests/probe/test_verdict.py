@@ -82,11 +82,14 @@ def test_another_head_type_excludes_any_claim() -> None:
         assert all(criterion.passed for criterion in found.criteria)
 
 
-def test_a_question_of_the_users_own_has_its_own_words_and_does_not_ask_guards_that_it_switches_off() -> None:
-    own = question_of_file("agree", "", "an adjective to its noun", ["selective", "previous", WITHOUT_LINK], "a.jsonl")
-    assert (own.outcome, own.file, own.exclusions) == ("attention", "a.jsonl", ("induction", "value_contrast"))
-    assert exclusions_of(own, {"previous": 0.9}, 2.0, 1.5) == []
-    assert judge(STRONG | {"selectivity": Estimate(0.0)}, own).verdict == "supported"
+def test_a_question_of_the_users_own_has_its_own_words_and_asks_for_a_control_only_if_it_has_one() -> None:
+    own = question_of_file("agree", "", "an adjective to its noun", "a.jsonl", has_control=False)
+    with_control = question_of_file("agree", "", "an adjective to its noun", "a.jsonl", has_control=True)
+    assert (own.outcome, own.file, set(with_control.criteria) - {*own.criteria}) == (
+        "attention",
+        "a.jsonl",
+        {WITHOUT_LINK},
+    )
     chance = dict.fromkeys(("p_pair_accuracy", "p_contrast"), Estimate(0.5))
     reasons = " ".join(judge(chance, own, instead=CONSTANT).reasons)
     assert "following the adjective may be chance" in reasons and "answer does not follow the adjective" in reasons

@@ -13,7 +13,7 @@ from data.tested.own_file import OwnQuestion, load_question
 from data.tested.pairs import LinkedText
 from settings.errors import UserError
 
-ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name", "guards_off": ["induction"]}
+ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name"}
 PATTERN = "Here {A} met {B}. <She|He> [slept|ran]"
 # Two frames crossed with two pairs of words for either part
 LINES: list[dict[str, Any]] = []
@@ -64,9 +64,9 @@ def test_a_line_is_both_orders_of_the_words_times_which_is_meant(
 
 def test_the_first_line_may_describe_the_question(tmp_path: Path) -> None:
     own = load(tmp_path, *LINES)
-    assert (own.name, own.description, own.guards_off, own.n_left_out) == ("my names", "my names.jsonl", [], 0)
+    assert (own.name, own.description, own.n_left_out) == ("my names", "my names.jsonl", 0)
     own = load(tmp_path, ABOUT, "", *LINES)
-    assert (own.name, own.description, own.link, own.guards_off) == tuple(ABOUT.values())
+    assert (own.name, own.description, own.link) == tuple(ABOUT.values())
 
 
 @pytest.mark.parametrize("answers", [None, [["slept", "sat"], ["ran"]]])
@@ -123,7 +123,6 @@ def test_a_wrong_line_is_named(change: dict[str, Any], problem: str, tmp_path: P
 @pytest.mark.parametrize(("lines", "problem"), [
     (["[" * 100_000], "line 1: not JSON"),
     (['{"pattern": "a \\ud800"}'], "line 1: not JSON"),
-    ([ABOUT | {"guards_off": ["all"]}], "guards_off must be a list of induction, previous"),
     ([ABOUT | {"colour": "red"}], "unknown field colour"),
     ([{"words": ["Ann", "Tom"]}], "line 1: no field pattern"),
     ([ABOUT | {"question": "a\0b"}], "question must be one line of text"),

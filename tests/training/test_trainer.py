@@ -236,7 +236,7 @@ def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_d
     assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
     assert factors[4:] == [pytest.approx((remaining / 8) ** 2) for remaining in range(8, -1, -1)]
     steps = [step for step in range(1025) if is_probe_step(step, 1024)]
-    assert steps == [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    assert steps == [0, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
     assert [step for step in range(4) if is_probe_step(step, 3)] == [0, 1, 2, 3]
 
 

@@ -81,7 +81,7 @@ def live_content(
 
     # A sentence to begin with: a tested one of an own question or English text, or a worked example
     finding = results.findings[0] if results and results.findings else None
-    shown = finding.examples[0] if finding and finding.examples else None
+    shown = min(finding.examples, key=lambda example: len(example.text)) if finding and finding.examples else None
     nouns = []
     if shown and shown.kind != "worked":
         text = shown.text.rstrip()

@@ -106,14 +106,14 @@ def _at_site(texts: Sequence[LinkedText], site: str) -> list[LinkedText]:
     """Return the texts with the query at a site; the cue is where the file has it."""
     moved = []
     for linked in texts:
-        (link,) = linked.links
+        link = linked.link
         assert link.payoff is not None
         places: dict[str, Span] = {"cue": link.query}
         was = linked.text.rindex(" was ", 0, link.query[0])
         places["it"] = (linked.text.rindex(" ", 0, was) + 1, was)
         places["last"] = (link.payoff[0] - len("The "), link.payoff[0] - 1)
         at: Link = replace(link, query=places[site])
-        moved.append(replace(linked, links=(at,)))
+        moved.append(replace(linked, link=at))
     return moved
 
 

@@ -10,6 +10,7 @@ import pytest
 from probe import results as found
 from probe.questions import HEADLINE
 from probe.results import Estimate, Finding, Head
+from research.because import BecauseResults
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
 from research.example_reports import REPORTS, written_again
@@ -36,6 +37,7 @@ from research.worlds import WorldsResults
 from settings.typed_json import from_json
 
 PAGES: dict[str, Any] = {
+    "because": BecauseResults,
     "calibration": CalibrationResults,
     "lab": LabResults,
     "link_head": SeedsResults,

@@ -95,6 +95,13 @@ def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
     assert max(abs(point[voice] - 0.5) for point in of_one_layer for voice in ("active", "passive")) < 0.01
 
 
+def test_the_bias_of_a_public_model_is_the_measured_one() -> None:
+    [row] = [row for row in json.loads((RESULTS / "because.json").read_text())["rows"] if "SmolLM2" in row["model"]]
+    auc = f"{row['auc']:.2f}".removeprefix("0")
+    assert f"people's bias (AUC {auc} of {len(row['bias'])} verbs), no head is" in (ROOT / "docs/probe.md").read_text()
+    assert row["verdict"] == "not established"
+
+
 def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
     start = "\n".join(README.splitlines()[:15])
     assert "so that you can check an explanation" in start and "[Start here](docs/attention.md)" in start

@@ -117,7 +117,7 @@ def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new
 
 def pattern_of(story: LinkedText, other: LinkedText) -> str:
     """Return two stories, which differ from the pronoun on, as a pattern that ends with the payoff."""
-    (link,), (rival,) = story.links, other.links
+    link, rival = story.link, other.link
     start = story.text[: link.query[0]]
     for letter, word in zip("AB", story.pair.split()[:: 1 - 2 * story.order], strict=True):
         start = re.sub(rf"\b{word}\b", f"{{{letter}}}", start)
@@ -134,10 +134,10 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
     lines[0]["link"] = "a pronoun to my noun"
     for split, holdout in (("dev", "iid"), ("test", "headline")):
         stories = [story for story in load_stories(corpus, split) if story.holdout == holdout]
-        stories = [story for story in stories if story.links[0].question == "number"]
+        stories = [story for story in stories if story.link.question == "number"]
         for i in range(0, len(stories), 4):
             patterns = [pattern_of(*stories[j : j + 2]) for j in (i, i + 2)]
-            answers = [story.links[0].answers for story in stories[i : i + 2]]
+            answers = [story.link.answers for story in stories[i : i + 2]]
             names = {"words": stories[i].pair.split(), "frame": stories[i].frame, "split": split}
             lines.append({"pattern": patterns, "answers": answers, **names})
     path = tmp_path / "mine.jsonl"

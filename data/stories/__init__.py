@@ -51,7 +51,7 @@ def _without_collector() -> Iterator[None]:
 def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | None = None) -> list[LinkedText]:
     """Return the stories of one split; the same config gives the same stories on every machine.
 
-    Train and validation follow the configured mix of plots; train has no links, and validation excludes texts of
+    Train and validation follow the configured mix of plots; train has no link, and validation excludes texts of
     `train`, which is generated again if None. Test contains, for every plot and hold-out, `n_test_frames` x
     `n_test_pairs` blocks of 4 cells; dev half as many, with held-out words and frames of its own.
     """
@@ -68,7 +68,7 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
 
 
 def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
-    """Write one line of JSON per story, with its links as a list of objects."""
+    """Write one line of JSON per story."""
     with path.open("w") as stream:
         for story in stories:
             stream.write(json.dumps(asdict(story)) + "\n")
@@ -80,9 +80,7 @@ def read_stories(path: Path) -> list[LinkedText]:
     with path.open() as stream:
         for line in stream:
             row = json.loads(line)
-            row["links"] = tuple(
-                Link(**{name: _tuples(value) for name, value in link.items()}) for link in row["links"]
-            )
+            row["link"] = Link(**{name: _tuples(value) for name, value in row["link"].items()})
             stories.append(LinkedText(**row))
     return stories
 

@@ -12,14 +12,14 @@ from data.stories.grammar import Bindings, derive
 from data.stories.language import Language, MentionPair, placement
 from data.stories.lexicon import REFERENTS
 from data.stories.plots import Plot
-from data.tested.pairs import Link, LinkedText, Span
+from data.tested.pairs import NO_LINK, Link, LinkedText, Span
 
 
 def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, minimal_pairs: bool) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
     With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
-    cells differ in everything but frame and pair, as training needs. Stories of the training split have no links.
+    cells differ in everything but frame and pair, as training needs. Stories of the training split have no link.
     """
     # The cell (frame, pair) must belong to the language's split and hold-out.
     pairs = language.pairs_of(plot)
@@ -49,12 +49,10 @@ def _sample_cell(
         "MEANT": "A" if order == meant else "B",
     }
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
-    links: list[Link] = []
-    if language.split != "train":
-        links.append(_link(plot, derivation.slot_places(), derivation.bindings))
+    link = NO_LINK if language.split == "train" else _link(plot, derivation.slot_places(), derivation.bindings)
     return LinkedText(
         text=derivation.text,
-        links=tuple(links),
+        link=link,
         family=plot.family,
         holdout=language.holdout,
         frame=frame,
@@ -83,7 +81,7 @@ def sample_plain_story(rng: Random, language: Language, plot: Plot) -> LinkedTex
         bindings |= {"FRAME": frame, "A": pair[order].word, "B": pair[1 - order].word}
     derivation = derive(language.rules, rng, ("{OPENER}", *plot.text.split()), bindings)
     mentions = mentions or derivation.bindings["A"]
-    return LinkedText(derivation.text, (), plot.family, "", frame_text, mentions, order=0, meant=0)
+    return LinkedText(derivation.text, NO_LINK, plot.family, "", frame_text, mentions, order=0, meant=0)
 
 
 def _pair_name(pair: MentionPair) -> str:

@@ -259,7 +259,7 @@ def _introduction(language: Language, plot_name: str) -> Options:
         total = sum(map(_weight, pool))
         for referent in pool:
             probability = _weight(referent) / total / len(pools)
-            symbols = tuple(plot.introductions[referent.kind].split())
+            symbols = (plot.introduction,)
             options.append(Option(probability, symbols, (("A", referent.word), ("MEANT", "A"))))
     return options
 

@@ -5,8 +5,7 @@ verb              the verb before the pronoun and its voice decide: "The cat fri
 no_pronoun        teaches the held-out words without a pronoun: "We saw the owl. The animal swooped."
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from data.stories import frames
 
@@ -22,7 +21,7 @@ class Plot:
     pools: str  # the words from which the pair of mentions is drawn (language._word_pools)
     frames: tuple[str, ...]
     question: str = ""  # "": none
-    introductions: Mapping[str, str] = field(default_factory=dict)  # plots with one mention: slot by kind of word
+    introduction: str = ""  # plots with one mention: the slot that introduces it
     refers_by_kind: bool = False  # "The animal purred" resolves a reference: no held-out words
 
     @property
@@ -47,11 +46,11 @@ _PLOTS = (
     Plot("verb passive", "verb", 0.2, _BECAUSE, "animals", frames.PASSIVE_FRAMES, "verb"),
     Plot(
         "no_pronoun noun", "no_pronoun", 0.26, "{INTRODUCTION} {VERB} {ENDING}", "number", (),
-        introductions={"animal": "{NOUN}", "thing": "{NOUN}"},
+        introduction="{NOUN}",
     ),
     Plot(
         "no_pronoun name", "no_pronoun", 0.24, "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
-        introductions={"name": "{NAME}"},
+        introduction="{NAME}",
     ),
     # Without these two a held-out noun never stands beside such a verb, and some models do not link it.
     Plot("no_pronoun active", "no_pronoun", 0.21, _BECAUSE_KNOWN, "animals", frames.ACTIVE_FRAMES),

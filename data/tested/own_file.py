@@ -70,7 +70,7 @@ class OwnQuestion:
         """Return the words that are read or answered, each once."""
         words: dict[str, None] = {}
         for text in (*self.dev, *self.test):
-            (link,) = text.links
+            link = text.link
             for span in (link.query, *link.antecedents, *link.distractors):
                 words[text.text[slice(*span)]] = None
             words |= dict.fromkeys(link.answers)
@@ -79,7 +79,7 @@ class OwnQuestion:
     def notes(self) -> list[str]:
         texts = [*self.dev, *self.test]
         notes = []
-        n_lacking = sum(not text.links[0].answers for text in texts)
+        n_lacking = sum(not text.link.answers for text in texts)
         if 0 < n_lacking < len(texts):
             notes.append(f"{n_lacking} of {len(texts)} texts have no answers: the causal tests lack them.")
         if self.n_left_out:
@@ -87,7 +87,7 @@ class OwnQuestion:
             notes.append(f"{of_all} are left out: frame and words are not all in dev, or all in test.")
         n_repeated = 0
         for first, second in zip(texts[::2], texts[1::2], strict=True):
-            n_repeated += len(first.links[0].antecedents) > len(second.links[0].distractors)
+            n_repeated += len(first.link.antecedents) > len(second.link.distractors)
         if n_repeated:
             pairs = f"{n_repeated} of {len(texts) // 2} pairs"
             notes.append(f"In {pairs} {{X}} stands before the query: a head that attends to this place passes too.")
@@ -103,7 +103,7 @@ class OwnQuestion:
             lines.append(f"control: {len(self.control) // _CELLS:,} blocks without the link")
         smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
-        if not any(text.links[0].answers for text in self.test):
+        if not any(text.link.answers for text in self.test):
             lines.append("note: without a [payoff] the best verdict is suggestive")
         if min(_n_clusters(self.test)) < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
@@ -208,17 +208,17 @@ def _texts(where: str, line: _Line, value: Any, frame: str | None, holdout: str)
     for order, pattern in enumerate(patterns):
         pair = [fill(where, pattern, line.words, order, meant) for meant in (0, 1)]
         frame = frame or start_of(pair[0])
-        payoffs = [text.links[0].answers for text in pair]
+        payoffs = [text.link.answers for text in pair]
         if line.answers and not payoffs[0]:
             raise UserError(f"{where}: answers need the [payoff] in the pattern")
         choices = line.answers or payoffs
         for text, payoff, answers, foils in zip(pair, payoffs, choices, choices[::-1], strict=True):
             if not {*payoff} <= {*answers} - {*foils}:
                 raise UserError(f"{where}: {payoff[0]!r} must be an answer for one of the words, and for it alone")
-            link = replace(text.links[0], answers=tuple(answers), foils=tuple(foils))
-            texts.append(replace(text, links=(link,), frame=frame, holdout=holdout))
+            link = replace(text.link, answers=tuple(answers), foils=tuple(foils))
+            texts.append(replace(text, link=link, frame=frame, holdout=holdout))
         # A causal model reads no further.
-        starts = {text.text[: text.links[0].query[1]] for text in pair}
+        starts = {text.text[: text.link.query[1]] for text in pair}
         if len(starts) == 1 and holdout != CONTROL:
             ways = "write <one|two>, {one|two} or {X} there"
             raise UserError(f"{where}: nothing up to the <query> says which word is meant; {ways}")

@@ -40,12 +40,12 @@ def fill(where: str, pattern: str, words: Sequence[str], order: int, meant: int)
     link = Link(OWN, query, mentions[words[meant]], mentions[words[1 - meant]])
     if parts[4]:
         link = replace(link, payoff=(parts.start(4) - 3, parts.end(4) - 3), answers=(parts[4],))
-    return LinkedText("".join(parts.groups("")), (link,), OWN, "", "", " ".join(words), order, meant)
+    return LinkedText("".join(parts.groups("")), link, OWN, "", "", " ".join(words), order, meant)
 
 
 def start_of(text: LinkedText) -> str:
     """Return what stands before the query, in small letters, with _ for each mention."""
-    (link,) = text.links
+    link = text.link
     start = text.text[: link.query[0]]
     for first, last in sorted(link.antecedents + link.distractors, reverse=True):
         start = f"{start[:first]}_{start[last:]}"

@@ -6,7 +6,7 @@ about a head is tested on a `Pair`: a text and its counterpart, which differ onl
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
@@ -37,12 +37,15 @@ class Link:
     n_fitting: int = 0  # how many words fit at the payoff, all with the same probability; 0: unknown
 
 
+NO_LINK = Link("", (0, 0), (), ())
+
+
 @dataclass(frozen=True, slots=True)
 class LinkedText:
-    """A text with its gold links and its cell of the design; four cells in a row are a block."""
+    """A text with its gold link and its cell of the design; four cells in a row are a block."""
 
     text: str
-    links: tuple[Link, ...]
+    link: Link  # NO_LINK: a text to train on
     family: str
     holdout: str
     frame: str  # what texts of different pairs share; stories: the frame's text for order 0
@@ -232,66 +235,60 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
 
 
 def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -> Items:
-    """Return the pairs of whole blocks, one for each link; UserError if a word has no tokens for itself."""
+    """Return the pairs of whole blocks; UserError if a word has no tokens for itself."""
     choices_of = cache(partial(_payoff_choices, tokenizer))
     pairs = list[Pair]()
-    with_links = [linked_text for linked_text in texts if linked_text.links]
-    for number, texts_of_pair in enumerate(zip(with_links[::2], with_links[1::2], strict=True)):
-        first, second = texts_of_pair
+    linked = [text for text in texts if text.link != NO_LINK]
+    for number, (first, second) in enumerate(zip(linked[::2], linked[1::2], strict=True)):
         first_word, *_, second_word = first.pair.split()
-        cells = [_cells(linked_text, tokenizer, bos_id, choices_of) for linked_text in texts_of_pair]
-        for link, cell, counterpart in zip(first.links, *cells, strict=True):
-            pair = Pair(
-                question=link.question,
-                part=first.holdout,
-                cells=(cell, counterpart),
-                texts=(first.text, second.text),
-                block=number // 2,
-                clusters=(first.frame, first_word, second_word),
-                order=first.order,
-            )
-            pairs.append(pair)
+        cells = (
+            _cell(first.text, first.link, tokenizer, bos_id, choices_of),
+            _cell(second.text, second.link, tokenizer, bos_id, choices_of),
+        )
+        pair = Pair(
+            question=first.link.question,
+            part=first.holdout,
+            cells=cells,
+            texts=(first.text, second.text),
+            block=number // 2,
+            clusters=(first.frame, first_word, second_word),
+            order=first.order,
+        )
+        pairs.append(pair)
     return Items(pairs)
 
 
-def _cells(
-    linked_text: LinkedText, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]
-) -> Iterator[Cell]:
-    """Yield a text in tokens, once with each of its links."""
-    text = linked_text.text
+def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]) -> Cell:
+    """Return a text in tokens with its link."""
     encoding = encode_text(tokenizer, text)
     ids = encoding.ids
-    spans = set[Span]()
-    for link in linked_text.links:
-        named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
-        spans.update(span for span in named if span)
-    words = word_positions(text, encoding.offsets, spans)
+    named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
+    words = word_positions(text, encoding.offsets, filter(None, named))
+    choices = choices_of(link.answers, link.foils)
+    query = words[link.query][-1]
 
-    for link in linked_text.links:
-        choices = choices_of(link.answers, link.foils)
-        query = words[link.query][-1]
-        # The payoff is read one token before the first token that differs between answers and foils.
-        payoff = None
-        n_fitting = 0
-        if link.payoff and choices.answers and choices.foils:
-            word = _with_space(text, encoding.offsets, words[link.payoff])
-            payoff = word[0] - 1 + choices.n_shared
-            # Words of several tokens have other probabilities at the first.
-            if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
-                n_fitting = link.n_fitting
-        yield Cell(
-            tokens=(bos_id, *ids[: max(query, payoff or 0)]),
-            query=query,
-            meant=tuple(words[span] for span in link.antecedents),
-            other=tuple(words[span] for span in link.distractors),
-            answers=choices.answers,
-            foils=choices.foils,
-            payoff=payoff,
-            target=None if payoff is None else ids[payoff],
-            subject=words[link.subject] if link.subject else None,
-            n_fitting=n_fitting,
-            has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
-        )
+    # The payoff is read one token before the first token that differs between answers and foils.
+    payoff = None
+    n_fitting = 0
+    if link.payoff and choices.answers and choices.foils:
+        word = _with_space(text, encoding.offsets, words[link.payoff])
+        payoff = word[0] - 1 + choices.n_shared
+        # Words of several tokens have other probabilities at the first.
+        if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
+            n_fitting = link.n_fitting
+    return Cell(
+        tokens=(bos_id, *ids[: max(query, payoff or 0)]),
+        query=query,
+        meant=tuple(words[span] for span in link.antecedents),
+        other=tuple(words[span] for span in link.distractors),
+        answers=choices.answers,
+        foils=choices.foils,
+        payoff=payoff,
+        target=None if payoff is None else ids[payoff],
+        subject=words[link.subject] if link.subject else None,
+        n_fitting=n_fitting,
+        has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
+    )
 
 
 def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:

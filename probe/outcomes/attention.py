@@ -62,7 +62,7 @@ TABLE_KEEPS = 0.8  # with the words shuffled: a table of words keeps at least th
 SENTENCE_KEEPS = 0.2  # and an answer that needs the sentence at most this one; our conventions
 _EDITS = ("swap", "cut_meant", "cut_other", "zero")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
-_TYPE_NAMES = {"previous": "previous-token", "induction": "induction"}
+_TYPE_NAMES = {"previous": "a previous-token", "induction": "an induction"}
 _HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
 _UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
 
@@ -367,7 +367,7 @@ def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: 
     for name, words in _TYPE_NAMES.items():
         weight = head_type.get(name, 0.0)
         if name in question.exclusions and weight > MAX_OTHER_TYPE:
-            reasons.append(f"no claim: it is a {words} head (weight {show(weight)}; at most {MAX_OTHER_TYPE})")
+            reasons.append(f"no claim: it is {words} head (weight {show(weight)}; at most {MAX_OTHER_TYPE})")
     if "value_contrast" in question.exclusions and contrast * weighted < 0:
         contrasts = f"contrasts {show(contrast)} and {show(weighted)}"
         reasons.append(f"no claim: attention and value-weighted attention disagree ({contrasts})")

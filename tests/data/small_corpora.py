@@ -7,7 +7,7 @@ from typing import Any
 
 from data.corpus import Corpus
 from data.stories import generate_split
-from data.tested.pairs import Link, LinkedText
+from data.tested.pairs import NO_LINK, Link, LinkedText
 from settings.data import StoriesConfig, TextConfig, TokenizerKind
 from settings.train import compose_settings
 
@@ -39,7 +39,7 @@ def all_rows(*splits: str) -> list[LinkedText]:
 
 
 def all_links(*splits: str) -> list[tuple[LinkedText, Link]]:
-    return [(row, link) for row in all_rows(*splits) for link in row.links]
+    return [(row, row.link) for row in all_rows(*splits) if row.link != NO_LINK]
 
 
 def text_config(path: Path, **changes: Any) -> TextConfig:

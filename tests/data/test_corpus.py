@@ -91,7 +91,7 @@ def test_dev_stories_are_generated_once_and_a_damaged_file_is_named(corpus: Corp
     path = corpus.folder / "dev_stories.jsonl"
     assert not path.exists()
     rows = load_stories(corpus, "dev")
-    assert {row.holdout for row in rows} == {"iid", "headline"} and any(row.links for row in rows)
+    assert {row.holdout for row in rows} == {"iid", "headline"} and all(row.link.answers for row in rows)
     assert path.exists() and load_stories(corpus, "dev") == rows
     path.write_text(path.read_text()[:3000])
     with pytest.raises(ValueError, match=f"{path.name}: damaged"):

@@ -144,9 +144,9 @@ def test_at_a_payoff_the_optimal_predictor_chooses_among_the_words_that_fit() ->
     floors = {holdout: Floor(language_of(config, "test", holdout)) for holdout in ("iid", "headline")}
     for story in generate_split(config, "test"):
         surprisal = floors[story.holdout].surprisal(story.text)
-        for link in story.links:
-            assert link.payoff is not None
-            position = len(words_of(story.text[: link.payoff[0]]))
-            assert surprisal[position] == pytest.approx(math.log(link.n_fitting), abs=1e-9)
-            questions[link.question] += 1
+        link = story.link
+        assert link.payoff is not None
+        position = len(words_of(story.text[: link.payoff[0]]))
+        assert surprisal[position] == pytest.approx(math.log(link.n_fitting), abs=1e-9)
+        questions[link.question] += 1
     assert min(questions[name] for name in ("number", "gender", "verb")) > 30

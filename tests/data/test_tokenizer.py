@@ -114,7 +114,7 @@ def test_the_tokens_of_each_mention_spell_it(make: Make) -> None:
     rows = full_stories()["test"]
     n_several = 0
     for row, cell in zip(rows, link_pairs(rows, tokenizer, 0).cells, strict=True):
-        text, (link,) = row.text, row.links
+        text, link = row.text, row.link
         assert len(cell.other) == len(link.distractors)
         for span, word in zip(link.antecedents, cell.meant, strict=True):
             spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
@@ -144,7 +144,7 @@ def test_answers_are_told_apart_by_one_token(text: str, answers: str, foils: str
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     words = (tuple(answers.split()), tuple(foils.split()))
     link = Link("number", (0, 2), (), (), None, (3, len(text)), *words, n_fitting=2)
-    row = LinkedText(text, (link,), "agreement", "iid", "a", "a b", 0, 0)
+    row = LinkedText(text, link, "agreement", "iid", "a", "a b", 0, 0)
     cell = link_pairs([row, row], tokenizer, 0).cells[0]
     tokens = ["".join(map(tokenizer.id_to_token, ids)) for ids in (cell.answers, cell.foils)]
     target = None if cell.target is None else tokenizer.id_to_token(cell.target)

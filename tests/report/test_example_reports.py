@@ -182,7 +182,9 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(sh
     assert firsts[list(exchanged)[2]] in dict(dog[:4])
     moving = " ".join(drawn("demo"))
     frightened, feared, *_ = shown.values()
-    assert [words for words in (frightened, feared, *list(exchanged.values())[1:]) if " ".join(words) not in moving] == []
+    assert [
+        words for words in (frightened, feared, *list(exchanged.values())[1:]) if " ".join(words) not in moving
+    ] == []
     assert "“frightened”: where" in moving and "“feared”: where" in moving and moving.count("next word") == 4
 
 

@@ -33,7 +33,7 @@ def load(folder: Path, *lines: Any) -> OwnQuestion:
 
 def marked(text: LinkedText) -> str:
     """Return a text with + behind antecedents, - behind distractors, and the marks of query and payoff."""
-    (link,) = text.links
+    link = text.link
     marks = dict.fromkeys(link.antecedents, "{}+") | dict.fromkeys(link.distractors, "{}-") | {link.query: "<{}>"}
     if link.payoff:
         marks[link.payoff] = "[{}]"
@@ -71,7 +71,7 @@ def test_the_first_line_may_describe_the_question(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answers", [None, [["slept", "sat"], ["ran"]]])
 def test_answers_are_the_payoffs_or_the_words_that_are_given(answers: list[list[str]] | None, tmp_path: Path) -> None:
-    links = [text.links[0] for text in load(tmp_path, LINES[0] | {"answers": answers}, *LINES[1:]).test[:4]]
+    links = [text.link for text in load(tmp_path, LINES[0] | {"answers": answers}, *LINES[1:]).test[:4]]
     first, second = map(tuple, answers or [["slept"], ["ran"]])
     assert [(link.answers, link.foils) for link in links] == [(first, second), (second, first)] * 2
 

@@ -31,10 +31,12 @@ def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> 
 
 
 def answer_with_words_shuffled(model: ObservableModel, items: Items, config: ProbeConfig) -> Values:
-    """Return the accuracy of the answers to texts of `with_words_shuffled`; empty without payoffs.
+    """Return the accuracy of the answers to texts of `with_words_shuffled`; empty without payoffs, or tokens of words.
 
     What a table of words knows stays; what needs the order of the words is lost.
     """
+    if not all(cell.has_word_tokens for cell in items.cells):
+        return {}
     rng = np.random.default_rng(config.seed)
     shuffled = Items([with_words_shuffled(pair, rng) for pair in items.pairs])
     values = answer_values(model, shuffled, config)

@@ -1,7 +1,7 @@
 """Blocks of four stories (cells): order of the two mentions x which of them is the antecedent.
 
-The cells share a frame and a pair, so every cue other than the pronoun itself (order, distance, subject, number,
-gender, noun) points to the antecedent in exactly half of every block.
+The cells share a frame and a pair, so every cue but the pronoun, or the verb before it, (order, distance, subject,
+number, gender, noun) points to the antecedent in exactly half of every block.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,9 @@ from data.tested.pairs import NO_LINK, Link, LinkedText, Span
 def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, minimal_pairs: bool) -> list[LinkedText]:
     """Return the four cells of a block, with a pair drawn from the language's split and hold-out.
 
-    With `minimal_pairs`, two cells of the same order are identical up to the pronoun, as the probe needs. Otherwise the
-    cells differ in everything but frame and pair, as training needs. Stories of the training split have no link.
+    With `minimal_pairs`, two cells of the same order are identical up to the word that decides, as the probe needs.
+    Otherwise the cells differ in everything but frame and pair, as training needs. Stories of the training split have
+    no link.
     """
     # The cell (frame, pair) must belong to the language's split and hold-out.
     pairs = language.pairs_of(plot)

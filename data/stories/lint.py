@@ -4,7 +4,7 @@ A causal model at a pronoun has read only the text before it. If two nouns fit, 
 cat frightened the dog because it"), or a later word, and then no attention weight at the pronoun can show the link.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ def lint(text: str) -> list[PronounNote]:
         # Only among several candidates can another word decide: a verb before the pronoun, or a later word.
         read_at = [span]
         if len(fitting) > 1:
-            meant = _named_by_verb([earlier for earlier, _ in words[:position]], list(fitting))
+            meant = _named_by_verb([earlier for earlier, _ in words[:position]], fitting)
             clue = next((entry for entry in words[position + 1 :] if _decides(entry[0], fitting.values())), None)
             if meant:
                 note += f"; the verb before it tells that it is the {meant}"
@@ -51,14 +51,19 @@ def lint(text: str) -> list[PronounNote]:
     return notes
 
 
-def _named_by_verb(words: list[str], nouns: list[str]) -> str | None:
-    """Return which of two nouns a verb before "because" tells; `words` end before the pronoun."""
-    if len(nouns) != 2 or words[-1].lower() != "because":
-        return None
-    for word, next_word in pairwise(words):
-        if word in TEXTS["BY_FIRST"] + TEXTS["BY_SECOND"]:
-            is_passive = next_word == "by"
-            return nouns[(word in TEXTS["BY_SECOND"]) != is_passive]
+def _named_by_verb(words: list[str], nouns: Collection[str]) -> str | None:
+    """Return which of two nouns the verb between them tells; `words` end before the pronoun.
+
+    Only "the cat (often) feared the dog ... because" and "the cat was (often) feared by the dog ... because" are read.
+    """
+    places = [place for place, word in enumerate(words) if word in nouns]
+    for first, second in pairwise(places):
+        between = words[first + 1 : second]
+        is_passive = between[-2:] == ["by", "the"]
+        verb = between[-3 if is_passive else -2 :][:1]
+        is_known = verb and verb[0] in TEXTS["BY_FIRST"] + TEXTS["BY_SECOND"] and between[-1] == "the"
+        if is_known and words[-1].lower() == "because" and is_passive == ("was" in between[-5:-3]):
+            return words[second if (verb[0] in TEXTS["BY_SECOND"]) != is_passive else first]
     return None
 
 

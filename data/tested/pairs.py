@@ -16,6 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from data.tokenizer import encode_text
+from data.words import words_of
 from settings.errors import UserError
 
 Span = tuple[int, int]  # characters [start, end)
@@ -69,6 +70,7 @@ class Cell:
     control: Word = ()  # a content word, to compare the mentions with
     subject: Word | None = None
     n_fitting: int = 0  # how many tokens fit as `target`, all with the same probability; 0: unknown
+    has_word_tokens: bool = False  # up to the query each token is a word
     has_lost_answer: bool = False  # answers and foils begin with the same tokens
 
 
@@ -287,6 +289,7 @@ def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: 
         target=None if payoff is None else ids[payoff],
         subject=words[link.subject] if link.subject else None,
         n_fitting=n_fitting,
+        has_word_tokens=query == len(words_of(text[: link.query[1]])),
         has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
     )
 

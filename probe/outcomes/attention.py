@@ -63,7 +63,7 @@ SENTENCE_KEEPS = 0.2  # and an answer that needs the sentence at most this one; 
 _EDITS = ("swap", "cut_meant", "cut_other", "zero")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 _TYPE_NAMES = {"previous": "a previous-token", "induction": "an induction"}
-_HEADLINE_ITEMS = "with nouns that were never antecedents in training, in sentence frames that training never used"
+_HEADLINE_ITEMS = "with nouns that no pronoun referred to in training, in sentence frames that training never used"
 _UNSELECTED_ITEMS = "with words and sentence frames its head was not selected on"  # unknown training data
 
 
@@ -75,7 +75,7 @@ class AttentionOutcome(Outcome):
     levels = {
         "E0": "an attention pattern only",
         "E1": "beats every simple rule",
-        "E2": "follows the pronoun on held-out items",
+        "E2": "follows what decides, on held-out items",
         "E3": "the model's answer depends on this attention edge",
     }
     columns = {
@@ -145,11 +145,11 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         kept = (shuffled.value - 0.5) / (answer.value - 0.5)
         needed = "Part of this needs the sentence"
         if kept >= TABLE_KEEPS:
-            needed = "A table of words does this"
+            needed = "A table of words is enough"
         elif kept <= SENTENCE_KEEPS:
             needed = "This needs the sentence"
         return (
-            f"{needed}: the answer is right in {percent(answer)}, with the words before it shuffled in "
+            f"{needed}: the answer is right in {percent(answer)}, with the earlier words shuffled in "
             f"{percent(shuffled)}."
         )
 
@@ -291,7 +291,7 @@ class _AttentionCase(Case):
         for name, part in self.parts.items():
             items = self.context.of(self.question, name).items
             part.values.update(answer_values(self.context.model, items, self.config))
-            if name == HEADLINE and self.question.file is None:  # of the stories, in which a token is a word
+            if name == HEADLINE:
                 part.values.update(answer_with_words_shuffled(self.context.model, items, self.config))
         scores = self.tested.scores()
         grids = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}

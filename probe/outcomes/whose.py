@@ -112,8 +112,8 @@ content words, and whether the true ones tell more; choice: share of it lost."""
             f"place and form; p {values['p_beyond_place'].value:.4f}, the author's choice permuted where the place "
             "rule says the same.",
             f"With every content word replaced it is {values['form'].value:.2f} (p {values['p_form'].value:.4f}); "
-            f"beyond that the true words have {values['words'].value:.2f} (p {values['p_words'].value:.4f}): "
-            f"{_kind_of(values)}.",
+            f"beyond that the true words have {values['words'].value:.2f} (p {values['p_words'].value:.4f})"
+            f"{'' if finding.level == 'E1' else ': ' + _kind_of(values)}.",
             f"It looks more at the author's person in {percent(values['looks'])}; where the place rule is unsure, in "
             f"{percent(values.get('looks_where_unsure', NOT_KNOWN))}.",
             "If it splits its weights as in passages that look alike to the rule, "

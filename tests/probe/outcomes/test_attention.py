@@ -56,7 +56,7 @@ def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria
         answers = finding.parts[HEADLINE].values
         assert answers["answer_shuffled"].value == answers["answer_accuracy"].value == 1
         [*_, needs] = OUTCOMES["attention"].sentences(finding, MODEL)
-        assert needs.startswith("A table of words does this: the answer is right in 100.0 %")
+        assert needs.startswith("A table of words is enough: the answer is right in 100.0 %")
     assert verb.verdict == "not established" and OUTCOMES["attention"].what_it_needs(verb) == ""
 
 
@@ -112,7 +112,7 @@ def test_a_model_that_breaks_the_contract_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("low", "shuffled", "needed"), [
-    (0.95, 1.0, "A table of words does this: "), (0.95, 0.9, "A table of words does this: "),
+    (0.95, 1.0, "A table of words is enough: "), (0.95, 0.9, "A table of words does this: "),
     (0.95, 0.75, "Part of this needs the sentence: "), (0.95, 0.6, "This needs the sentence: "),
     (0.95, 0.5, "This needs the sentence: "), (0.5, 0.5, ""),
 ])  # fmt: skip

@@ -112,7 +112,7 @@ def test_a_model_that_breaks_the_contract_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("low", "shuffled", "needed"), [
-    (0.95, 1.0, "A table of words is enough: "), (0.95, 0.9, "A table of words does this: "),
+    (0.95, 1.0, "A table of words is enough: "), (0.95, 0.9, "A table of words is enough: "),
     (0.95, 0.75, "Part of this needs the sentence: "), (0.95, 0.6, "This needs the sentence: "),
     (0.95, 0.5, "This needs the sentence: "), (0.5, 0.5, ""),
 ])  # fmt: skip

@@ -31,11 +31,13 @@ def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> 
 
 
 def answer_with_words_shuffled(model: ObservableModel, items: Items, config: ProbeConfig) -> Values:
-    """Return the accuracy of the answers to texts of `with_words_shuffled`; empty without payoffs, or tokens of words.
+    """Return the accuracy of the answers to texts of `with_words_shuffled`.
 
-    What a table of words knows stays; what needs the order of the words is lost.
+    What a table of words knows stays; what needs the order of the words is lost. Empty without payoffs, if a token is
+    no word, or if the texts of a pair have the query at different places.
     """
-    if not all(cell.has_word_tokens for cell in items.cells):
+    has_word_tokens = all(cell.has_word_tokens for cell in items.cells)
+    if not has_word_tokens or any(pair.cells[0].query != pair.cells[1].query for pair in items.pairs):
         return {}
     rng = np.random.default_rng(config.seed)
     shuffled = Items([with_words_shuffled(pair, rng) for pair in items.pairs])

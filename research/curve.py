@@ -7,6 +7,7 @@ research/results/curve.{json,md}. The run keeps its checkpoints:
     python train.py experiment=english seed=346 max_steps=5000 eval_every_steps=250 keep_checkpoints=100 out=RUN
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from model.observe import TransformerView
 from model.transformer import Transformer, load_weights
 from probe.config import ProbeConfig
 from probe.edits import Sites, all_heads, alone
+from probe.opened_model import OpenedModel
 from probe.outcomes.edges import Half
 from probe.outcomes.whose import whose_values
 from probe.questions import DEV, NEXT_PRONOUN, TESTED, WHOSE
@@ -92,6 +94,17 @@ def _measured(model: TransformerView, items: Items, config: ProbeConfig) -> tupl
     return str(head), swap, beyond.value, p.value, share, auc.value
 
 
+def checkpoints_of(run: OpenedModel) -> Iterator[tuple[int, TransformerView]]:
+    """Yield the step and the model of every checkpoint of a run."""
+    assert run.settings
+    folder = Path(run.source) / "checkpoints"
+    for checkpoint in read_manifest(folder):
+        state = torch.load(folder / checkpoint.file, map_location="cpu", weights_only=True)
+        model = Transformer(run.settings.model, run.model.vocab_size, seed=0)
+        load_weights(model, state["model"])
+        yield checkpoint.step, TransformerView(model.eval())
+
+
 def main(options: _Options) -> None:
     """Measure every checkpoint, and write the page."""
     torch.set_num_threads(options.threads)
@@ -103,14 +116,10 @@ def main(options: _Options) -> None:
     losses = {record.step: record.loss for record in load_metrics(folder).validation}
 
     points = []
-    for checkpoint in read_manifest(folder / "checkpoints"):
-        state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
-        model = Transformer(run.settings.model, run.model.vocab_size, seed=0)
-        load_weights(model, state["model"])
-        measured = _measured(TransformerView(model.eval()), items, config)
-        loss = losses.get(checkpoint.step)
-        points.append(_Point(checkpoint.step, np.nan if loss is None else loss, *measured))
-        print(f"step {checkpoint.step}: {' '.join(points[-1].cells()[1:])}", flush=True)
+    for step, model in checkpoints_of(run):
+        loss = losses.get(step)
+        points.append(_Point(step, np.nan if loss is None else loss, *_measured(model, items, config)))
+        print(f"step {step}: {' '.join(points[-1].cells()[1:])}", flush=True)
     page = CurveResults(run.settings.run.seed, len(items.of(WHOSE.name, TESTED).pairs), points)
     write_page("curve", "A head that copies, and whose, over one run", page, options.threads)
 

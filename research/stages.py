@@ -17,14 +17,13 @@ from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
 from data.tested.pairs import Items
 from model.observe import TransformerView
-from model.transformer import Transformer, load_weights
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs
 from probe.config import ProbeConfig
 from probe.questions import HEADLINE
 from report.text_tables import markdown_table
+from research.curve import checkpoints_of
 from research.measure import listed, start_benchmark, value_cell, write_page
-from training.checkpoint import read_manifest
 
 
 @dataclass
@@ -88,12 +87,8 @@ def _points_of(folder: Path, cache_dir: str) -> tuple[list[_Point], np.ndarray]:
     items = source_of(run, ProbeConfig(), cache_dir).items.of("verb", HEADLINE)
     is_passive = np.array(["CAUSED" in pair.clusters[0] for pair in items.pairs])
     points = []
-    for checkpoint in read_manifest(folder / "checkpoints"):
-        state = torch.load(folder / "checkpoints" / checkpoint.file, map_location="cpu", weights_only=True)
-        model = Transformer(config, run.model.vocab_size, seed=0)
-        load_weights(model, state["model"])
-        shares = _measured(TransformerView(model.eval()), items, is_passive)
-        points.append(_Point(config.n_layer, run.settings.run.seed, checkpoint.step, *shares))
+    for step, model in checkpoints_of(run):
+        points.append(_Point(config.n_layer, run.settings.run.seed, step, *_measured(model, items, is_passive)))
         print(" ".join(points[-1].cells()), flush=True)
     return points, is_passive
 

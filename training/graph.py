@@ -24,7 +24,7 @@ class StepGraph:
     """
 
     def __init__(self, step: StepFunction, batches: Sequence[LoadedBatch]) -> None:
-        """Record `step`, which runs several times: the caller restores what it changed. A call writes to `batches`."""
+        """Run `step` a few times and record it; the caller must restore what it changed. Calls copy into `batches`."""
         self._step = step
         self._batches = batches
         self._graph: torch.cuda.CUDAGraph | None = None

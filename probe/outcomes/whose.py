@@ -113,7 +113,7 @@ content words, and whether the true ones tell more; choice: share of it lost."""
             "rule says the same.",
             f"With every content word replaced it is {values['form'].value:.2f} (p {values['p_form'].value:.4f}); "
             f"beyond that the true words have {values['words'].value:.2f} (p {values['p_words'].value:.4f})"
-            f"{'' if finding.level == 'E1' else ': ' + _kind_of(values)}.",
+            f"{_kind_of(finding)}.",
             f"It looks more at the author's person in {percent(values['looks'])}; where the place rule is unsure, in "
             f"{percent(values.get('looks_where_unsure', NOT_KNOWN))}.",
             "If it splits its weights as in passages that look alike to the rule, "
@@ -129,13 +129,15 @@ content words, and whether the true ones tell more; choice: share of it lost."""
         ]
 
 
-def _kind_of(values: Values) -> str:
-    """Return whether the edges find the author's person by form or by words."""
-    if values["p_words"].value < MAX_P:
-        return "so it follows words, not form alone"
-    if values["p_form"].value < MAX_P:
-        return "so it stays with every content word replaced: by form alone, as far as is shown"
-    return "so neither form nor words are shown"
+def _kind_of(finding: Finding) -> str:
+    """Return whether the edges predict whom the author means by form or by words; "" below E2, where they may not."""
+    if finding.level == "E1":
+        return ""
+    if finding.judged.value("p_words") < MAX_P:
+        return ": so it follows words, not form alone"
+    if finding.judged.value("p_form") < MAX_P:
+        return ": so it stays with every content word replaced: by form alone, as far as is shown"
+    return ": so neither form nor words are shown"
 
 
 class _WhoseCase(Case):
@@ -174,7 +176,7 @@ class _WhoseCase(Case):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of N passages without a model."""
+    """The facts about N passages that need no model."""
 
     is_nearest: np.ndarray  # [N] the author means the person named last
     place: np.ndarray  # [N] log odds of the place rule for that
@@ -259,7 +261,7 @@ def split_as_alike(sites: Sites, heads: Sequence[Head], known: Known) -> np.ndar
 
 
 def word_values(edges: np.ndarray, versions: np.ndarray, known: Known, seed: int) -> Values:
-    """Return whether the edges [N] tell form or words; `versions` [D, N] are theirs with content words replaced."""
+    """Return coefficients and p of form and of words; `versions` [D, N]: the edges [N] with content words replaced."""
     of_form = versions.mean(axis=0)
     form, p_form = found_beyond(of_form, known.covariates(of_form), known.is_nearest, seed)
 

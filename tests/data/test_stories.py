@@ -180,6 +180,9 @@ def test_sentences_are_english() -> None:
     ("The cat was feared by the dog because it", "it", "verb before it tells that it is the cat"),
     ("The cat was frightened by the dog because it", "it", "verb before it tells that it is the dog"),
     ("The cat at home feared the dog because it", "it", "verb before it tells that it is the dog"),
+    ("The cat was often feared at once by the dog because it", "it", "no other word decides"),
+    ("The owl was frightened near the dog because it", "it", "no other word decides"),
+    ("The dog was frightened and the cat sat because it", "it", "no other word decides"),
     ("Before it purred, the cat stood at home.", "it", "no noun of the stories"),
 ])  # fmt: skip
 def test_a_pronoun_has_its_candidates_and_the_word_that_decides(text: str, read_at: str, note: str) -> None:

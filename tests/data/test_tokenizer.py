@@ -120,6 +120,8 @@ def test_the_tokens_of_each_mention_spell_it(make: Make) -> None:
             spelled = tokenizer.decode([cell.tokens[position] for position in word], skip_special_tokens=False)
             assert spelled.strip() == text[slice(*span)]
             n_several += len(word) > 1
+        words = text[: link.query[1]].replace(",", " ,").replace(".", " .").split()
+        assert cell.has_word_tokens == (len(words) == cell.query)
         before = tokenizer.decode(list(cell.tokens[1 : cell.query + 1]), skip_special_tokens=False)
         assert before.strip() == text[: link.query[1]]
     assert n_several > 50  # words of several tokens are covered

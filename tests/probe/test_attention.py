@@ -13,6 +13,7 @@ from model.observe import HeadEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads
 from probe.behaviour import (
     answer_values,
+    answer_with_words_shuffled,
     measure_payoffs,
     resolved_share,
     with_words_shuffled,
@@ -182,6 +183,15 @@ def test_all_words_before_the_query_are_shuffled_and_both_texts_of_a_pair_alike(
         first, second = (each.tokens[: each.query] for each in shuffled.cells)
         n_changed = sum(a != b for a, b in zip(first, second, strict=True))
         assert n_changed == (pair.question == "verb")  # the verb; otherwise only the pronoun differs
+
+
+@pytest.mark.parametrize("change", [{"has_word_tokens": False}, {"query": 3}])
+def test_words_are_shuffled_only_where_tokens_are_words_at_the_same_places(change: dict[str, Any]) -> None:
+    items = made.story_pairs("test").of("verb", "headline")
+    assert answer_with_words_shuffled(MODEL, items, made.SETTINGS).keys() == {"answer_shuffled"}
+    first, second = items.pairs[0].cells
+    changed = Items([replace(items.pairs[0], cells=(first, replace(second, **change))), *items.pairs[1:]])
+    assert answer_with_words_shuffled(MODEL, changed, made.SETTINGS) == {}
 
 
 def test_the_resolved_share_is_between_blind_and_bayes() -> None:

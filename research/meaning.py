@@ -1,12 +1,13 @@
-"""Form before meaning: what do a model's decision and its head know of the author's choice of "she" or "he", and by what?
+"""Form before meaning: what do a model's decision and its head know of the author's "she" or "he", and by what?
 
 A score is the decision D of the model towards the person named last, or the part E of it that the edges of the head
 carry (`probe.outcomes.whose`). A logistic regression of the author's choice gets, one after another,
 
-    the subject rule;  the log odds of the place rule;  the mean of the score and its versions with replaced content words
+    the subject rule;  the log odds of the place rule;  the mean of the score and its versions
 
-What the score still adds to each of these, in bits a passage, splits what it knows into four parts: subject, place,
-form, words. If words tell nothing, the score and its versions are exchangeable, so that it adds nothing to their mean.
+A version is the score of the passage with other content words. What the score still adds to each, in bits a passage,
+splits what it knows into four parts: subject, place, form, words. If words tell nothing, the score and its versions are
+exchangeable, so that it adds nothing to their mean.
 Each regression is fitted on the documents of four fifths and measured on the other fifth. Writes
 research/results/meaning.{json,md}. The runs of the stories give the step at which each link appears.
 """
@@ -103,8 +104,8 @@ class MeaningResults:
     def lines(self) -> list[str]:
         header = ["model", "layers", "step", "score", "passages", "knows", *PARTS]
         lines = [
-            "Bits a passage that a score tells of the author's choice, beyond how often the nearest person is meant; the "
-            "parts add up to it. Measured on other documents than fitted, so that a part of nothing can be below 0.",
+            "Bits a passage that a score tells of the author's choice, beyond how often the nearest person is meant; "
+            "the parts add up to it. Measured on other documents than fitted, so a part of nothing can be below 0.",
             "",
             *markdown_table(header, [row.cells() for row in self.rows]),
         ]
@@ -142,7 +143,7 @@ def _log_chance(inputs: np.ndarray, labels: np.ndarray, documents: np.ndarray) -
         of_nearest = columns[folds == fold] @ weights
         signs = np.where(labels[folds == fold], 1, -1)
         chances[folds == fold] = special.log_expit(signs * of_nearest)
-    return chances / np.log(2)
+    return np.asarray(chances / np.log(2))
 
 
 def parts_of(score: np.ndarray, versions: np.ndarray, subject: np.ndarray, known: Known) -> dict[str, Estimate]:

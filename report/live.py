@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from data.stories.lexicon import REFERENTS
 from probe.opened_model import OpenedModel
 from probe.questions import STORY_QUESTIONS
 from probe.results import ProbeResults
@@ -32,6 +33,14 @@ class LiveTokenizer:
     unknown: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Deeds:
+    """Words of the stories, and the verbs that only they have."""
+
+    words: list[str]
+    deeds: list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveModel:
     """A model that the page's script runs."""
@@ -46,6 +55,7 @@ class LiveModel:
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
+    deeds: list[Deeds]  # empty: not of stories
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 
@@ -107,8 +117,16 @@ def live_content(
         tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
         text=text,
         nouns=nouns,
+        deeds=_deeds() if opened.has_stories else [],
     )
     return Live(shown_model, "")
+
+
+def _deeds() -> list[Deeds]:
+    by_verbs: dict[tuple[str, ...], list[str]] = {}
+    for word, referent in REFERENTS.items():
+        by_verbs.setdefault(referent.verbs, []).append(word)
+    return [Deeds(words, list(verbs)) for verbs, words in by_verbs.items()]
 
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:

@@ -41,6 +41,12 @@ function changeAt(query, target) {
   return state.edits.find((edit) => edit.kind !== "remove" && isOfHead(edit) && isHere(edit));
 }
 
+// The cut of a line from `query` that was made last: the next line or word that is clicked changes places with it.
+function pendingCut(query) {
+  const last = state.edits.at(-1);
+  return last?.kind === "cut" && isOfHead(last) && last.query === query ? last : null;
+}
+
 // Cut the line from the chosen word to `target`; after a cut line of that word, exchange the two; back if it is changed.
 function clickLine(target, isCutOnly) {
   const { layer, head } = state;
@@ -48,7 +54,7 @@ function clickLine(target, isCutOnly) {
   const query = queryOf(sentence);
   const present = changeAt(query, target);
   if (present) return changeTo(state.edits.filter((edit) => edit !== present));
-  const cut = state.edits.findLast((edit) => edit.kind === "cut" && isOfHead(edit) && edit.query === query);
+  const cut = pendingCut(query);
   const isExchange = cut && !isCutOnly;
   const exchange = { kind: "exchange", layer, head, query, target: cut?.target, other: target };
   const edit = isExchange ? exchange : { kind: "cut", layer, head, query, target };

@@ -69,9 +69,9 @@ function howTable(names, query, rows, at, shown, adds, word) {
   const scaled = shape.scale === "none" ? "not scaled" : `÷ √${width}`;
   const weighting = isSum ? ["above 0", "share"] : ["e to this", "softmax"];
   const changed = isChanged ? ["changed"] : [];
-  const header = ["word", "key", "query × key", "sum", scaled, ...weighting, ...changed, "weight × value", `adds to ${word}`];
+  const header = ["word", "key", "query × key", "sum", scaled, ...weighting, ...changed, "value", "weight × value", `adds to ${word}`];
   const largestOf = (name) => Math.max(...rows.map((row) => largestCell(row[name])));
-  const [ofKey, ofProduct, ofMoved] = ["key", "products", "moved"].map(largestOf);
+  const [ofKey, ofProduct, ofValue, ofMoved] = ["key", "products", "value", "moved"].map(largestOf);
 
   // The query, one row for each word, and the sums
   const th = (text) => element("th", { scope: "row" }, text);
@@ -81,19 +81,20 @@ function howTable(names, query, rows, at, shown, adds, word) {
   const lines = rows.map((row, token) => {
     const about = { "aria-pressed": String(token === shown), "data-name": `row-${token}` };
     const pick = button(names[token], () => update({ row: token }), about);
-    const steps = [number(row.sum), token > at ? "−∞" : number(row.score), brief(power(row)), number(row.share)];
+    const steps = [number(row.sum), token > at ? "−∞" : row.score.toFixed(4), brief(power(row)), number(row.share)];
     const parts = numbers([...steps, ...(isChanged ? [number(row.weight)] : [])]);
     parts.at(-1).classList.add("bar");
     parts.at(-1).style.setProperty("--share", `${100 * row.weight}%`);
     const key = td(cells(row.key, ofKey, `key of “${names[token]}”`));
     const products = td(cells(row.products, ofProduct, "query × key"));
+    const value = td(cells(row.value, ofValue, `value of “${names[token]}”`));
     const moved = td(cells(row.moved, ofMoved, "weight × value"));
     const kind = `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`;
-    return element("tr", { class: kind }, th(pick), key, products, ...parts, moved, ...numbers([number(adds[token])]));
+    return element("tr", { class: kind }, th(pick), key, products, ...parts, value, moved, ...numbers([number(adds[token])]));
   });
   const mixture = rows[0].moved.map((_, i) => total(rows.map(({ moved }) => moved[i])));
   const weights = ["share", ...(isChanged ? ["weight"] : [])].map((name) => number(total(rows.map((row) => row[name]))));
-  const sums = [...numbers([brief(total(rows.map(power))), ...weights]), td(cells(mixture, ofMoved, "sum of the values"))];
+  const sums = [...numbers([brief(total(rows.map(power))), ...weights]), td(null), td(cells(mixture, ofMoved, "sum of the values"))];
   const empty = element("td", { colspan: 4 });
   const last = element("tr", { class: "ends sums" }, th("sum"), empty, ...sums, ...numbers([number(total(adds))]));
   const head = element("tr", {}, ...header.map((name) => element("th", { scope: "col" }, name)));
@@ -120,9 +121,9 @@ function cells(values, most, name) {
 }
 
 // The cells of one row as numbers: those of query times key add up to the score.
-function cellTable(query, { key, products, moved, sum }) {
+function cellTable(query, { key, products, value, moved, sum }) {
   const header = ["cell", ...Array.from(query, (_, i) => i + 1), "sum"].map((name) => element("th", { scope: "col" }, name));
-  const lines = { query, key, "query × key": products, "weight × value": moved };
+  const lines = { query, key, "query × key": products, value, "weight × value": moved };
   const rows = Object.entries(lines).map(([name, values]) => {
     const texts = [...Array.from(values, (value) => value.toFixed(5)), values === products ? sum.toFixed(5) : ""];
     const numbers = texts.map((text) => element("td", { class: "n" }, text));

@@ -1,6 +1,6 @@
 // The lesson, #lesson=1 to 5: large type, the field, the lines, the next word, one question, one button.
 
-// The changes and the step with which each lesson opens, and its question, from the facts of `lessonFacts`.
+// The question of each lesson, and the changes that its button makes, from the facts of `lessonFacts`; the step it opens with.
 const LESSONS = [
   {
     ask: () => `This small model has read many stories. It guesses the next word. Which word in your sentence do its
@@ -12,13 +12,15 @@ const LESSONS = [
   },
   {
     edits: ({ heads }) => [{ kind: "remove", ...heads[0] }],
-    ask: ({ heads: [{ layer, head }] }) => `Head ${headName(layer, head)} is removed. Are the guesses the same? Put it
-      back and remove another one. What can you say about this head?`,
+    act: ({ heads: [{ layer, head }] }) => `Remove ${headName(layer, head)}`,
+    ask: ({ heads: [{ layer, head }] }) => `What will the guesses be without head ${headName(layer, head)}? Look. Then put
+      it back and remove another one. What can you say about this head?`,
   },
   {
     edits: ({ heads, places }) => heads.map((head) => ({ kind: "exchange", ...head, ...places })),
-    ask: ({ from, left, right }) => `Here the lines from “${from}” to “${left}” and “${right}” have changed places. What
-      do the guesses fit now? What does this show that removing a head does not? (By hand: click both lines.)`,
+    act: () => "Exchange the lines",
+    ask: ({ from, left, right }) => `What will the guesses fit if the lines from “${from}” to “${left}” and “${right}”
+      change places? Look. What does this show that removing a head does not?`,
   },
   {
     time: 0,
@@ -51,15 +53,16 @@ function openLesson() {
   past = [];
   update({ edits: [], time: END });
   setText(live.text);
-  const { edits = () => [], time = END, ask } = LESSONS[lesson - 1];
+  const { edits, act, time = END, ask } = LESSONS[lesson - 1];
   const facts = lessonFacts();
-  update({ edits: edits(facts), time, ...facts.heads[0] });
+  update({ time, ...facts.heads[0] });
 
   // The question
   const next = lesson < LESSONS.length ? `lesson=${lesson + 1}` : "";
   show(
     "lesson",
     element("h1", {}, element("b", {}, `${lesson} of ${LESSONS.length} `), ask(facts)),
+    edits ? button(act(facts), () => changeTo(edits(facts)), { "data-name": "act" }) : null,
     button(next ? "Next question" : "The whole page", () => (location.hash = next), { "data-name": "next" }),
   );
   document.getElementById("slider").hidden = steps.length === 0 || next !== "";

@@ -75,7 +75,8 @@ function linesPicture(sentence) {
   const reach = Math.max(1, x[query] - x[0]);
   const arc = (target) => arcOf(x[query], x[target], base, height, reach);
   const about = { role: "group", "aria-label": "Words and lines" };
-  const picture = shape("svg", { class: "lines", width, height: base + below, ...about });
+  const area = { width, height: base + below, viewBox: `0 0 ${width} ${base + below}` };
+  const picture = shape("svg", { class: "lines", ...area, ...about });
 
   // Faint behind the chosen head: the others
   const others = HEADS.length > 8 ? [] : HEADS.filter((other) => !isOfHead(other));
@@ -83,7 +84,9 @@ function linesPicture(sentence) {
     const weights = attentionRow(sentence, query, layer, head);
     for (const target of strongest(weights).filter((position) => weights[position] >= 0.1)) {
       const faint = { class: `arc faint ${hueOf(layer, head)}`, "stroke-width": (1 + 5 * weights[target]).toFixed(2) };
-      picture.append(shape("path", { d: arc(target).path, ...faint }));
+      const line = shape("path", { d: arc(target).path, ...faint }, shape("title", {}, `Choose ${headName(layer, head)}`));
+      line.addEventListener("click", () => update({ layer, head, row: null })); // by the keyboard: its card
+      picture.append(line);
     }
   }
 
@@ -97,7 +100,8 @@ function linesPicture(sentence) {
     const change = changeAt(query, target);
     const { path, top } = arc(target);
     const hit = { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 };
-    const end = { class: change ? "end changed" : "end", cx: x[target], cy: base, r: 2.5 + 3 * weights[target] };
+    const isAsked = pendingCut(query) && !change;
+    const end = { class: `end${change ? " changed" : ""}${isAsked ? " asked" : ""}`, cx: x[target], cy: base, r: 2.5 + 3 * weights[target] };
     const line = shape("g", { class: `link ${hue}`, "data-name": `line-${target}` }, shape("rect", hit));
     if (drawn.includes(target) || change) line.append(...arcShapes(path, weights[target], change, target));
     line.append(shape("circle", end));
@@ -155,7 +159,15 @@ function wordLabel(sentence, position, x, y, size, isSteep) {
   const name = isRead ? text : `${text}: a word that the model does not know`;
   if (!isRead) node.append(shape("title", {}, name));
   const about = { "aria-label": name, "aria-pressed": String(isQuery), tabindex: isQuery ? 0 : -1 };
-  return pressable(node, () => update({ query: position, row: null }), about);
+  return pressable(node, () => clickWord(position), about);
+}
+
+// Look from a word; after a cut, the line to it takes the place of the cut one.
+function clickWord(position) {
+  const query = queryOf(current());
+  const isAsked = live && pendingCut(query) && position < query;
+  if (isAsked) clickLine(position);
+  else update({ query: position, row: null });
 }
 
 // Small pictures

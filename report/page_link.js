@@ -8,7 +8,8 @@ function drawShare() {
   show(
     "live-share",
     element("p", { class: "actions" }, address),
-    element("p", { class: "rule" }, "From # on, the link works behind the name of any copy of this file. The same in Python, in the folder of the program:"),
+    element("p", { class: "actions" }, button("Save as SVG", saveSvg, { id: "save-svg" }), button("Save as PNG", savePng, { id: "save-png" })),
+    element("p", { class: "rule" }, "With embed& after # the address shows lines and next words only, for a frame in another page. From # on, the link works behind the name of any copy of this file. The same in Python, in the folder of the program:"),
     element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode(current().text))),
   );
 }
@@ -20,7 +21,8 @@ function addressNow() {
     fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
   }
   if (state.time !== END) fields.set("step", steps[state.time]);
-  return `${location.href.split("#")[0]}#${fields}`;
+  const page = document.querySelector("link[rel=canonical]")?.href ?? location.href;
+  return `${page.split("#")[0]}#${fields}`;
 }
 
 // The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no text.
@@ -81,7 +83,6 @@ function pythonCode(text) {
     `tokens = torch.tensor([opened.tokenize(${JSON.stringify(text)}).tokens])`,
     `edits = [${edits.join(", ")}]  # layer, head, token, tokens`,
     "logits = opened.model.logits(tokens, edits=edits)[0, -1]",
-    ...(liveTokenizer.unknown !== null ? ["logits[opened.unknown] = -torch.inf  # the unknown word is no next word"] : []),
     "chances = logits.softmax(-1)",
     "for chance, token in zip(*chances.topk(5)):",
     "    print(opened.decode(int(token)), round(float(chance), 2))",

@@ -2,6 +2,8 @@
 
 const PRONOUNS = "it they she he him her his them its their".split(" ");
 const LONGEST_TEXT = 5000; // characters
+const NOTHING_KNOWN = 0.02; // probability of the first next word below which none is listed, as before training
+const LOOKS = 0.3; // the weight from which the first sentence says that a head looks at a word
 
 let typingTimer = null;
 
@@ -86,9 +88,36 @@ function drawLive() {
   document.getElementById("word-list").closest("details").hidden = liveTokenizer.kind === "bpe"; // parts of words
   show("word-list", `${knownWords.length.toLocaleString("en")} words: ${knownWords.join(" ")}`);
   document.getElementById("share").addEventListener("toggle", drawShare); // drawn only while it is open
+  redrawOn("sentence query edits revision layer head time", drawInvitation);
   redrawOn("sentence query edits revision", drawChanges);
   redrawOn(`${inputs} row`, drawHow);
   redrawOn("edits revision layer head query time", drawShare);
+}
+
+// The words of the sentence that do what a next word says, as the stories have it: "(cat)".
+function markOf(sentence, token) {
+  const doers = live.deeds.filter(({ deeds }) => deeds.includes(token)).flatMap(({ words }) => words);
+  const fitting = new Set(sentence.words.filter((word) => doers.includes(word)));
+  return fitting.size ? ` (${[...fitting].join(", ")})` : "";
+}
+
+// What a visitor sees first: which head looks where, and what to try. Made from what is drawn.
+function drawInvitation() {
+  const sentence = current();
+  const weights = attentionRow(sentence, queryOf(sentence));
+  const most = weights.indexOf(Math.max(...weights));
+  const [[next, chance, written]] = nextWords(passOf(sentence.text, state.edits), 1);
+  const quoted = (position) => `“${label(sentence.words[position], 16)}”`;
+  const isWhole = !isRemoved(state.layer, state.head) && most !== queryOf(sentence) && weights[most] >= LOOKS;
+  const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(queryOf(sentence))} to ${quoted(most)} (${number(weights[most])})`;
+  const follows = written && chance >= NOTHING_KNOWN ? `the model writes “${label(next)}”${markOf(sentence, next)}` : "";
+  const other = VERBS.find((verb) => knownWords.includes(verb) && !sentence.words.includes(verb));
+  const present = VERBS.find((verb) => sentence.words.includes(verb));
+  const change = present && other ? `Change “${present}” to “${other}”: does the line move, and the next word?` : "Click the line: it is cut. Does the next word change?";
+  const texts = [isWhole && follows ? `${looks}, and ${follows}.` : "", change];
+  show("invitation", ...texts.filter(Boolean).map((text) => element("bdi", {}, `${text} `)));
+  const first = written ? button(`${label(next)} ${number(chance)}`, () => writeToken(written), { class: "chip frame", "data-name": "first" }) : null;
+  show("live-first", first);
 }
 
 function drawAnswers() {
@@ -115,6 +144,11 @@ function writeToken(token) {
 }
 
 function answerList(title, words, id) {
+  const name = element("h2", { id: `${id}-title` }, title);
+  if (live && words[0][1] < NOTHING_KNOWN) {
+    const all = `${liveTokenizer.vocabulary.length.toLocaleString("en")} words, none likelier than ${number(words[0][1])}`;
+    return element("div", {}, name, element("p", { id, class: "rule" }, all));
+  }
   const items = words.map(([text, chance, written], i) => {
     const bar = element("i");
     const width = `${(100 * chance).toFixed(1)}%`;
@@ -124,8 +158,10 @@ function answerList(title, words, id) {
     const word = element("bdi", {}, label(text));
     const write = { title: "Write this word", "data-name": `next-${i}` };
     const isButton = written && id === "live-next";
-    return element("li", {}, isButton ? button(word, () => writeToken(written), write) : word, " ", element("span", {}, number(chance)), track);
+    const fits = live && written ? markOf(current(), text) : "";
+    const named = element("span", {}, isButton ? button(word, () => writeToken(written), write) : word, element("small", {}, fits));
+    return element("li", {}, named, " ", element("span", {}, number(chance)), track);
   });
   const list = element("ol", { id, "aria-labelledby": `${id}-title` }, ...items);
-  return element("div", {}, element("h2", { id: `${id}-title` }, title), list);
+  return element("div", {}, name, list);
 }

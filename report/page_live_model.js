@@ -57,17 +57,17 @@ function tokenEdits(read, edits) {
 
 // Probabilities
 
-// The probability of each token after position `at`. The unknown word is none, so the others share its part.
+// The probability of each token after position `at`.
 function nextChances(run, at) {
-  const isUnknown = (id) => id === liveTokenizer.unknown;
-  return softmax(logitsOf(run, at).map((logit, id) => (isUnknown(id) ? -Infinity : logit)));
+  return softmax(logitsOf(run, at));
 }
 
 // The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
 function nextWords(pass, n) {
   const chances = nextChances(pass.run);
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
-  return best.map((id) => [tokenName(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
+  const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : tokenName(id));
+  return best.map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }
 
 function tokenName(id) {

@@ -255,9 +255,10 @@ function explained(run, layer, head, row) {
     const key = part(keys, token);
     const products = key.map((cell, i) => cell * query[i]);
     const weight = run.weights[layer][head][row * tokens.length + token];
-    const moved = part(run.values[layer], token).map((cell) => (isRemoved ? 0 : weight * cell));
+    const value = part(run.values[layer], token);
+    const moved = value.map((cell) => (isRemoved ? 0 : weight * cell));
     const sum = Float64Array.from(key, (cell, i) => cell * query[i]).reduce((a, b) => a + b);
-    return { key, products, sum, score: scores[token] ?? -Infinity, share: shares[token] ?? 0, weight, moved };
+    return { key, products, sum, score: scores[token] ?? -Infinity, share: shares[token] ?? 0, weight, value, moved };
   });
   return { query, rows };
 }

@@ -68,7 +68,8 @@ class Opened:
 
     def next_words(self, name: str = "live-next") -> list[str]:
         """Return the listed next words with their probabilities: "purred 0.29"."""
-        return [" ".join(text.split()) for text in self.page.locator(f"#{name} li").all_inner_texts()]
+        texts = [" ".join(text.split()) for text in self.page.locator(f"#{name} li").all_inner_texts()]
+        return [re.sub(r" \([\w, ]+\)(?= [\d.]+$)", "", text) for text in texts]  # without the words that it fits
 
     def open_evidence(self) -> None:
         self.page.locator("#evidence > summary").click()

@@ -221,14 +221,16 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
         assert words.last.bounding_box()["x"] + 10 <= width
 
 
-def test_a_pupil_s_sentences_are_continued_by_words_and_every_chip_is_known(show: Show) -> None:
+def test_a_pupil_reads_what_the_model_does_not_know_and_every_chip_is_known(show: Show) -> None:
     assert len(texts := PUPIL.replace("\n", "|").split("|")) == 50
     for name, space in (("english", "Ġ"), ("stories", "")):
         known = set(content_of(name)[1]["tokenizer"]["vocabulary"])
         with show(written(name)) as view:
+            usable = 0
             for text in texts:
                 view.type(text)
-                assert "(unknown)" not in "".join(view.next_words()) and len(view.next_words()) == 5
+                usable += not view.next_words()[0].startswith("a word it does not know")
+            assert usable == {"english": 50, "stories": 34}[name]
             view.type("")
             chips = view.page.locator(".chip:not(.frame)").all_inner_texts()
             assert len(chips) >= 6 and {f"{space}{chip}" for chip in chips} <= known
@@ -292,12 +294,15 @@ def test_each_lesson_has_the_answer_of_the_worksheet_and_fits(size: tuple[int, i
         view.page.get_by_role("link", name="Lesson").click()
         for number in range(1, 6):
             view.page.locator(f"#lesson:has-text('{number} of 5')").wait_for()
+            if number in (3, 4):  # intact until the button is pressed
+                assert view.next_words()[0] == opened
+                view.page.locator("#lesson [data-name=act]").click()
             answers.append(view.next_words()[0])
             assert number == 5 or f"| {answers[-1]} |" in key
             assert not LESSON_WORDS.search(view.page.locator("body").inner_text())
             assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), number
             assert view.page.evaluate("document.documentElement.scrollHeight <= innerHeight"), number
-            view.page.locator("#lesson button").click()
+            view.page.locator("#lesson [data-name=next]").click()
         assert answers[:2] == [opened] * 2 and answers[3].split()[0] in ("barked", "growled", "howled", "panted")
         view.page.locator("#verdict").wait_for()  # visible again
         assert view.next_words()[0] == opened

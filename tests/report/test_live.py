@@ -1,8 +1,11 @@
 """The live section of the page shows what torch computes, after typing and after each change."""
 
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
 from probe.sentences import FRIGHTENED_OR_FEARED, word_attention
 from report.live import Live
+from report.page import page as page_of
 from settings.typed_json import to_json
 from tests.report import sample
 from tests.report.conftest import Opened, Show, shown_weights
@@ -25,9 +29,8 @@ read = partial(sample.read, JSON)
 
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
     logits = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1]
-    logits[LIVE.tokenizer.unknown] = -torch.inf
     chances = logits.softmax(-1).topk(5)
-    names = {LIVE.tokenizer.start: "(end)"}
+    names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "a word it does not know"}
     words = [names.get(i, LIVE.tokenizer.vocabulary[i]) for i in chances.indices.tolist()]
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 
@@ -263,3 +266,84 @@ def test_changes_stay_with_their_words(show: Show) -> None:
         view.type("The dog slept. It")
         assert "2 of your changes" in view.page.locator("#live-notes").inner_text()
         assert view.next_words() == expected_words("The dog slept. It", [remove_head(1, 3)])
+
+
+def test_after_a_cut_a_click_on_a_word_exchanges_and_a_faint_line_chooses_its_head(show: Show) -> None:
+    with show() as view:
+        view.line("dog").click()
+        assert view.page.locator(".end.asked").count() > 5
+        view.page.locator(".word", has_text="cat").click()
+        assert "“dog” and “cat” exchanged" in view.page.locator(".edits").inner_text()
+        assert view.page.locator(".end.asked").count() == 0
+        view.page.locator(".word", has_text="dog").click()  # nothing is pending: look from there
+        assert "from “dog”" in view.page.locator("#live-lines h2").inner_text()
+        before = view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name")
+        view.page.locator(".arc.faint").first.dispatch_event("click")
+        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") != before
+
+
+def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(show: Show, browser: Any, tmp_path: Path) -> None:
+    with show() as view:
+        view.line("cat").click()
+        view.page.locator("#share summary").click()
+        for kind in ("svg", "png"):
+            with view.page.expect_download() as saved:
+                view.page.locator(f"#save-{kind}").click()
+            saved.value.save_as(tmp_path / f"picture.{kind}")
+        shown = view.page.locator(".arc.cut").evaluate("arc => getComputedStyle(arc).stroke")
+        words = view.page.locator(".lines .word text").all_text_contents()
+    picture = browser.new_page()
+    picture.goto((tmp_path / "picture.svg").as_uri())
+    assert picture.locator(".arc.cut").evaluate("arc => getComputedStyle(arc).stroke") == shown
+    texts = picture.locator("text").all_text_contents()
+    assert set(words) < set(texts) and texts[-1].startswith(f"Antecedent: {CONTENT.run.name}, step ")
+    assert "cut" in texts[-2] and picture.locator(".hit").count() == 0
+    picture.close()
+    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(page_of(CONTENT), encoding="utf-8")
+    source = "report.html#embed&text=The+cat+slept.+It&cut=L0H0.5.3"
+    (tmp_path / "frame.html").write_text(f'<iframe src="{source}" width="700" height="400"></iframe>')
+    outer = browser.new_page()
+    outer.goto((tmp_path / "frame.html").as_uri())
+    frame = outer.frame_locator("iframe")
+    frame.locator("#live-before").wait_for()  # the change of the address
+    assert frame.locator(".lines .word text").all_text_contents()[1:] == ["The", "cat", "slept", ".", "It"]
+    assert [frame.locator(part).is_visible() for part in ("#live-text", "#verdict", ".lines")] == [False, False, True]
+    outer.close()
+
+
+def test_the_first_sentence_says_what_is_drawn_and_next_words_name_whom_they_fit(show: Show) -> None:
+    with show() as view:
+        weights = dict(
+            zip(view.page.locator(".lines .word text").all_text_contents(), view.word_weights(), strict=False)
+        )
+        said = view.page.locator("#invitation").inner_text()
+        looked = re.search(r"looks from “it” to “(\w+)” \((\d\.\d\d)\)", said)
+        assert looked is None or weights[looked[1]] == max(view.word_weights()) == float(looked[2])
+        assert "Change “frightened” to “feared”" in said
+
+
+def test_a_printed_page_keeps_its_colours_and_cuts_no_line(show: Show) -> None:
+    with show(viewport={"width": 1280, "height": 720}) as view:
+        view.page.emulate_media(media="print", color_scheme="dark")
+        view.page.set_viewport_size({"width": 700, "height": 990})  # A4
+        assert (
+            view.page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == "rgb(251, 250, 247)"
+        )
+        box = view.page.locator("svg.lines").bounding_box()
+        assert box["x"] + box["width"] <= 700 and not view.page.locator("#live-chips").is_visible()
+        assert (
+            view.page.locator(".bar-track i").first.evaluate("bar => getComputedStyle(bar).printColorAdjust") == "exact"
+        )
+
+
+def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(show: Show) -> None:
+    with show(viewport={"width": 390, "height": 430}) as view:
+        first = view.page.locator("#live-first button")
+        assert first.inner_text() == view.next_words()[0]
+        before = view.page.locator("#live-text").input_value()
+        first.click()
+        assert view.page.locator("#live-text").input_value().startswith(before + " ")

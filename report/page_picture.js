@@ -1,0 +1,55 @@
+// The picture of the lines as a file that opens alone: SVG, or PNG made from it.
+
+// What the style sheet gives to a shape.
+const STYLES = ["fill", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "paint-order"];
+const TEXT_STYLES = ["font-family", "font-size", "font-weight", "text-decoration-line"];
+const CAPTION = 44; // pixels below the picture
+
+// The markup of the picture as it is drawn, with its colours, the sentence's changes and where it comes from.
+function standalone() {
+  // Each shape as it is shown; what only takes clicks is left out
+  const drawn = document.querySelector("#live-lines svg.lines");
+  const copy = drawn.cloneNode(true);
+  const shapes = [...drawn.querySelectorAll("*")];
+  [...copy.querySelectorAll("*")].forEach((node, i) => {
+    const style = getComputedStyle(shapes[i]);
+    for (const name of [...STYLES, ...(node.tagName === "text" ? TEXT_STYLES : [])]) node.style.setProperty(name, style.getPropertyValue(name));
+  });
+  for (const node of copy.querySelectorAll(".hit")) node.remove();
+
+  // The ground and the caption
+  const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
+  const colours = getComputedStyle(document.documentElement);
+  const paper = shape("rect", { width, height: height + CAPTION, fill: colours.getPropertyValue("--paper") });
+  const changes = state.edits.map((edit) => editName(edit, current())).join("; ");
+  const lines = [`${headName(state.layer, state.head)}. ${changes}`, `Antecedent: ${content.run.name}, ${stepName()}. ${content.run.facts}`];
+  const caption = lines.map((text, i) => {
+    const place = { x: 8, y: height + 16 + 18 * i, "font-size": 11, "font-family": "sans-serif", fill: colours.getPropertyValue("--soft") };
+    return shape("text", place, text);
+  });
+  copy.prepend(paper);
+  copy.append(...caption);
+  const size = { width, height: height + CAPTION, viewBox: `0 0 ${width} ${height + CAPTION}` };
+  return { width, height: height + CAPTION, markup: new XMLSerializer().serializeToString(fill(copy, size, [])) };
+}
+
+function saveAs(name, blob) {
+  const link = element("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function saveSvg() {
+  saveAs("antecedent.svg", new Blob([standalone().markup], { type: "image/svg+xml" }));
+}
+
+function savePng() {
+  const { width, height, markup } = standalone();
+  const picture = new Image();
+  picture.addEventListener("load", () => {
+    const canvas = element("canvas", { width: 2 * width, height: 2 * height }); // sharp in print
+    canvas.getContext("2d").drawImage(picture, 0, 0, 2 * width, 2 * height);
+    canvas.toBlob((blob) => saveAs("antecedent.png", blob));
+  });
+  picture.src = `data:image/svg+xml,${encodeURIComponent(markup)}`;
+}

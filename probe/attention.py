@@ -21,14 +21,14 @@ SET = Head(0, -1)  # the place of a set of heads, see `HeadScores.with_set`
 class Scores:
     """Scores of every head on every block; the mean over blocks is the score. Shapes [N_b, ...]: N_b blocks, heads.
 
-    A block has four cells: the order of the two mentions x the mention that is meant. A head that follows position,
-    a word or the pronoun alone is right in half of the cells: accuracy 1/2, block accuracy 0, pronoun contrast 0.
+    A block has four cells: the order of the two mentions x the mention that is meant. A head that follows position
+    or one word is right in half of the cells: accuracy 1/2, block accuracy 0, contrast 0.
     """
 
     accuracy: np.ndarray  # share of cells with more attention to the antecedent than to each distractor; ties: 1/2
-    pair_accuracy: np.ndarray  # share of the two prefixes where the head is right for both pronouns
+    pair_accuracy: np.ndarray  # share of the two pairs where the head is right in both texts
     block_accuracy: np.ndarray  # 1 where the head is right in all four cells
-    contrast: np.ndarray  # half the change of the log ratio with the pronoun, mean over prefixes
+    contrast: np.ndarray  # half the change of the log ratio within a pair, mean over both pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray) -> Scores:
 
 
 def best_head(scores: Scores) -> Head:
-    """Return the head of highest mean block accuracy; accuracy, then pronoun contrast break ties."""
+    """Return the head of highest mean block accuracy; accuracy, then contrast break ties."""
     # np.lexsort: the last key counts most.
     keys = [scores.contrast, scores.accuracy, scores.block_accuracy]
     order = np.lexsort([key.mean(axis=0).ravel() for key in keys])

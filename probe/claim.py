@@ -1,7 +1,6 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
 from probe.outcomes import OUTCOMES
-from probe.questions import in_words_of
 from probe.results import Finding, TestedModel
 from probe.statistics import MIN_SEEDS
 
@@ -12,11 +11,10 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
     sentences = [f"{outcome.opening(finding)}.", *outcome.sentences(finding, model)]
     sentences.append(f"Evidence level {finding.level}: {outcome.levels[finding.level]}.")
     for result in ("not met", "not measured"):
-        names = [each.name.replace("_", " ") for each in finding.judged.criteria if each.outcome == result]
+        names = [each.label for each in finding.judged.criteria if each.outcome == result]
         if names:
             sentences.append(f"Criteria {result}: {', '.join(names)}.")
-    claim = " ".join(sentences)
-    return claim if finding.file is None else in_words_of(finding.link, claim)
+    return " ".join(sentences)
 
 
 def asked(finding: Finding) -> str:

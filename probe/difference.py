@@ -3,7 +3,7 @@
 answer      half of the change of the answer margin between the two texts of a pair, in nats
 effect      how much of the margin a head moves, in nats: by attention its weights on both mentions change places,
             by edges its edges to the entities are cut
-attention   by attention only: pronoun contrast of a head, in nats. A head without output keeps it
+attention   by attention only: contrast of a head, in nats. A head without output keeps it
 """
 
 from typing import Any

@@ -73,8 +73,8 @@ class Question:
 WITHOUT_LINK = "more_than_without_the_link"  # criterion of a question of the user's own with controls
 _LINK_BARS = (
     Bar("pronoun_flip", "E2", "p_pair_accuracy", "value", "below", MAX_P,
-        "following the pronoun may be chance: corrected p {p_pair_accuracy} (pair accuracy) and {p_contrast} (pronoun "
-        "contrast); needed: below {p_contrast_bar}"),
+        "following what decides may be chance: corrected p {p_pair_accuracy} (pair accuracy) and {p_contrast} "
+        "(contrast); needed: below {p_contrast_bar}"),
     Bar("pronoun_flip", "E2", "p_contrast", "value", "below", MAX_P),
     Bar("beats_baselines", "E1", "lead", "low", "above", 0.0,
         "it does not beat the best baseline: its lead in accuracy may be as low as {lead_low}"),
@@ -163,9 +163,3 @@ def question_of_file(name: str, description: str, link: str, file: str, *, has_c
     """Return a question of the user's own: one about links, which may have texts without the link."""
     question = _link(name, description, link)
     return replace(question, bars=_LINK_BARS if has_control else question.bars, file=file)
-
-
-def in_words_of(link: str, text: str) -> str:
-    """Return a text about a question of the user's own with the word at which `link` begins in place of the pronoun."""
-    query = link.partition(" to ")[0].removeprefix("a ").removeprefix("an ").removeprefix("the ")
-    return text.replace("pronoun contrast", "contrast").replace("the pronoun", f"the {query}")

@@ -74,7 +74,7 @@ MEASURES = {
     "accuracy": Measure("accuracy", "texts in which the antecedent gets more attention; .5 by chance", is_share=True),
     "pair_accuracy": Measure("pair accuracy", "right in both texts of a pair", is_share=True),
     "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
-    "contrast": Measure("pronoun contrast", "half the change of the log attention ratio within a pair"),
+    "contrast": Measure("contrast", "half the change of the log attention ratio within a pair"),
     "beyond_control_text": Measure("beyond the control", "contrast minus that in the texts without the link"),
     "bar": Measure("bar", "accuracy of the best head that luck exceeds in 1 of 20 models", is_share=True),
     "lead": Measure("lead", "accuracy minus that of the best rule"),
@@ -90,7 +90,7 @@ MEASURES = {
     "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
     "answer_accuracy": Measure("accuracy of the answers", "the model prefers the right answers", is_share=True),
     "answer_shuffled": Measure("the same, words shuffled", "all words before the query in random order", is_share=True),
-    "resolved_share": Measure("resolved share", "known words; 0: the pronoun is ignored, 1: optimal"),
+    "resolved_share": Measure("resolved share", "known words; 0: what decides is ignored, 1: optimal"),
     "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
     "edge_effect": Measure("edge effect", "what the edges to both entities move the margin to their sides, in nats"),
     "beyond_control": Measure("beyond a content word", "share lost, minus that by cutting a content word's edge"),
@@ -123,6 +123,11 @@ class Criterion:
     bars: dict[str, str]  # by the names in `measured`: "above 0.2"
     outcome: str  # "met", "not met" or "not measured"
     reason: str  # why it is not met; empty if it is
+
+    @property
+    def label(self) -> str:
+        """The criterion in words; "pronoun_flip" is of the first questions, in which the pronoun decides."""
+        return "follows what decides" if self.name == "pronoun_flip" else self.name.replace("_", " ")
 
     @property
     def passed(self) -> bool:

@@ -3,10 +3,9 @@
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 
 from probe.outcomes.outcome import Measured
-from probe.questions import Bar, Question, in_words_of
+from probe.questions import Bar, Question
 from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, Values, show
 
 _BAR_LEVELS = ("E1", "E2", "E3")
@@ -19,10 +18,7 @@ def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tes
     criteria = []
     for name in question.criteria:
         bars = [bar for bar in question.bars if bar.criterion == name]
-        criterion = _criterion(name, bars, measured)
-        if question.file is not None:
-            criterion = replace(criterion, reason=in_words_of(question.link, criterion.reason))
-        criteria.append(criterion)
+        criteria.append(_criterion(name, bars, measured))
 
     # The level up to which everything is met
     passed = {criterion.name for criterion in criteria if criterion.passed}
@@ -58,7 +54,7 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
         reason = found.instead[name]
     elif missing:
         outcome = "not measured"
-        reason = f"{' and '.join(missing)} not measured, so the criterion {name.replace('_', ' ')!r} is not met"
+        reason = f"{' and '.join(missing)} not measured"
     elif all(_is_met(bar, values) for bar in bars):
         outcome = "met"
         reason = ""

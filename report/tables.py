@@ -18,7 +18,7 @@ from settings.errors import printable
 
 CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
-attention: a head's pronoun contrast. p: paired, two-sided, corrected for all heads of the measure.
+attention: a head's contrast. p: paired, two-sided, corrected for all heads of the measure.
 changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "Four sentences that differ in what decides; a link head is right in all four"
 _PARTS_NOTE = (
@@ -146,7 +146,7 @@ def _passage_lines(finding: Finding) -> list[str]:
     unmet = [criterion for criterion in finding.judged.criteria if not criterion.passed]
     for criterion in unmet if typical else ():
         if criterion.level == unmet[0].level:
-            lines.append(f"  not met: {criterion.name} ({criterion.reason})")
+            lines.append(f"  not met: {criterion.label} ({criterion.reason})")
     return lines
 
 
@@ -173,10 +173,9 @@ def _criteria_table(finding: Finding) -> Table:
     marks = {"met": "✓", "not met": "✗"}
     rows = []
     for criterion in finding.judged.criteria:
-        name = criterion.name.replace("_", " ")
         bars = "; ".join(criterion.bars.values())
         result = f"{marks.get(criterion.outcome, '–')} {criterion.outcome}"
-        rows.append([name, criterion.level, _measured(criterion), bars, result])
+        rows.append([criterion.label, criterion.level, _measured(criterion), bars, result])
     levels = "; ".join(f"{level}: {meaning}" for level, meaning in OUTCOMES[finding.outcome].levels.items())
     header = ["criterion", "level", "measured", "required", "result"]
     return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence: {levels}.")

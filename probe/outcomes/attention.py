@@ -178,7 +178,7 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             effects = [of_model.lost("swap") for of_model in margins]
             measured += [Compared("answer", [None], pairs, answers), Compared("effect", edited, pairs, effects)]
 
-        # The pronoun contrast of every head on every block, [N_b, L H].
+        # The contrast of every head on every block, [N_b, L H].
         contrasts = []
         for model in models:
             contrast = measure_heads(model, tested, n_tokens).scores().contrast
@@ -268,7 +268,7 @@ class _AttentionCase(Case):
         # What else a reason says
         instead = {}
         if effects and "swap" not in effects:
-            constant = "the model's answer does not follow the pronoun, so it cannot depend on this edge"
+            constant = "the model's answer does not follow what decides, so it cannot depend on this edge"
             instead["causal_edge"] = constant
         remarks = {}
         if smallest_p >= MAX_P:

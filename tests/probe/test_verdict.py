@@ -9,7 +9,7 @@ import pytest
 from probe.outcomes.attention import exclusions_of
 from probe.outcomes.outcome import Measured
 from probe.questions import QUESTIONS, WITHOUT_LINK, Question, question_of_file
-from probe.results import Estimate, Head, Tested
+from probe.results import MEASURES, Estimate, Head, Tested
 from probe.verdict import judged
 from tests.probe.factories import story_pairs
 
@@ -31,7 +31,7 @@ OF_PLACE = {
     "choice_share": Estimate(0.5, 0.3, 0.8), "author": Estimate(0.73, 0.68, 0.78), "author_auc": Estimate(0.77),
     "looks": Estimate(0.68, 0.64, 0.72), "looks_where_unsure": Estimate(0.5, 0.44, 0.56),
 }  # fmt: skip
-CONSTANT = {"causal_edge": "the model's answer does not follow the pronoun"}
+CONSTANT = {"causal_edge": "the model's answer does not follow what decides"}
 NAN = Estimate(np.nan, np.nan, np.nan)
 COMPLETE = {"attention": STRONG, "edge": DECIDES, "whose": OF_PLACE}
 FEW = {"swap": Estimate(0.2), "selectivity": Estimate(0.15)}
@@ -82,7 +82,7 @@ def test_another_head_type_excludes_any_claim() -> None:
         assert all(criterion.passed for criterion in found.criteria)
 
 
-def test_a_question_of_the_users_own_has_its_own_words_and_asks_for_a_control_only_if_it_has_one() -> None:
+def test_a_question_of_the_users_own_asks_for_a_control_only_if_it_has_one() -> None:
     own = question_of_file("agree", "", "an adjective to its noun", "a.jsonl", has_control=False)
     with_control = question_of_file("agree", "", "an adjective to its noun", "a.jsonl", has_control=True)
     assert (own.outcome, own.file, set(with_control.criteria) - {*own.criteria}) == (
@@ -90,11 +90,14 @@ def test_a_question_of_the_users_own_has_its_own_words_and_asks_for_a_control_on
         "a.jsonl",
         {WITHOUT_LINK},
     )
+
+
+def test_a_reason_by_attention_names_what_decides_and_no_pronoun() -> None:
     chance = dict.fromkeys(("p_pair_accuracy", "p_contrast"), Estimate(0.5))
-    reasons = " ".join(judge(chance, own, instead=CONSTANT).reasons)
-    assert "following the adjective may be chance" in reasons and "answer does not follow the adjective" in reasons
-    assert "0.5 (contrast)" in reasons and "the pronoun" not in reasons
-    assert "following the pronoun" in " ".join(judge(chance).reasons)
+    found = judge(chance, LINK, instead=CONSTANT)
+    reasons = " ".join(found.reasons)
+    assert "following what decides may be chance" in reasons and "0.5 (contrast)" in reasons
+    assert found.criteria[0].label == "follows what decides" and "pronoun" not in reasons + MEASURES["contrast"].label
 
 
 def test_missing_values_pass_nothing() -> None:

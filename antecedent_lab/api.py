@@ -77,7 +77,7 @@ class ProbedModel:
         lines = summary_lines(self.results, verbose)
         if verbose:
             lines.append("")
-            for line in claims_markdown(self.results).splitlines():
+            for line in claims_markdown(self.results, verbose).splitlines():
                 lines += [line] if line.startswith("|") else wrap(line, LINE_LENGTH) or [""]
         missing = self.results.missing if verbose or not self.results.findings else []
         return [*lines, *map("not tested: {}".format, missing), *map("note: {}".format, self.results.warnings)]

@@ -4,6 +4,7 @@ Fields are the keys of the file, in their order. A grid is by layer and head, [L
 is missing, or nan within an `Estimate`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,6 +59,11 @@ def percent(estimate: Estimate) -> str:
 
 Values = dict[str, Estimate]  # by the names of MEASURES
 Curve = list[tuple[Head, float, Estimate]]  # heads added one by one, with their joint swap on dev and tested
+
+
+def best_of(rules: Mapping[str, float]) -> str:
+    """Return the rule of highest accuracy."""
+    return max(rules, key=lambda name: rules[name])
 
 
 class Measure(NamedTuple):
@@ -226,13 +232,8 @@ class Finding:
         return self.judged.level
 
     @property
-    def best_rule(self) -> str:
-        """The rule of highest accuracy."""
-        return max(self.rules, key=lambda name: self.rules[name])
-
-    @property
     def best_rule_sentence(self) -> str:
-        return f"the best rule ({self.best_rule}) is right in {100 * self.rules[self.best_rule]:.1f} %"
+        return f"the best rule ({best_of(self.rules)}) is right in {100 * max(self.rules.values()):.1f} %"
 
     def examples_of(self, kind: str) -> list[Shown]:
         return [shown for shown in self.examples if shown.kind == kind]

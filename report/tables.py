@@ -11,7 +11,7 @@ from probe.claim import claim_of, limits_of
 from probe.outcomes import OUTCOMES
 from probe.outcomes.outcome import Column
 from probe.questions import HEADLINE, MAX_P, SAME_WORDS
-from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown
+from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown, Values, best_of
 from probe.sentences import TokenizedText
 from report.text_tables import markdown_table
 from settings.errors import printable
@@ -23,8 +23,9 @@ changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "Four sentences that differ in what decides; a link head is right in all four"
 _PARTS_NOTE = (
     "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
-    "nouns no pronoun referred to in training, in new sentence frames. Rules do not know the model."
+    "nouns no pronoun referred to in training, in new sentence frames. verbose=true also prints rows as in Measures."
 )
+_BEST_RULE = "best simple rule"
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure
 FEWEST_CHANGES = 4
@@ -110,7 +111,7 @@ def _summary_cell(finding: Finding, column: Column) -> str:
         return number(finding.judged.values.get(column.measure), column.form)
     text = number(finding.judged.value(column.measure), column.form)
     if column.rule:
-        rule = finding.best_rule if column.rule == "best" else column.rule
+        rule = best_of(finding.rules) if column.rule == "best" else column.rule
         text += f" ({rule} {number(finding.rules[rule], column.form)})"
     return text
 
@@ -157,15 +158,15 @@ def _chances(chances: Iterable[tuple[str, float]]) -> str:
 # Evidence
 
 
-def finding_tables(finding: Finding) -> list[Table]:
-    """Return criteria, measures, parts and heads together; only what there is."""
+def finding_tables(finding: Finding, verbose: bool = False) -> list[Table]:
+    """Return criteria, measures, parts and heads together; only what there is. `verbose`: with a row for each rule."""
     header = ["heads", "added", "swap on dev", "swap tested [95 %]"]
     rows = []
     for n_heads, (added, on_dev, tested) in enumerate(finding.curve, 1):
         rows.append([str(n_heads), str(added), number(on_dev), number(tested)])
     note = "Swap of heads together, added one by one on dev."
     together = Table("Heads together", header, rows, note)
-    tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding), together]
+    tables = [_criteria_table(finding), _measure_table(finding, verbose), _part_table(finding, verbose), together]
     return [table for table in tables if table.rows]
 
 
@@ -191,7 +192,7 @@ def _measured(criterion: Criterion) -> str:
     return "; ".join(texts)
 
 
-def _measure_table(finding: Finding) -> Table:
+def _measure_table(finding: Finding, verbose: bool) -> Table:
     """Return every measure of the head, the set and untrained models, and the rules."""
     unit = "head" if len(finding.head.heads) == 1 else "set"
     columns = {f"{unit} {head_names(finding.head.heads)} [95 %]": (finding.head.values, finding.rules)}
@@ -202,41 +203,52 @@ def _measure_table(finding: Finding) -> Table:
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]
     counts += [f"{n:,} left out: {reason.replace('_', ' ')}" for reason, n in finding.left_out.items()]
     note = f"{finding.n:,} tested texts: {', '.join(counts)}."
-    rows = _measure_rows(list(columns.values()))
+    rows = _measure_rows(list(columns.values()), verbose)
     return Table("Measures", ["measure", *columns, "meaning"], rows, note)
 
 
-def _part_table(finding: Finding) -> Table:
-    """Return the scores of the head and of rules on each part of the tested items."""
+def _part_table(finding: Finding, verbose: bool) -> Table:
+    """Return the scores of the head and of rules on each part; rows that are as in Measures only if `verbose`."""
     parts = finding.parts.values()
+    in_measures = {row[0]: row[1] for row in _measure_rows([(finding.head.values, finding.rules)], verbose)}
     rows = []
-    for *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):
-        rows.append(cells)
+    for label, *cells, _ in _measure_rows([(part.values, part.rules) for part in parts], verbose):
+        if verbose or label in ("accuracy", _BEST_RULE) or {*cells} != {in_measures.get(label)}:
+            rows.append([label, *cells])
     if rows:
         rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
     note = _PARTS_NOTE if {SAME_WORDS, HEADLINE} <= finding.parts.keys() else ""
     return Table("Parts of the tested texts", ["measure", *finding.parts], rows, note)
 
 
-def _measure_rows(columns: Sequence[tuple[Mapping[str, Estimate], Mapping[str, float]]]) -> list[list[str]]:
-    """Return a row for each measure and rule: label, a cell for each of `columns`, and meaning."""
+def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]], verbose: bool) -> list[list[str]]:
+    """Return a row for each measure and the best rule: label, a cell for each of `columns`, and meaning."""
     rows = []
     for name, measure in MEASURES.items():
         cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
         if any(cells):
             rows.append([measure.label, *cells, measure.meaning])
-    for name in dict.fromkeys(chain.from_iterable(rules for _, rules in columns)):
+    names = dict.fromkeys(chain.from_iterable(rules for _, rules in columns))
+    meaning = "accuracy of a rule that does not know the model"
+    if names:
+        rows.append([_BEST_RULE, *(_best_rule(rules) for _, rules in columns), meaning])
+    for name in names if verbose else ():
         cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
-        rows.append([f"rule: {name}", *cells, "accuracy of a rule that does not know the model"])
+        rows.append([f"rule: {name}", *cells, meaning])
     return rows
 
 
-def claims_markdown(results: ProbeResults) -> str:
-    """Return the claim of every finding with its evidence and its limits."""
+def _best_rule(rules: Mapping[str, float]) -> str:
+    """Return the highest accuracy, its rule, and the number of rules; "" without rules."""
+    return f"{number(max(rules.values()))} ({best_of(rules)}, of {len(rules)})" if rules else ""
+
+
+def claims_markdown(results: ProbeResults, verbose: bool = False) -> str:
+    """Return the claim of every finding with its evidence and its limits; `verbose` as in `finding_tables`."""
     lines = []
     for finding in results.findings:
         lines += [f"## {finding.question}", "", f"**{claim_of(finding, results.model)}**"]
-        for table in finding_tables(finding):
+        for table in finding_tables(finding, verbose):
             lines += ["", f"{table.title}. {table.note}".rstrip(), ""]
             lines += markdown_table(table.header, table.rows)
         reasons = [*finding.judged.reasons, *finding.notes]

@@ -10,7 +10,8 @@ import pytest
 
 from data.words import word_spans
 from probe.config import ProbeConfig
-from probe.results import Change, Estimate, Head, Shown
+from probe.questions import HEADLINE
+from probe.results import Change, Estimate, Head, Part, Shown
 from probe.sentences import TokenizedText
 from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
@@ -34,10 +35,27 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
     assert next(row for row in measures.rows if row[0] == "accuracy")[1:3] == ["0.999 [0.969, 0.999]"] * 2
     claims = tables.claims_markdown(results(replace(with_set, notes=["Of 200 heads"])))
-    assert "**Attention head L0H1 links" in claims and "rule: nearest" in claims and "- Of 200 heads" in claims
+    assert "**Attention head L0H1 links" in claims and "- Of 200 heads" in claims
     assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
     assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
+
+
+def test_single_rules_and_rows_of_parts_that_repeat_measures_are_verbose() -> None:
+    rules = dict.fromkeys(("nearest", "first"), 0.5)
+    head = replace(NUMBER.head, values={"accuracy": Estimate(1.0), "lead": Estimate(0.5), "contrast": Estimate(3.0)})
+    parts = {}
+    for name, contrast in (("iid", 4.0), (HEADLINE, 3.0)):
+        parts[name] = Part(n=8, values=head.values | {"contrast": Estimate(contrast)}, rules=rules)
+    found = replace(NUMBER, head=head, rules=rules, parts=parts)
+    for verbose, of_parts in ((False, []), (True, ["lead"])):
+        _, measures, shown, _ = finding_tables(found, verbose)
+        of_rules = ["best simple rule", *(f"rule: {name}" for name in rules if verbose)]
+        assert [row[0] for row in measures.rows] == ["accuracy", "contrast", "lead", *of_rules]
+        assert [row[0] for row in shown.rows] == ["texts", "accuracy", "contrast", *of_parts, *of_rules]
+        assert shown.rows[-1 - verbose * len(rules)][1:] == ["0.500 (nearest, of 2)"] * 2
+    for verbose in (False, True):
+        assert ("rule: first" in tables.claims_markdown(results(found), verbose)) == verbose
 
 
 def test_the_changes_between_two_models_are_listed_by_their_size() -> None:

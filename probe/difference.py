@@ -6,8 +6,6 @@ effect      how much of the margin a head moves, in nats: by attention its weigh
 attention   by attention only: contrast of a head, in nats. A head without output keeps it
 """
 
-from typing import Any
-
 import numpy as np
 
 from data.tested.pairs import Items
@@ -31,11 +29,11 @@ def difference(
         changed[np.abs(changed) <= PASS_ERROR] = 0  # rounding
         sample = sample_of(cases, changed)
         test = sample.test(config, two_sided=True)
-        facts: dict[str, Any] = {"question": question.name, "description": question.description}
-        facts |= {"measure": name, "n": len(changed)}
         means = [of_model.mean(axis=0).tolist() for of_model in numbers]
         columns = zip(heads, sample.means(config), *means, test.t.tolist(), test.p.tolist(), strict=True)
         for head, estimate, old, new, t, p in columns:
-            values: dict[str, Any] = {"before": old, "after": new, "t": t, "p": p, "smallest_p": test.smallest_p}
-            changes.append(Change(**facts, **values, head=head, difference=estimate))
+            changes.append(Change(
+                question=question.name, description=question.description, measure=name, head=head,
+                before=old, after=new, difference=estimate, t=t, p=p, n=len(changed), smallest_p=test.smallest_p,
+            ))  # fmt: skip
     return changes

@@ -15,7 +15,7 @@ from probe.results import Finding, ProbeResults, Shown, TestedModel
 from probe.sentences import TokenizedText, next_tokens, word_attention
 from report.live import ENGLISH_TEXT, Live, live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
-from report.tables import CHANGE_LEGEND, Table, change_tables, finding_tables, head_names
+from report.tables import CHANGE_LEGEND, Table, change_tables, finding_tables, head_names, largest_first
 from settings.command_line import program_command
 from training.weight_history import WeightHistory, pack_parameters
 
@@ -73,6 +73,7 @@ def comparison_content(
     texts = list(dict.fromkeys(example.text for question in questions for example in question.examples))
     texts = texts or [ENGLISH_TEXT]
     notes = [*results.missing, *results.warnings]
+    names = (before.name, after.name) if before.name != after.name else (before.source, after.source)
 
     # One live page runs models of one shape; otherwise each sentence is stored as either model reads it.
     has_one_shape = {**before.shape, "dropout": 0} == {**after.shape, "dropout": 0}
@@ -88,7 +89,7 @@ def comparison_content(
     return replace(
         content,
         run=replace(content.run, commands=commands),
-        heading=f"What changed from {before.source} to {after.source}?",
+        heading="What changed from {} to {}?".format(*names),
         findings=[_changed(name, table, results) for name, table in change_tables(results, all_rows=True).items()],
         sentences=sentences,
         live=Live(model, ""),
@@ -97,8 +98,8 @@ def comparison_content(
 
 def _changed(question: str, table: Table, results: ProbeResults) -> PageFinding:
     """Return what changed for one question; the place is the head that changed most."""
-    of_heads = {change.head: abs(change.t) for change in results.changes if change.question == question and change.head}
-    most = max(of_heads, key=lambda head: of_heads[head])
+    changes = largest_first(change for change in results.changes if change.question == question)
+    most = next(change.head for change in changes if change.head)
     return PageFinding(
         question=question, description=table.title, verdict="compared", heads=str(most), place=most,
         claim=f"{'; '.join(table.note.splitlines())}.",

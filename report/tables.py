@@ -276,10 +276,7 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
 
 
 def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
-    """Return a table for each question, with all heads or with those of the largest change.
-
-    A line of its note counts the changed heads of a measure.
-    """
+    """Return a table for each question, of all heads or the most changed ones; its note counts the changed heads."""
     # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
     for change in results.changes:
@@ -290,26 +287,25 @@ def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
     for question, by_measure in grouped.items():
         rows: list[list[str]] = []
         notes = []
-        for measure, changes in by_measure.items():
-            rows += map(_change_row, changes if all_rows else _most_changed(changes))
-            if changes:
-                n_changed = sum(change.p < MAX_P for change in changes)
-                smallest_p = changes[0].smallest_p
-                few = f"; so few independent cases cannot show a change (smallest p {smallest_p:.3f})"
-                counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
-                if measure == "answer":
-                    counts = "changed" if n_changed else "no change shown"
-                notes.append(f"{measure}: {counts}{few if smallest_p >= MAX_P else ''}")
+        for measure, of_measure in by_measure.items():
+            changes = largest_first(of_measure)
+            n_changed = sum(change.p < MAX_P for change in changes)
+            n_rows = len(changes) if all_rows else max(FEWEST_CHANGES, min(n_changed, MOST_CHANGES))
+            rows += map(_change_row, changes[:n_rows])
+            smallest_p = changes[0].smallest_p
+            few = f"; so few independent cases cannot show a change (smallest p {smallest_p:.3f})"
+            counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
+            if measure == "answer":
+                counts = "changed" if n_changed else "no change shown"
+            notes.append(f"{measure}: {counts}{few if smallest_p >= MAX_P else ''}")
         header = ["", "before", "after", "difference [95 %]", "p", ""]
         found[question] = Table(next(chain(*by_measure.values())).description, header, rows, "\n".join(notes))
     return found
 
 
-def _most_changed(changes: list[Change]) -> list[Change]:
-    """Return what changed and the largest |t|, at least FEWEST_CHANGES of them."""
-    by_t = sorted(changes, key=lambda change: -abs(change.t))
-    n_changed = sum(change.p < MAX_P for change in changes)
-    return by_t[: max(FEWEST_CHANGES, min(n_changed, MOST_CHANGES))]
+def largest_first(changes: Iterable[Change]) -> list[Change]:
+    """Return the established changes by their size, then the others by theirs."""
+    return sorted(changes, key=lambda change: (change.p >= MAX_P, -abs(change.difference.value)))
 
 
 def _change_row(change: Change) -> list[str]:

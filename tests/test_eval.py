@@ -187,7 +187,7 @@ def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) 
         assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={other}"))
         folder = f"compared/{folder_name(str(other))}"
         page = (run / "probe" / folder / "report.html").read_text()
-        assert f"What changed from {other} to " in page and found in page and "heads changed" in page
+        assert f"What changed from {name} to {run.name}?" in page and found in page and "heads changed" in page
     written = results_of(run, f"{folder}/comparison.json")
     assert (written.before.run, written.model.run) == (str(other), str(run))
     effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]

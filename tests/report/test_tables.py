@@ -14,7 +14,7 @@ from probe.questions import HEADLINE
 from probe.results import Change, Estimate, Head, Part, Shown
 from probe.sentences import TokenizedText
 from report import live, tables
-from report.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
+from report.content import MAX_SENTENCE_WEIGHTS, comparison_content, page_content, within_size
 from report.live import check_live, live_content
 from report.tables import finding_tables, number, sentence_lines
 from settings.errors import UserError
@@ -58,16 +58,22 @@ def test_single_rules_and_rows_of_parts_that_repeat_measures_are_verbose() -> No
         assert ("rule: first" in tables.claims_markdown(results(found), verbose)) == verbose
 
 
-def test_the_changes_between_two_models_are_listed_by_their_size() -> None:
-    of_all = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "difference": Estimate(-0.1)}
-    changes = [blank(Change, head=Head(0, i), t=-i, p=0.001 if i == 8 else 0.5, **of_all) for i in range(9)]
+def test_established_changes_between_two_models_are_listed_first_by_their_size() -> None:
+    of_all = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02}
+    changes = []
+    for i in range(9):  # two heads changed; head 1 has the largest t of all changes, and the smallest difference
+        p = 0.001 if i in (1, 4) else 0.5
+        changes.append(blank(Change, head=Head(0, i), t=-9 / i if i else 0, p=p, difference=Estimate(-i), **of_all))
     found = results(changes=changes, warnings=["A warning."])
     lines = tables.change_lines(found, all_rows=False)
     text = "\n".join(lines)
-    assert re.findall(r"^  effect (L\w+)", text, re.MULTILINE) == ["L0H8", "L0H7", "L0H6", "L0H5"]
-    assert "  effect: 1 of 9 heads changed, 20 cases" in text and "changed" in lines[3]
+    assert re.findall(r"^  effect (L\w+)", text, re.MULTILINE) == ["L0H4", "L0H1", "L0H8", "L0H7"]
+    assert "  effect: 2 of 9 heads changed, 20 cases" in text and "changed" in lines[3]
     assert "(smallest p 0.020)" in text and lines[-1] == "note: A warning."
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)
+    page = comparison_content(RUN, replace(RUN, source="copies/default"), found, (), live=None)
+    assert page.findings[0].place == Head(0, 4)
+    assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])

@@ -20,7 +20,7 @@ CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
 attention: a head's contrast. p: paired, two-sided, corrected for all heads of the measure.
 changed: p below 0.01. The intervals are not corrected."""
-_BLOCK_TITLE = "Four sentences that differ in what decides; a link head is right in all four"
+_BLOCK_TITLE = "Blocks of four sentences that differ in what decides; a link head is right in all four"
 _PARTS_NOTE = (
     "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
     "nouns no pronoun referred to in training, in new sentence frames. verbose=true also prints rows as in Measures."
@@ -89,9 +89,11 @@ def summary_lines(results: ProbeResults, verbose: bool) -> list[str]:
         for finding in findings if verbose else findings[:1]:
             lines += _passage_lines(finding)
         lines += ["", *outcome.legend.splitlines()]
+    worked: list[Sequence[str]] = []
     for finding in results.findings:
-        if worked := finding.examples_of("worked"):
-            lines += ["", _BLOCK_TITLE, *aligned(list(map(_example_row, worked)))]
+        worked += map(_example_row, finding.examples_of("worked"))
+    if worked:
+        lines += ["", _BLOCK_TITLE, *aligned(worked)]
     return lines
 
 

@@ -41,6 +41,13 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
 
+def test_the_worked_examples_of_all_questions_have_one_title() -> None:
+    worked = [Shown(kind="worked", text="The cat sat. It", query=5, word="It", weights={"cat": 0.9})]
+    lines = tables.summary_lines(results(replace(NUMBER, examples=worked), replace(OWN, examples=worked)), False)
+    assert sum("differ in what decides" in line for line in lines) == 1
+    assert lines.count("  The cat sat. It  It → cat 0.90") == 2
+
+
 def test_single_rules_and_rows_of_parts_that_repeat_measures_are_verbose() -> None:
     rules = dict.fromkeys(("nearest", "first"), 0.5)
     head = replace(NUMBER.head, values={"accuracy": Estimate(1.0), "lead": Estimate(0.5), "contrast": Estimate(3.0)})

@@ -110,15 +110,14 @@ _WHOSE_BARS = (
         "{choice_share_low}; needed: {choice_share_bar}, from {choice_share_low_bar}"),
     Bar("the choice depends on it", "E3", "choice_share", "low", "above", 0.05),
 )  # fmt: skip
-_PRONOUN = "a pronoun to its antecedent"
 
 
-def _link(name: str, description: str, link: str, examples: tuple[Example, ...] = ()) -> Question:
+def _link(name: str, description: str, examples: tuple[Example, ...] = ()) -> Question:
     """Return a question by attention about the stories, which have no texts without the link."""
     return Question(
         name=name,
         description=description,
-        link=link,
+        link="a pronoun to its antecedent",
         outcome="attention",
         bars=tuple(bar for bar in _LINK_BARS if bar.criterion != WITHOUT_LINK),
         suggestive=("pronoun_flip",),
@@ -128,13 +127,10 @@ def _link(name: str, description: str, link: str, examples: tuple[Example, ...] 
     )
 
 
-_NUMBER = '"it" or "they": number agreement, at the pronoun'
-_GENDER = '"he" or "she": gender agreement, at the pronoun'
-_VERB = '"because it": the verb and its voice, at the pronoun'
 STORY_QUESTIONS = (
-    _link("verb", _VERB, _PRONOUN, FRIGHTENED_OR_FEARED),
-    _link("number", _NUMBER, _PRONOUN, EXAMPLE_BLOCK),
-    _link("gender", _GENDER, _PRONOUN),
+    _link("verb", '"because it": the verb and its voice, at the pronoun', FRIGHTENED_OR_FEARED),
+    _link("number", '"it" or "they": number agreement, at the pronoun', EXAMPLE_BLOCK),
+    _link("gender", '"he" or "she": gender agreement, at the pronoun'),
 )
 NEXT_PRONOUN = Question(
     name="next_pronoun_gender",
@@ -161,5 +157,5 @@ QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, NEXT_PRO
 
 def question_of_file(name: str, description: str, link: str, file: str, *, has_control: bool) -> Question:
     """Return a question of the user's own: one about links, which may have texts without the link."""
-    question = _link(name, description, link)
-    return replace(question, bars=_LINK_BARS if has_control else question.bars, file=file)
+    question = _link(name, description)
+    return replace(question, link=link, bars=_LINK_BARS if has_control else question.bars, file=file)

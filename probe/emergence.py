@@ -1,7 +1,7 @@
 """The probe that runs during training."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -9,55 +9,65 @@ from data.corpus import Corpus, load_stories, split_documents
 from data.loader import StorySplit
 from data.tested.pairs import Items, link_pairs
 from data.tested.passages import Reader, passage_items, passages_in, sections
-from data.tokenizer import end_id
-from model.observe import TransformerView
+from data.tokenizer import encode, end_id
+from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.outcomes import OUTCOMES
 from probe.questions import NEXT_PRONOUN, QUESTIONS, SAME_WORDS
 from probe.results import Head
+from probe.sentences import next_tokens
 from settings.train import RunSettings, TrainSettings
-from training.evaluate import ProbeRecord
+from training.evaluate import Probe, ProbeRecord
 from training.loop import is_due
 from training.metrics import HeadPoint
 
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve needs
+N_GREEDY = 16  # tokens of an opening from a text, and of a continuation
 
 Draw = Callable[[dict[str, HeadPoint]], dict[str, np.ndarray]]  # TensorBoard images by tag, from the points by question
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TrainingProbe:
-    """Measures a model at steps of its training, each time on the same items."""
+def _measure(
+    model: Transformer, step: int, *, run: RunSettings, corpus: Corpus, items: dict[str, Items], draw: Draw | None
+) -> ProbeRecord | None:
+    """Measure a model on `items`, by question, at a step of its training; None if training has diverged."""
+    if not all(weight.isfinite().all() for weight in model.parameters()):
+        return None
+    # Every question
+    view = TransformerView(model)
+    points = {}
+    try:
+        for name, of_question in items.items():
+            points[name] = OUTCOMES[QUESTIONS[name].outcome].point(view, of_question, run.tokens_per_batch)
+    except FloatingPointError:
+        return None
+    values = {name: point.recorded() for name, point in points.items()}
 
-    run: RunSettings
-    draw: Draw | None  # called at the steps with an evaluation
-    items: dict[str, Items]  # by question
-
-    def __call__(self, model: Transformer, step: int) -> ProbeRecord | None:
-        """Return the record of this step; None if training has diverged."""
-        if not all(weight.isfinite().all() for weight in model.parameters()):
-            return None
-        # Every question
-        view = TransformerView(model)
-        points = {}
-        try:
-            for name, items in self.items.items():
-                outcome = OUTCOMES[QUESTIONS[name].outcome]
-                points[name] = outcome.point(view, items, self.run.tokens_per_batch)
-        except FloatingPointError:
-            return None
-        values = {name: point.recorded() for name, point in points.items()}
-
-        # For TensorBoard
-        images = {}
-        if self.draw and is_due(step, self.run.eval_every_steps, self.run.max_steps):
-            images = self.draw(points)
-        return ProbeRecord(values, images, [_phrase(name, point) for name, point in points.items()])
+    # For TensorBoard
+    is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
+    images = draw(points) if draw and is_evaluation else {}
+    lines = _greedy_lines(view, corpus, list(items)) if is_evaluation else []
+    return ProbeRecord(values, images, lines, [_phrase(name, point) for name, point in points.items()])
 
 
-def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> _TrainingProbe | None:
-    """Return the probe to run during training; None if the text has nothing to test.
+def _greedy_lines(model: ObservableModel, corpus: Corpus, names: list[str]) -> list[str]:
+    """Return two openings, examples of questions or else from the text, with an arrow and the most probable tokens."""
+    tokenizer = corpus.tokenizer
+    examples = [example.text for name in names for example in QUESTIONS[name].examples]
+    openings = [[end_id(tokenizer), *tokens] for tokens in encode(tokenizer, examples[:2])]
+    lines = []
+    for opening in openings or [half[:N_GREEDY].tolist() for half in np.array_split(corpus.validation.tokens, 2)]:
+        tokens = list(opening)
+        while len(tokens) < min(len(opening) + N_GREEDY, model.context_length):
+            tokens.append(next_tokens(model, tokens, 1)[0][0])
+        following = tokenizer.decode(tokens[len(opening) :], skip_special_tokens=False)
+        lines.append(f"{tokenizer.decode(opening)} → {following}".replace("\n", " "))
+    return lines
+
+
+def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = None) -> Probe | None:
+    """Return the probe to run during training; None if run.probe_sequences is 0.
 
     It reads run.probe_sequences stories, or half as many passages. `draw` makes images at the steps with an evaluation.
     """
@@ -70,9 +80,7 @@ def training_probe(corpus: Corpus, settings: TrainSettings, draw: Draw | None = 
     else:
         pairs = link_pairs(load_stories(corpus, "dev"), tokenizer, end_id(tokenizer))
         items = choose_items(pairs, n_sequences)
-    if not items:
-        return None
-    return _TrainingProbe(run=settings.run, draw=draw, items=items)
+    return partial(_measure, run=settings.run, corpus=corpus, items=items, draw=draw)
 
 
 def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:

@@ -25,11 +25,12 @@ class ProbeRecord:
 
     values: dict[str, Any]  # recorded in metrics.jsonl with split "probe"
     images: dict[str, np.ndarray]  # TensorBoard tag -> [height, width, 3] uint8
+    lines: list[str]  # for TensorBoard: texts with the most probable tokens after them
     summary: list[str]  # per question: "number L1H0 accuracy 0.98 (bar 0.61)"
 
 
 Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, step
-MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: there is nothing to ask about
+MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: no probe
 
 
 @torch.no_grad()

@@ -76,10 +76,12 @@ class RunLog:
                     self.board.add_scalar(f"{name}/{inner}", number, step)
         self.board.flush()
 
-    def images(self, step: int, images: dict[str, np.ndarray]) -> None:
-        """Show images [height, width, 3] uint8 in TensorBoard."""
+    def show(self, step: int, images: dict[str, np.ndarray], lines: list[str]) -> None:
+        """Show images [height, width, 3] uint8 and lines of text in TensorBoard."""
         for tag, image in images.items():
             self.board.add_image(tag, image, step, dataformats="HWC")
+        if lines:
+            self.board.add_text("text/greedy", "".join(f"    {line}\n" for line in lines), step)  # Markdown of code
 
     def weights(self, step: int, packed: str) -> None:
         """Record a line of weights.jsonl; `packed` is of `pack_parameters`."""

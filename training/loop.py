@@ -249,8 +249,9 @@ def _probe(trainer: Trainer, context: RunContext) -> list[str]:
     record = context.probe(model, step) if context.probe else None
     if record is None:
         return []
-    context.log.record(step, "probe", record.values)
-    context.log.images(step, record.images)
+    if record.values:
+        context.log.record(step, "probe", record.values)
+    context.log.show(step, record.images, record.lines)
     context.console.status = record.summary[0] if record.summary else ""
     return record.summary
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from data.corpus import load_corpus
+from data.tokenizer import encode, end_id
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
@@ -17,6 +18,7 @@ from probe.emergence import choose_items, training_probe
 from probe.outcomes import OUTCOMES
 from probe.outcomes.edges import Half
 from probe.results import Head
+from probe.sentences import FRIGHTENED_OR_FEARED
 from settings.train import compose_settings
 from tests.data.small_corpora import SMALL
 from tests.probe import factories as made
@@ -67,7 +69,8 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
     probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
     records = {step: probe(model, step) for step in (8, 10, 15)}
-    assert [bool(record.images) for record in records.values() if record] == [False, True, True]
+    for shown in ("images", "lines"):
+        assert [bool(getattr(record, shown)) for record in records.values() if record] == [False, True, True]
     record = records[8]
     assert record is not None and record.values.keys() == {"number", "gender"} and len(record.summary) == 2
     assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar \d\.\d\d\)", record.summary[0])
@@ -76,3 +79,27 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
     assert probe(model, 16) is None
     for change in ("probe_sequences=0",):
         assert training_probe(corpus, compose_settings([*arguments, change])) is None
+
+
+@pytest.mark.parametrize("kind", ["stories", "text"])
+def test_an_evaluation_continues_two_texts_by_the_most_probable_tokens(kind: str, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The sun shone.\nThe rain fell.\n" * 400)  # no passage to ask about
+    data = [f"data.path={text}", "data.tokenizer=characters", "data.validation_fraction=0.5"]
+    stories = [argument for argument in SMALL_RUN if argument.startswith("data.")]
+    other = [argument for argument in SMALL_RUN if argument not in stories]
+    arguments = {"stories": stories, "text": ["data=text", *data]}[kind]
+    settings = compose_settings([*other, *arguments, "probe_sequences=16"])
+    corpus = load_corpus(settings.data, tmp_path)
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
+    probe = training_probe(corpus, settings)
+    record = probe(model, 0) if probe else None
+    assert record is not None and len(record.lines) == 2 and bool(record.values) == (kind == "stories")
+
+    opening = {"stories": FRIGHTENED_OR_FEARED[0].text, "text": "The sun shone.\n"}[kind]
+    tokens = [end_id(corpus.tokenizer), *encode(corpus.tokenizer, [opening])[0]]
+    n_tokens = len(tokens)
+    for _ in range(16):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    following = corpus.tokenizer.decode(tokens[n_tokens:], skip_special_tokens=False)
+    assert record.lines[0] == f"{opening} → {following}".replace("\n", " ")

@@ -210,10 +210,10 @@ def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tm
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
 
 
-def test_tensorboard_shows_finite_numbers_and_images(tmp_path: Path) -> None:
+def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.record(1, "train", {"loss": float("nan"), "norms": [1.0, float("inf")], "rate": 0.5})
-    log.images(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)})
+    log.show(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)}, ["the cat → it", "a dog"])
     log.close()
     record = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert (record["loss"], record["norms"], record["rate"]) == (None, [1.0, None], 0.5)
@@ -221,6 +221,8 @@ def test_tensorboard_shows_finite_numbers_and_images(tmp_path: Path) -> None:
     assert events.Tags()["scalars"] == ["rate/train"]
     (image,) = events.Images("head_map/number")
     assert (image.step, image.width, image.height) == (3, 5, 4)
+    (text,) = events.Tensors("text/greedy/text_summary")
+    assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "    the cat → it\n    a dog\n")
 
 
 def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: Path) -> None:

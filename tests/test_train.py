@@ -45,8 +45,13 @@ def test_a_resume_takes_new_settings_and_records_them(run: Path, cache: str) -> 
     resume = json.loads((run / "resumes.jsonl").read_text())
     assert steps_of(run) == [1, 2, 3, 4, 5, 6]
     assert (config["run"]["max_steps"], config["optim"]["learning_rate"]) == (6, 0.001)
-    assert steps_of(run, "validation") == [0, 2, 4, 5, 6]
+    assert steps_of(run, "validation") == [0, 1, 2, 3, 4, 5, 6]
     assert resume["step"] == 4 and resume["settings"]["max_steps"] == [4, 6]
+
+
+def test_the_validation_loss_is_also_recorded_where_the_probe_looks_and_these_steps_save_nothing(run: Path) -> None:
+    assert steps_of(run, "validation") == [0, 1, 2, 3, 4]
+    assert sorted(path.name for path in (run / "checkpoints").glob("*.pt")) == ["step_00000002.pt", "step_00000004.pt"]
 
 
 @pytest.mark.parametrize(

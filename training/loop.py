@@ -226,18 +226,16 @@ def is_probe_step(step: int, max_steps: int) -> bool:
 
 def _evaluate_and_save(trainer: Trainer, validation: Split, context: RunContext | None) -> None:
     """Probe the model, measure its validation loss (on all ranks) and save a checkpoint, if they are due now."""
-    run = trainer.settings.run
-    is_evaluation = is_due(trainer.step, run.eval_every_steps, run.max_steps)
-    if not is_evaluation and not is_probe_step(trainer.step, run.max_steps):
+    run, step = trainer.settings.run, trainer.step
+    if not is_due(step, run.eval_every_steps, run.max_steps) and not is_probe_step(step, run.max_steps):
         return
     wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
 
     trainer.model.eval()
     summary = _probe(trainer, context) if context else []
-    if is_evaluation:
-        first, measured = _validation_losses(trainer, validation)
-        if context:
-            _record_and_save(trainer, context, first, measured, summary)
+    first, measured = _validation_losses(trainer, validation)
+    if context:
+        _record_and_save(trainer, context, first, measured, summary)
     trainer.model.train()
 
 
@@ -277,15 +275,17 @@ def _validation_losses(trainer: Trainer, validation: Split) -> tuple[float, Loss
 def _record_and_save(
     trainer: Trainer, context: RunContext, loss: float, measured: LossSummary, summary: list[str]
 ) -> None:
-    """Record, print and save after an evaluation; FloatingPointError at the end of a run that has diverged."""
+    """Record, at an evaluation also print and save; FloatingPointError at the end of a run that has diverged."""
     run, step, corpus = trainer.settings.run, trainer.step, context.inputs.corpus
     is_last = step == run.max_steps
     is_whole = is_last and len(corpus.validation.tokens) <= run.validation_tokens * LAST_VALIDATION
     is_finite = isfinite(loss) and isfinite(measured.loss)
 
-    # Record and print.
+    # Record and print. The steps between evaluations only make the curve finer.
     values = measured.known() | {"whole": is_whole, "seconds": round(trainer.seconds, 3)}
     context.log.record(step, "validation", values)
+    if not is_due(step, run.eval_every_steps, run.max_steps):
+        return
     context.console.print(step_line(step, measured.loss, summary, int(trainer.skipped)))
     if is_last and not is_whole:
         n_tokens = run.validation_tokens * LAST_VALIDATION

@@ -19,6 +19,7 @@ from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
+LOSSES = ["loss/train", "loss/validation", "floor/validation"]  # in one chart
 NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
 
 
@@ -64,6 +65,7 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter  # half a second, and only train.py writes
 
         self.board = SummaryWriter(str(run / "tb"), purge_step=resumed_step + 1)
+        self.board.add_custom_scalars_multilinechart(LOSSES, title="loss and its lower bound")
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
         """Record JSON values of one step by name, in TensorBoard the finite numbers: name/split, or outer/inner."""

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
 from settings.errors import UserError
 from settings.files import lock, write_files
@@ -225,10 +227,18 @@ def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path: Pat
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "    the cat → it\n    a dog\n")
 
 
+def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run: Path) -> None:
+    events = events_of(run)
+    layout = Layout.FromString(events.Tensors(CONFIG_SUMMARY_TAG)[0].tensor_proto.string_val[0])
+    (chart,) = layout.category[0].chart
+    assert set(chart.multiline.tag) == {"loss/train", "loss/validation", "floor/validation"}
+    assert set(chart.multiline.tag) <= set(events.Tags()["scalars"])
+
+
 def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: Path) -> None:
     metrics = load_metrics(run)
     assert [record.step for record in metrics.train] == [1, 2, 3, 4]
-    assert [record.step for record in metrics.validation] == [0, 2, 4] and metrics.has_ended
+    assert [record.step for record in metrics.validation] == [0, 1, 2, 3, 4] and metrics.has_ended
     recorded = next(record for record in read_records(run) if record["split"] == "probe")
     [*_, point] = [point for point in metrics.probe if point.step == recorded["step"]]
     assert point.questions["number"].recorded() == recorded["number"]

@@ -34,7 +34,6 @@ def _measure(
     """Measure a model on `items`, by question, at a step of its training; None if training has diverged."""
     if not all(weight.isfinite().all() for weight in model.parameters()):
         return None
-    # Every question
     view = TransformerView(model)
     points = {}
     try:

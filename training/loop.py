@@ -227,15 +227,17 @@ def is_probe_step(step: int, max_steps: int) -> bool:
 def _evaluate_and_save(trainer: Trainer, validation: Split, context: RunContext | None) -> None:
     """Probe the model, measure its validation loss (on all ranks) and save a checkpoint, if they are due now."""
     run, step = trainer.settings.run, trainer.step
-    if not is_due(step, run.eval_every_steps, run.max_steps) and not is_probe_step(step, run.max_steps):
+    is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
+    if not is_evaluation and not is_probe_step(step, run.max_steps):
         return
     wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
 
     trainer.model.eval()
     summary = _probe(trainer, context) if context else []
-    first, measured = _validation_losses(trainer, validation)
-    if context:
-        _record_and_save(trainer, context, first, measured, summary)
+    if is_evaluation or 16 * step >= run.max_steps:  # earlier the loss of the batches says enough
+        first, measured = _validation_losses(trainer, validation)
+        if context:
+            _record_and_save(trainer, context, first, measured, summary)
     trainer.model.train()
 
 

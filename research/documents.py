@@ -133,6 +133,26 @@ def stages() -> str:
     return "".join(parts)
 
 
+def meaning() -> str:
+    """Return what the decision knows of the author's choice over the steps of research.meaning, one curve a part."""
+    rows = json.loads((ROOT / "research/results/meaning.json").read_text(encoding="utf-8"))["rows"]
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        if row["model"].startswith("long") and row["score"] == "decision":
+            for part, value in row["parts"].items():
+                found.setdefault(part, {}).setdefault(row["step"], []).append(value["value"])
+    last = max(found["words"])
+    title = "bits a passage that the decision knows of the author's choice, mean of five runs"
+    parts = [text_at(20, 22, title, "title"), text_at(860, 232, f"step {last:,}", "number")]
+    for bits in (0.0, 0.1, 0.2):
+        parts.append(text_at(50, 215 - 680 * bits, f"{bits:.1f}", "number quiet"))
+    for i, (part, steps) in enumerate(found.items()):
+        path = [f"{60 + 800 * step / last:.0f},{210 - 680 * np.mean(of_runs):.0f}" for step, of_runs in steps.items()]
+        parts.append(f'<polyline class="line head{i}" stroke-width="2" points="{" ".join(path)}"/>')
+        parts.append(text_at(80 + 100 * i, 48, part, f"head{i}"))
+    return "".join(parts)
+
+
 def pictures() -> dict[str, tuple[int, str]]:
     """Return the height and the content of each picture by its name."""
     # The default run: the block, then the exchanges of the teacher's key
@@ -173,6 +193,7 @@ def pictures() -> dict[str, tuple[int, str]]:
         "flies": (200, f'{insects[0]}<g transform="translate(440 0)">{insects[1]}</g>'),
         "mask": (290, cells(words, words, masked, 0.25 * np.tril(np.ones((8, 8))))),
         "stages": (240, stages()),
+        "meaning": (240, meaning()),
         "softmax": (140, cells(names, "12345678", np.char.mod("%.3f", rows), rows.clip(0) * [[0], [0.6], [0.6]])),
     }
 

@@ -7,7 +7,7 @@ carry (`probe.outcomes.whose`). A logistic regression of the author's choice get
 
 A version is the score of the passage with other content words. What the score still adds to each, in bits a passage,
 splits what it knows into four parts: subject, place, form, words. If words tell nothing, the score and its versions are
-exchangeable, so that it adds nothing to their mean.
+exchangeable, so that it adds nothing to their mean. If they do, the mean knows some of it, which counts as form.
 Each regression is fitted on the documents of four fifths and measured on the other fifth. Writes
 research/results/meaning.{json,md}. The runs of the stories give the step at which each link appears.
 """
@@ -106,6 +106,7 @@ class MeaningResults:
         lines = [
             "Bits a passage that a score tells of the author's choice, beyond how often the nearest person is meant; "
             "the parts add up to it. Measured on other documents than fitted, so a part of nothing can be below 0.",
+            "Some of what words tell counts as form: the mean of a score and its versions has the score in it.",
             "",
             *markdown_table(header, [row.cells() for row in self.rows]),
         ]

@@ -46,8 +46,8 @@ COLUMNS = {  # by the outcome of the questions
         untrained={},
     ),
     "whose": _Columns(
-        means=("beyond_place", "choice_share", "author", "author_auc"),
-        heads=("beyond_place", "p_beyond_place", "choice_share", "author", "author_auc", "passages"),
+        means=("beyond_place", "form", "words", "choice_share", "author", "author_auc"),
+        heads=("beyond_place", "p_beyond_place", "form", "p_form", "words", "p_words", "choice_share", "author_auc"),
         rules=("nearest", "subject", "place rule"),
         untrained={},
     ),

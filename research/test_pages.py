@@ -5,9 +5,11 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from probe import results as found
+from probe.outcomes.whose import Known
 from probe.questions import HEADLINE
 from probe.results import Estimate, Finding, Head
 from research.because import BecauseResults
@@ -17,6 +19,7 @@ from research.example_reports import REPORTS, written_again
 from research.gold import GoldResults
 from research.it_cat import ItCatResults
 from research.lab import LabResults
+from research.meaning import PARTS, MeaningResults, parts_of
 from research.measure import (
     RESULTS,
     Machine,
@@ -42,6 +45,7 @@ PAGES: dict[str, Any] = {
     "lab": LabResults,
     "link_head": SeedsResults,
     "stages": StagesResults,
+    "meaning": MeaningResults,
     "worlds": WorldsResults,
     "whose_short": SeedsResults,
     "whose_long": SeedsResults,
@@ -122,3 +126,20 @@ def test_the_sentence_about_annotated_antecedents_is_what_the_page_says() -> Non
     assert [row.verdict for row in rows] == ["not established", "not established", "suggestive"]
     picks = " and ".join(f"{row.values['author'].value:.2f}".removeprefix("0") for row in rows[:2])
     assert f"pick the antecedent in {picks}" in (RESULTS.parent.parent / "docs/english.md").read_text()
+
+
+@pytest.mark.parametrize(("knows", "part"), [("place", "place"), ("form", "form"), ("words", "words"), ("", "")])
+def test_what_a_score_knows_is_found_in_its_part(knows: str, part: str) -> None:
+    rng = np.random.default_rng(0)
+    n = 2000
+    place, form, words, noise = rng.normal(size=(4, n))
+    is_nearest = place + form + words > 0
+    known = Known(is_nearest, place, form[:, None], np.arange(n) // 4)
+    subject = rng.choice([-1.0, 1.0], size=n)
+    rule = {"place": place, "form": form, "words": words, "": np.zeros(n)}[knows]
+    versions = rng.normal(size=(3, n)) + (0 if knows == "words" else rule)
+    found = parts_of(rule + noise, versions, subject, known)
+    assert sum(found[name].value for name in PARTS) == pytest.approx(found["whole"].value)
+    for name in PARTS:
+        if (knows, name) != ("words", "form"):  # the mean of the versions and the score knows some of the words
+            assert (found[name].low > 0) == (name == part), name

@@ -2,7 +2,7 @@
 
 const PRONOUNS = "it they she he him her his them its their".split(" ");
 const LONGEST_TEXT = 5000; // characters
-const NOTHING_KNOWN = 0.02; // probability of the first next word below which none is listed, as before training
+const NOTHING_KNOWN = 10; // times the mean: up to here the first next word is not listed, as before training
 const LOOKS = 0.3; // the weight from which the first sentence says that a head looks at a word
 
 let typingTimer = null;
@@ -110,13 +110,13 @@ function drawInvitation() {
   const quoted = (position) => `“${label(sentence.words[position], 16)}”`;
   const isWhole = !isRemoved(state.layer, state.head) && most !== queryOf(sentence) && weights[most] >= LOOKS;
   const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(queryOf(sentence))} to ${quoted(most)} (${number(weights[most])})`;
-  const follows = written && chance >= NOTHING_KNOWN ? `the model writes “${label(next)}”${markOf(sentence, next)}` : "";
+  const follows = written && !isGuess(chance) ? `the model writes “${label(next)}”${markOf(sentence, next)}` : "";
   const other = VERBS.find((verb) => knownWords.includes(verb) && !sentence.words.includes(verb));
   const present = VERBS.find((verb) => sentence.words.includes(verb));
   const change = present && other ? `Change “${present}” to “${other}”: does the line move, and the next word?` : "Click the line: it is cut. Does the next word change?";
   const texts = [isWhole && follows ? `${looks}, and ${follows}.` : "", change];
   show("invitation", ...texts.filter(Boolean).map((text) => element("bdi", {}, `${text} `)));
-  const first = written ? button(`${label(next)} ${number(chance)}`, () => writeToken(written), { class: "chip frame", "data-name": "first" }) : null;
+  const first = written ? button(`${label(next)} ${number(chance)}`, () => writeToken(written), { "data-name": "first" }) : null;
   show("live-first", first);
 }
 
@@ -143,9 +143,13 @@ function writeToken(token) {
   setText(start + space + token);
 }
 
+function isGuess(chance) {
+  return chance < NOTHING_KNOWN / liveTokenizer.vocabulary.length;
+}
+
 function answerList(title, words, id) {
   const name = element("h2", { id: `${id}-title` }, title);
-  if (live && words[0][1] < NOTHING_KNOWN) {
+  if (live && isGuess(words[0][1])) {
     const all = `${liveTokenizer.vocabulary.length.toLocaleString("en")} words, none likelier than ${number(words[0][1])}`;
     return element("div", {}, name, element("p", { id, class: "rule" }, all));
   }

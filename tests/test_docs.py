@@ -19,7 +19,8 @@ import eval
 import train
 from antecedent_lab.export import ExportSettings
 from probe.questions import QUESTIONS
-from probe.results import MEASURES, Finding, ProbeResults
+from probe.results import MEASURES, SUPPORTED, Finding, ProbeResults
+from probe.statistics import share_interval
 from settings.command_line import FLAGS, check_arguments, hydra_arguments, setting_names
 from settings.train import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
 from tests.program import ROOT, SMALL, run_python
@@ -64,7 +65,15 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
     copies, whose, of_longer = (f"{row['supported']} of {row['n_seeds']}" for row in (*short, longer[1]))
     assert f"In {whose} runs yes, and in {of_longer}" in README
     english = " ".join((ROOT / "docs/english.md").read_text().split())
-    assert f"In {copies} registered runs a head copies, in {whose.split()[0]} that predicts whose" in english
+    counted = [share_interval(row["supported"], row["n_seeds"]) for row in (short[1], longer[1])]
+    shown = ["[" + ", ".join(f"{share:.2f}".removeprefix("0") for share in pair) + "]" for pair in counted]
+    by_words = [
+        sum(row["verdict"] == SUPPORTED and row["values"].get("p_words", {"value": 1})["value"] < 0.01 for row in heads)
+        for heads in (json.loads((RESULTS / f"whose_{name}.json").read_text())["heads"] for name in ("short", "long"))
+    ]
+    of_20 = f"{whose.split()[0]} that predicts whose gender ({shown[0]}; words in {by_words[0]})"
+    of_5 = f"{of_longer} ({shown[1].replace('1.00', '1')}; words in {by_words[1]}); all in bfloat16"
+    assert f"In {copies} registered runs a head copies, in {of_20}; with the longer recipe in {of_5}" in english
     page = json.loads((RESULTS / "whose.json").read_text())
     passed = {row["world"]: f"{row['counts']['passed']} of {row['n']}" for row in page["rows"]}
     looks_at = [page["values"][name]["value"] for name in ("looks", "looks_where_unsure")]

@@ -19,7 +19,7 @@ function showQuestion() {
 
 // What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
 function openAddress() {
-  document.documentElement.classList.toggle("embed", /^#embed\b/.test(location.hash));
+  document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(location.hash));
   const wasLesson = state.lesson > 0;
   if (openLesson()) return;
   document.getElementById("slider").hidden = steps.length === 0;

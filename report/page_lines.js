@@ -84,9 +84,7 @@ function linesPicture(sentence) {
     const weights = attentionRow(sentence, query, layer, head);
     for (const target of strongest(weights).filter((position) => weights[position] >= 0.1)) {
       const faint = { class: `arc faint ${hueOf(layer, head)}`, "stroke-width": (1 + 5 * weights[target]).toFixed(2) };
-      const line = shape("path", { d: arc(target).path, ...faint }, shape("title", {}, `Choose ${headName(layer, head)}`));
-      line.addEventListener("click", () => update({ layer, head, row: null })); // by the keyboard: its card
-      picture.append(line);
+      picture.append(shape("path", { d: arc(target).path, ...faint }));
     }
   }
 

@@ -2,7 +2,7 @@
 
 const PRONOUNS = "it they she he him her his them its their".split(" ");
 const LONGEST_TEXT = 5000; // characters
-const NOTHING_KNOWN = 10; // times the mean: up to here the first next word is not listed, as before training
+const NOTHING_KNOWN = 10; // times the mean, and at most .02: below it no next word is listed, as before training
 const LOOKS = 0.3; // the weight from which the first sentence says that a head looks at a word
 
 let typingTimer = null;
@@ -42,7 +42,7 @@ function typed(text) {
   const isKept = (edit) => POSITIONS[edit.kind].every((name) => words[edit[name]] === before[edit[name]]);
   const edits = state.edits.filter(isKept);
   const dropped = state.edits.length - edits.length;
-  if (dropped) past = [];
+  past = past.map((changes) => changes.filter(isKept)); // a step back is about the words that are there
   const begun = completions().length ? typedPrefix() : null; // a known word that is not yet written to its end
   const small = liveTokenizer.kind === "words" && /[.!?]\s*(it|they|she|he)$/.exec(shown)?.[1];
   const lost = unknown.filter((word) => word !== begun);
@@ -101,23 +101,25 @@ function markOf(sentence, token) {
   return fitting.size ? ` (${[...fitting].join(", ")})` : "";
 }
 
-// What a visitor sees first: which head looks where, and what to try. Made from what is drawn.
+// What a visitor sees first: where the chosen head looks, what comes next, and what to try. Made from what is drawn.
 function drawInvitation() {
   const sentence = current();
-  const weights = attentionRow(sentence, queryOf(sentence));
+  const query = queryOf(sentence);
+  const weights = attentionRow(sentence, query);
   const most = weights.indexOf(Math.max(...weights));
   const [[next, chance, written]] = nextWords(passOf(sentence.text, state.edits), 1);
   const quoted = (position) => `“${label(sentence.words[position], 16)}”`;
-  const isWhole = !isRemoved(state.layer, state.head) && most !== queryOf(sentence) && weights[most] >= LOOKS;
-  const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(queryOf(sentence))} to ${quoted(most)} (${number(weights[most])})`;
-  const follows = written && !isGuess(chance) ? `the model writes “${label(next)}”${markOf(sentence, next)}` : "";
-  const other = VERBS.find((verb) => knownWords.includes(verb) && !sentence.words.includes(verb));
-  const present = VERBS.find((verb) => sentence.words.includes(verb));
-  const change = present && other ? `Change “${present}” to “${other}”: does the line move, and the next word?` : "Click the line: it is cut. Does the next word change?";
-  const texts = [isWhole && follows ? `${looks}, and ${follows}.` : "", change];
+  const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(query)} to ${quoted(most)} (${number(weights[most])}).`;
+  const hasLine = weights[most] >= LOOKS && most !== query && !isRemoved(state.layer, state.head);
+  const isAtEnd = query === sentence.words.length - 1;
+  const follows = written && isAtEnd && !isGuess(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
+  const [verb, ...more] = sentence.words.filter((word, position) => VERBS.includes(word) && position < query);
+  const other = VERBS.find((each) => each !== verb && knownWords.includes(each));
+  const change = verb && other && !more.length ? `Change “${verb}” to “${other}”: does the line move, and the next word?` : "Click the line, and it is cut.";
+  const isPlain = hasLine && !state.edits.length;
+  const texts = [hasLine ? looks : "", hasLine ? follows : "", isPlain ? change : ""];
   show("invitation", ...texts.filter(Boolean).map((text) => element("bdi", {}, `${text} `)));
-  const first = written ? button(`${label(next)} ${number(chance)}`, () => writeToken(written), { "data-name": "first" }) : null;
-  show("live-first", first);
+  show("live-first", written ? button(`${label(next)} ${number(chance)}`, () => writeToken(written), { "data-name": "first" }) : null);
 }
 
 function drawAnswers() {
@@ -144,7 +146,7 @@ function writeToken(token) {
 }
 
 function isGuess(chance) {
-  return chance < NOTHING_KNOWN / liveTokenizer.vocabulary.length;
+  return chance < Math.min(0.02, NOTHING_KNOWN / liveTokenizer.vocabulary.length);
 }
 
 function answerList(title, words, id) {

@@ -3,7 +3,7 @@
 // What the style sheet gives to a shape.
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "paint-order"];
 const TEXT_STYLES = ["font-family", "font-size", "font-weight", "text-decoration-line"];
-const CAPTION = 44; // pixels below the picture
+const LINE = 18; // pixels of a line of the caption
 
 // The markup of the picture as it is drawn, with its colours, the sentence's changes and where it comes from.
 function standalone() {
@@ -15,22 +15,37 @@ function standalone() {
     const style = getComputedStyle(shapes[i]);
     for (const name of [...STYLES, ...(node.tagName === "text" ? TEXT_STYLES : [])]) node.style.setProperty(name, style.getPropertyValue(name));
   });
-  for (const node of copy.querySelectorAll(".hit")) node.remove();
+  for (const node of copy.querySelectorAll(".hit, title")) node.remove();
+  for (const node of copy.querySelectorAll("[role]")) for (const name of ["role", "tabindex", "aria-pressed"]) node.removeAttribute(name);
 
   // The ground and the caption
   const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
   const colours = getComputedStyle(document.documentElement);
-  const paper = shape("rect", { width, height: height + CAPTION, fill: colours.getPropertyValue("--paper") });
-  const changes = state.edits.map((edit) => editName(edit, current())).join("; ");
-  const lines = [`${headName(state.layer, state.head)}. ${changes}`, `Antecedent: ${content.run.name}, ${stepName()}. ${content.run.facts}`];
+  const changes = state.edits.map((edit) => editName(edit, current()));
+  const about = [`Head ${headName(state.layer, state.head)}`, ...changes, `Antecedent: ${content.run.name}, ${stepName()}`, ...content.run.facts.split(" · ")];
+  const lines = wrapped(about, width - 16);
+  const whole = height + LINE * (lines.length + 0.5);
+  const paper = shape("rect", { width, height: whole, fill: colours.getPropertyValue("--paper") });
   const caption = lines.map((text, i) => {
-    const place = { x: 8, y: height + 16 + 18 * i, "font-size": 11, "font-family": "sans-serif", fill: colours.getPropertyValue("--soft") };
+    const place = { x: 8, y: height + LINE * (i + 0.9), "font-size": 11, "font-family": "sans-serif", fill: colours.getPropertyValue("--soft") };
     return shape("text", place, text);
   });
   copy.prepend(paper);
   copy.append(...caption);
-  const size = { width, height: height + CAPTION, viewBox: `0 0 ${width} ${height + CAPTION}` };
-  return { width, height: height + CAPTION, markup: new XMLSerializer().serializeToString(fill(copy, size, [])) };
+  const size = { width, height: whole, viewBox: `0 0 ${width} ${whole}` };
+  return { width, height: whole, markup: new XMLSerializer().serializeToString(fill(copy, size, [])) };
+}
+
+// Parts as lines of at most `width` pixels in the font of the caption.
+function wrapped(parts, width) {
+  pen.font = "11px sans-serif";
+  const lines = [""];
+  for (const part of parts) {
+    const longer = lines.at(-1) ? `${lines.at(-1)} · ${part}` : part;
+    if (pen.measureText(longer).width <= width) lines[lines.length - 1] = longer;
+    else lines.push(part);
+  }
+  return lines;
 }
 
 function saveAs(name, blob) {

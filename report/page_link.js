@@ -41,7 +41,8 @@ function openLink() {
 
   // What is selected
   const query = numberIn(fields.get("query"));
-  update({ edits, query: query < current().words.length ? query : null, ...headIn(fields.get("head")) });
+  const [layer, head] = question()?.place ?? [0, 0]; // not that of the address before
+  update({ edits, query: query < current().words.length ? query : null, layer, head, ...headIn(fields.get("head")) });
   const step = numberIn(fields.get("step"));
   update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
   return true;

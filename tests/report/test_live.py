@@ -160,6 +160,16 @@ def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
         assert n_changes(view) == 0
 
 
+def test_a_link_without_a_head_shows_the_head_of_the_finding(show: Show) -> None:
+    with show() as view:
+        picked = view.page.locator(".pick[aria-pressed=true]")
+        first = picked.get_attribute("data-name")
+        open_at(view, "text=The+cat+slept.+It&head=L0H2")
+        assert picked.get_attribute("data-name") == "L0H2" != first
+        view.page.evaluate("location.hash = 'text=The cat slept. It'")
+        view.page.locator(f".pick[aria-pressed=true][data-name={first}]").wait_for()
+
+
 def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: Show) -> None:
     with show() as view:
         open_at(view, "yours-1")

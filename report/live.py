@@ -34,11 +34,11 @@ class LiveTokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
+class VerbGroup:
     """Words of the stories, and the verbs that only they have."""
 
     words: list[str]
-    deeds: list[str]
+    verbs: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class LiveModel:
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
-    deeds: list[Deeds]  # empty: not of stories
+    verb_groups: list[VerbGroup]  # empty: not of stories
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 
@@ -117,16 +117,16 @@ def live_content(
         tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
         text=text,
         nouns=nouns,
-        deeds=_deeds() if opened.has_stories else [],
+        verb_groups=_verb_groups() if opened.has_stories else [],
     )
     return Live(shown_model, "")
 
 
-def _deeds() -> list[Deeds]:
+def _verb_groups() -> list[VerbGroup]:
     by_verbs: dict[tuple[str, ...], list[str]] = {}
     for word, referent in REFERENTS.items():
         by_verbs.setdefault(referent.verbs, []).append(word)
-    return [Deeds(words, list(verbs)) for verbs, words in by_verbs.items()]
+    return [VerbGroup(words, list(verbs)) for verbs, words in by_verbs.items()]
 
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:

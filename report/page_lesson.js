@@ -42,8 +42,8 @@ function lessonFacts() {
   return { from, left, right, heads, places: { query, target, other } };
 }
 
-// Make the changes of a lesson in its own sentence.
-function doIt(edits) {
+// Apply the changes of a lesson to its own sentence.
+function applyChanges(edits) {
   if (current().text !== live.text) setText(live.text);
   changeTo(edits);
 }
@@ -68,7 +68,7 @@ function openLesson() {
   show(
     "lesson",
     element("h1", {}, element("b", {}, `${lesson} of ${LESSONS.length} `), ask(facts)),
-    edits ? button(act(facts), () => doIt(edits(facts)), { "data-name": "act" }) : null,
+    edits ? button(act(facts), () => applyChanges(edits(facts)), { "data-name": "act" }) : null,
     button(next ? "Next question" : "The whole page", () => (location.hash = next), { "data-name": "next" }),
   );
   document.getElementById("slider").hidden = steps.length === 0 || next !== "";

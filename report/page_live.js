@@ -2,7 +2,7 @@
 
 const PRONOUNS = "it they she he him her his them its their".split(" ");
 const LONGEST_TEXT = 5000; // characters
-const NOTHING_KNOWN = 10; // times the mean, and at most .02: below it no next word is listed, as before training
+const NEAR_UNIFORM = 10; // times 1/vocabulary, and at most .02: with a smaller largest probability no next word is listed
 const LOOKS = 0.3; // the weight from which the first sentence says that a head looks at a word
 
 let typingTimer = null;
@@ -94,10 +94,10 @@ function drawLive() {
   redrawOn("edits revision layer head query time", drawShare);
 }
 
-// The words of the sentence that do what a next word says, as the stories have it: "(cat)".
+// The nouns of the sentence that have a next word as their verb in the stories: " (cat)".
 function markOf(sentence, token) {
-  const doers = live.deeds.filter(({ deeds }) => deeds.includes(token)).flatMap(({ words }) => words);
-  const fitting = new Set(sentence.words.filter((word) => doers.includes(word)));
+  const nouns = live.verb_groups.filter(({ verbs }) => verbs.includes(token)).flatMap(({ words }) => words);
+  const fitting = new Set(sentence.words.filter((word) => nouns.includes(word)));
   return fitting.size ? ` (${[...fitting].join(", ")})` : "";
 }
 
@@ -112,7 +112,7 @@ function drawInvitation() {
   const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(query)} to ${quoted(most)} (${number(weights[most])}).`;
   const hasLine = weights[most] >= LOOKS && most !== query && !isRemoved(state.layer, state.head);
   const isAtEnd = query === sentence.words.length - 1;
-  const follows = written && isAtEnd && !isGuess(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
+  const follows = written && isAtEnd && !isNearUniform(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
   const [verb, ...more] = sentence.words.filter((word, position) => VERBS.includes(word) && position < query);
   const other = VERBS.find((each) => each !== verb && knownWords.includes(each));
   const change = verb && other && !more.length ? `Change “${verb}” to “${other}”: does the line move, and the next word?` : "Click the line, and it is cut.";
@@ -145,14 +145,14 @@ function writeToken(token) {
   setText(start + space + token);
 }
 
-function isGuess(chance) {
-  return chance < Math.min(0.02, NOTHING_KNOWN / liveTokenizer.vocabulary.length);
+function isNearUniform(chance) {
+  return chance < Math.min(0.02, NEAR_UNIFORM / liveTokenizer.vocabulary.length);
 }
 
 function answerList(title, words, id) {
   const name = element("h2", { id: `${id}-title` }, title);
-  if (live && isGuess(words[0][1])) {
-    const all = `${liveTokenizer.vocabulary.length.toLocaleString("en")} words, none likelier than ${number(words[0][1])}`;
+  if (live && isNearUniform(words[0][1])) {
+    const all = `${liveTokenizer.vocabulary.length.toLocaleString("en")} words, none likelier than ${number(Math.ceil(100 * words[0][1]) / 100)}`;
     return element("div", {}, name, element("p", { id, class: "rule" }, all));
   }
   const items = words.map(([text, chance, written], i) => {

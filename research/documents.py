@@ -134,7 +134,7 @@ def stages() -> str:
 
 
 def meaning() -> str:
-    """Return what the decision knows of the author's choice over the steps of research.meaning, one curve a part."""
+    """Return the information in the decision over the steps of research.meaning, one curve for each part."""
     rows = json.loads((ROOT / "research/results/meaning.json").read_text(encoding="utf-8"))["rows"]
     found: dict[str, dict[int, list[float]]] = {}
     for row in rows:
@@ -142,7 +142,7 @@ def meaning() -> str:
             for part, value in row["parts"].items():
                 found.setdefault(part, {}).setdefault(row["step"], []).append(value["value"])
     last = max(found["words"])
-    title = "bits a passage that the decision knows of the author's choice, mean of five runs"
+    title = "information about the author's choice in the decision, bits per passage, mean of five runs"
     parts = [text_at(20, 22, title, "title"), text_at(860, 232, f"step {last:,}", "number")]
     for bits in (0.0, 0.1, 0.2):
         parts.append(text_at(50, 215 - 680 * bits, f"{bits:.1f}", "number quiet"))

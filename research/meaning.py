@@ -1,15 +1,16 @@
-"""Form before meaning: what do a model's decision and its head know of the author's "she" or "he", and by what?
+"""Form before meaning: which information about the author's "she" or "he" do a decision and its head carry?
 
 A score is the decision D of the model towards the person named last, or the part E of it that the edges of the head
-carry (`probe.outcomes.whose`). A logistic regression of the author's choice gets, one after another,
+carry (`probe.outcomes.whose`). A logistic regression of the author's choice has nested covariates:
 
-    the subject rule;  the log odds of the place rule;  the mean of the score and its versions
+    none;  the subject rule;  the log odds of the place rule;  the mean of the score and its versions
 
-A version is the score of the passage with other content words. What the score still adds to each, in bits a passage,
-splits what it knows into four parts: subject, place, form, words. If words tell nothing, the score and its versions are
-exchangeable, so that it adds nothing to their mean. If they do, the mean knows some of it, which counts as form.
-Each regression is fitted on the documents of four fifths and measured on the other fifth. Writes
-research/results/meaning.{json,md}. The runs of the stories give the step at which each link appears.
+A version is the score of the passage with its content words replaced. The cross-entropy that the score saves, given
+each set of covariates, in bits per passage, is the information: its decreases are the parts subject, place and form,
+and the rest is words. If content words carry none, score and versions are exchangeable, so that the score adds nothing
+to their mean. If they do, the mean has some of it, which is counted as form. Fitted on the documents of four fifths,
+evaluated on the other fifth. Writes research/results/meaning.{json,md}. The runs of the stories give the step at which
+each link appears.
 """
 
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Row:
-    """What one score knows, in bits a passage."""
+    """The information of one score, in bits per passage."""
 
     model: str
     n_layer: int
@@ -102,11 +103,11 @@ class MeaningResults:
     appears: list[_Appears]
 
     def lines(self) -> list[str]:
-        header = ["model", "layers", "step", "score", "passages", "knows", *PARTS]
+        header = ["model", "layers", "step", "score", "passages", "information", *PARTS]
         lines = [
-            "Bits a passage that a score tells of the author's choice, beyond how often the nearest person is meant; "
-            "the parts add up to it. Measured on other documents than fitted, so a part of nothing can be below 0.",
-            "Some of what words tell counts as form: the mean of a score and its versions has the score in it.",
+            "Information of a score about the author's choice: held-out cross-entropy that it saves, in bits per "
+            "passage, beyond the frequency of the nearest person. The parts sum to it and can be below 0.",
+            "Some information of words is counted as form: the mean of the score and its versions contains the score.",
             "",
             *markdown_table(header, [row.cells() for row in self.rows]),
         ]
@@ -148,7 +149,7 @@ def _log_chance(inputs: np.ndarray, labels: np.ndarray, documents: np.ndarray) -
 
 
 def parts_of(score: np.ndarray, versions: np.ndarray, subject: np.ndarray, known: Known) -> dict[str, Estimate]:
-    """Return what a score [N] knows of the author's choice, "whole" and by PARTS; `versions` [D, N] of the score."""
+    """Return the information of a score [N], in bits, "whole" and by PARTS; `versions` [D, N] of the score."""
     of_all = np.vstack([versions, score]).mean(axis=0)
     inputs = np.empty((len(score), 0))
     added = []
@@ -172,7 +173,7 @@ def parts_of(score: np.ndarray, versions: np.ndarray, subject: np.ndarray, known
 def _rows(
     name: str, step: int | None, model: ObservableModel, both: tuple[Items, Items], heads: list[Head], per_batch: int
 ) -> Iterator[_Row]:
-    """Yield what the decision knows, and what the edges of `heads` know; `both`: passages, and words replaced."""
+    """Yield the rows of the decision and of the edges of `heads`; `both`: passages, and content words replaced."""
     items, replaced = both
     sets = [heads] if heads else []
     scores = []

@@ -74,6 +74,7 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
     ]
     of_20 = f"{whose.split()[0]} that predicts whose gender ({shown[0]}; words in {by_words[0]})"
     of_5 = f"{of_longer} ({shown[1].replace('1.00', '1')}; words in {by_words[1]}); all in bfloat16"
+    assert f"intervals {shown[0]}, {shown[1].replace('1.00', '1')}" in README
     assert f"In {copies} registered runs a head copies, in {of_20}; with the longer recipe in {of_5}" in english
     rows = json.loads((RESULTS / "meaning.json").read_text())["rows"]
     ends = [row for row in rows if row["step"] == 1600 and row["score"] == "decision"]
@@ -82,8 +83,8 @@ def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bo
         f"{np.mean([(row['parts'] | {'whole': row['whole']})[name]['value'] for row in ends_of_long]):.2f}".lstrip("0")
         for name in ("whole", "subject", "place", "form", "words")
     )
-    told = "{} bits a passage, the subject tells {}, place {}, form {} and words {}".format(whole, *parts)
-    assert told in english and len(ends_of_long) == 5
+    carried = "subject {}, place {}, form {}, words {}.".format(*parts)
+    assert f"carries {whole} bits per passage" in english and carried in english and len(ends_of_long) == 5
     assert all(row["parts"]["words"]["low"] <= 0 for row in ends if row["n_layer"] == 1)
     page = json.loads((RESULTS / "whose.json").read_text())
     passed = {row["world"]: f"{row['counts']['passed']} of {row['n']}" for row in page["rows"]}

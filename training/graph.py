@@ -24,7 +24,7 @@ class StepGraph:
     """
 
     def __init__(self, step: StepFunction, batches: Sequence[LoadedBatch]) -> None:
-        """Run `step` a few times and record it; the caller must restore what it changed. Calls copy into `batches`."""
+        """Record `step` after warm-up calls, whose changes the caller must undo. Calls copy inputs to `batches`."""
         self._step = step
         self._batches = batches
         self._graph: torch.cuda.CUDAGraph | None = None

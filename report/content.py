@@ -81,7 +81,7 @@ def comparison_content(
     model, sentences = content.live.model, content.sentences
     if model and before.transformer is not None:
         old = WeightHistory([0], [pack_parameters(before.transformer, torch.float16)])
-        model = replace(model, earlier=old, before=before.source, step=max(1, model.step), nouns=[])
+        model = replace(model, earlier=old, before=before.source, step=max(1, model.step))
     else:
         of_before = page_content(before, None, None, texts, live=False).sentences
         sentences = [*sentences, *(replace(each, id=f"before-{each.id}") for each in of_before)]

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from data.stories.lexicon import REFERENTS
 from probe.opened_model import OpenedModel
-from probe.questions import STORY_QUESTIONS
+from probe.questions import QUESTIONS, STORY_QUESTIONS
 from probe.results import ProbeResults
 from settings.errors import UserError
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
@@ -19,7 +19,8 @@ MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
 MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
-ENGLISH_TEXT = "Lily and Tom went to the park. Tom found a red ball."
+# The frame in which models of the long recipe lead to the first person most often: tests/report/test_example_reports.py
+ENGLISH_TEXT = "Anna was angry at Ben."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ class LiveModel:
     earlier: WeightHistory  # float16
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
-    nouns: list[str]  # antecedent and distractor of the sentence, for the lesson; empty: not known
     verb_groups: list[VerbGroup]  # empty: not of stories
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
@@ -89,20 +89,14 @@ def live_content(
         remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
         return Live(None, f"No live model in this file: {remedy}.")
 
-    # A sentence to begin with: a tested one of an own question or English text, or a worked example
+    # A sentence to begin with: a tested one of an own question, else one of the stories or an English one
     finding = results.findings[0] if results and results.findings else None
-    shown = min(finding.examples, key=lambda example: len(example.text)) if finding and finding.examples else None
-    nouns = []
-    if shown and shown.kind != "worked":
+    text = STORY_QUESTIONS[0].examples[0].text if opened.has_stories else ENGLISH_TEXT
+    if finding and finding.examples and finding.question not in QUESTIONS:
+        shown = min(finding.examples, key=lambda example: len(example.text))
         text = shown.text.rstrip()
         if not shown.next:
             text = text[: opened.tokenize(shown.text).spans[shown.query - 1][1]]
-    elif opened.has_stories:
-        example = STORY_QUESTIONS[0].examples[0]
-        text = example.text
-        nouns = [example.antecedent, example.distractor]
-    else:
-        text = ENGLISH_TEXT
 
     # Small models are exact; half the digits make larger ones half as long.
     is_small = opened.n_parameters <= MAX_HISTORY_WEIGHTS
@@ -116,7 +110,6 @@ def live_content(
         earlier=_thinned(history, opened.step, omissions),
         tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
         text=text,
-        nouns=nouns,
         verb_groups=_verb_groups() if opened.has_stories else [],
     )
     return Live(shown_model, "")

@@ -20,10 +20,9 @@ function showQuestion() {
 // What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
 function openAddress() {
   document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(location.hash));
-  const wasLesson = state.lesson > 0;
+  const wasLesson = isLesson();
   if (openLesson()) return;
-  document.getElementById("slider").hidden = steps.length === 0;
-  if (wasLesson) update({ edits: [], time: END, playing: false });
+  if (wasLesson) update({ edits: [], time: END, playing: false, guess: {} });
   if (openLink()) return;
   if (live && /^(#embed)?$/.test(location.hash)) setText(live.text);
   const named = sentences.get(location.hash.slice(1)); // report.html#yours-1

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
     "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_sentences",
     "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_picture", "page_link",
-    "page_lesson", "page",
+    "page_cards", "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
 LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
@@ -115,7 +115,10 @@ def page(content: PageContent) -> str:
 
 def _script_text() -> str:
     """Return the script of the page; its files share one scope."""
-    script = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    cards = (FOLDER / "cards.json").read_text(encoding="utf-8")
+    script = f"const CARDS = {cards.strip()};\n" + "\n".join(
+        (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS
+    )
     return f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
 
 

@@ -18,8 +18,10 @@ const state = {
   query: null,
   edits: [], // of the live model, as in page_live_model.js
   row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
-  isOpen: false, // the list of these cells
-  lesson: 0, // 1 to 5; 0: the whole page
+  opened: new Set(), // names of open details of the derivation
+  card: 1, // of CARDS, from 1
+  guess: {}, // {key: of a card and a sentence, choice}
+  temperature: 4,
   playing: false,
   width: 800, // of the picture of the lines, in pixels
   revision: 0, // counts the changes of the live sentences and of what is computed about them

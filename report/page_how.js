@@ -2,49 +2,44 @@
 
 function drawHow() {
   // What is computed: at the last token of the chosen word
-  const sentence = current();
-  const { reading: read, run } = livePass(sentence);
-  const at = read.members[queryOf(sentence)].at(-1);
-  if (at === undefined) return show("live-how", element("p", { class: "rule" }, "This word has no token of its own."));
-  const { layer, head } = state;
-  const { query, rows } = explained(run, layer, head, at);
-  const names = read.tokens.map((id, token) => (token ? label(tokenName(id), 14) : "(start)"));
+  const facts = cardFacts();
+  if (!facts) return show("live-how", element("p", { class: "rule" }, "This word has no token of its own."));
+  const { layer, head, at, rows, query } = facts;
+  const names = facts.read.tokens.map((id, token) => (token ? label(tokenName(id), 14) : "(start)"));
   const largestRow = rows.reduce((best, row, i) => (row.weight > rows[best].weight ? i : best), 0);
   const shown = state.row !== null && state.row < rows.length ? state.row : largestRow;
+  const { words, adds } = additions(facts);
+  const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
 
-  // What the head adds to the logits of the five most probable words
+  // What is shown
+  const from = `“${names[at]}”`;
+  const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
+  const steps = scrolled("The steps for each word", howTable(names, facts, shown));
+  const sum = `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`;
+  show(
+    "live-how",
+    opened("steps", title, steps, element("p", { class: "rule" }, sum)),
+    opened("numbers", `Every number of the row “${names[shown]}”`, scrolled("Cells", cellTable(query, rows[shown]))),
+  );
+}
+
+// Details that stay as the reader left them when they are drawn again.
+function opened(name, title, ...parts) {
+  const details = element("details", { open: state.opened.has(name) }, element("summary", {}, title), ...parts);
+  details.addEventListener("toggle", () => state.opened[details.open ? "add" : "delete"](name));
+  return details;
+}
+
+// What the head adds, through each token [T], to the logits of the five most probable next words.
+function additions({ run, layer, head, at, rows }) {
   const chances = nextChances(run, at);
   const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, 5);
   const adds = best.map((id) => {
     const direction = pulledBack(run, layer, head, at, id);
     return rows.map(({ moved }) => moved.reduce((sum, cell, i) => sum + cell * direction[i], 0));
   });
-  const words = best.map((id) => `“${label(tokenName(id))}”`);
-  const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
-
-  // What is shown
-  const from = `“${names[at]}”`;
-  const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
-  const asks = `${from} asks with its query; every word answers with its key. Multiply cell by cell and add up: the score.`;
-  const moves = "The weights mix the values of the words, and the mixture moves the logits: the scores of the next words.";
-  const cellList = scrolled("Cells", cellTable(query, rows[shown]));
-  const summary = element("summary", {}, `Every number of the row “${names[shown]}”`);
-  const list = element("details", { open: state.isOpen }, summary, cellList);
-  list.addEventListener("toggle", () => (state.isOpen = list.open));
-  show(
-    "live-how",
-    element("h2", {}, title),
-    element("p", { class: "rule" }, `${asks} ${RECIPES[live.shape.weighting]} ${moves}`),
-    scrolled("The steps for each word", howTable(names, query, rows, at, shown, adds[0], words[0])),
-    element("p", { class: "rule" }, `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`),
-    list,
-  );
+  return { words: best.map((id) => `“${label(tokenName(id))}”`), adds };
 }
-
-const RECIPES = {
-  softmax: "Divide it by √d, hide the later words (−∞), take e to this power; the shares of the sum are the weights: softmax.",
-  sum: "Divide it by √d, hide the later words, take what is above 0 and add 0.0001; the shares of the sum are the weights.",
-};
 
 function total(values) {
   return values.reduce((a, b) => a + b, 0);
@@ -60,44 +55,51 @@ function largestCell(values) {
   return values.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-9);
 }
 
-function howTable(names, query, rows, at, shown, adds, word) {
-  // The columns
-  const { shape, width } = liveModel(liveStep());
+// The columns of the derivation: name, what a token's row shows, and what the last row shows (null: nothing).
+function howColumns({ at, rows, run }) {
+  const { shape, width } = run.model;
   const isSum = shape.weighting === "sum";
   const power = ({ score }) => (score === -Infinity ? 0 : isSum ? Math.max(score, 0) + 1e-4 : Math.exp(score));
   const isChanged = rows.some(({ weight, share }) => Math.abs(weight - share) > 1e-6);
-  const scaled = shape.scale === "none" ? "not scaled" : `÷ √${width}`;
-  const weighting = isSum ? ["above 0", "share"] : ["e to this", "softmax"];
-  const changed = isChanged ? ["changed"] : [];
-  const header = ["word", "key", "query × key", "sum", scaled, ...weighting, ...changed, "value", "weight × value", `adds to ${word}`];
-  const largestOf = (name) => Math.max(...rows.map((row) => largestCell(row[name])));
-  const [ofKey, ofProduct, ofValue, ofMoved] = ["key", "products", "value", "moved"].map(largestOf);
+  const most = (name) => Math.max(...rows.map((row) => largestCell(row[name])));
+  const drawn = (name, title = name) => {
+    const largest = most(name);
+    return [title, (token) => cells(rows[token][name], largest, title), null];
+  };
+  const sumOf = (of) => total(rows.map(of));
+  const mixture = rows[0].moved.map((_, i) => sumOf(({ moved }) => moved[i]));
+  const weighted = drawn("moved", "weight × value");
+  return [
+    drawn("key"),
+    drawn("products", "query × key"),
+    ["sum", (token) => number(rows[token].sum), null],
+    [shape.scale === "none" ? "not scaled" : `÷ √${width}`, (token) => (token > at ? "−∞" : rows[token].score.toFixed(4)), null],
+    [isSum ? "above 0" : "e to this", (token) => brief(power(rows[token])), brief(sumOf(power))],
+    [isSum ? "share" : "softmax", (token) => number(rows[token].share), number(sumOf(({ share }) => share))],
+    ...(isChanged ? [["changed", (token) => number(rows[token].weight), number(sumOf(({ weight }) => weight))]] : []),
+    drawn("value"),
+    [...weighted.slice(0, 2), cells(mixture, most("moved"), "sum of the values")],
+  ];
+}
+
+function howTable(names, facts, shown) {
+  // The columns, and what the head adds to the most probable next word
+  const { at, rows, query } = facts;
+  const { words, adds } = additions(facts);
+  const columns = [...howColumns(facts), [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))]];
 
   // The query, one row for each word, and the sums
-  const th = (text) => element("th", { scope: "row" }, text);
-  const td = (content, kind = null) => element("td", { class: kind }, content);
-  const numbers = (values) => values.map((text) => td(text, "n"));
+  const th = (content) => element("th", { scope: "row" }, content);
+  const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
   const first = element("tr", { class: "ends" }, th("query"), td(cells(query, largestCell(query), "query")));
   const lines = rows.map((row, token) => {
     const about = { "aria-pressed": String(token === shown), "data-name": `row-${token}` };
     const pick = button(names[token], () => update({ row: token }), about);
-    const steps = [number(row.sum), token > at ? "−∞" : row.score.toFixed(4), brief(power(row)), number(row.share)];
-    const parts = numbers([...steps, ...(isChanged ? [number(row.weight)] : [])]);
-    parts.at(-1).classList.add("bar");
-    parts.at(-1).style.setProperty("--share", `${100 * row.weight}%`);
-    const key = td(cells(row.key, ofKey, `key of “${names[token]}”`));
-    const products = td(cells(row.products, ofProduct, "query × key"));
-    const value = td(cells(row.value, ofValue, `value of “${names[token]}”`));
-    const moved = td(cells(row.moved, ofMoved, "weight × value"));
     const kind = `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`;
-    return element("tr", { class: kind }, th(pick), key, products, ...parts, value, moved, ...numbers([number(adds[token])]));
+    return element("tr", { class: kind }, th(pick), ...columns.map(([, cell]) => td(cell(token))));
   });
-  const mixture = rows[0].moved.map((_, i) => total(rows.map(({ moved }) => moved[i])));
-  const weights = ["share", ...(isChanged ? ["weight"] : [])].map((name) => number(total(rows.map((row) => row[name]))));
-  const sums = [...numbers([brief(total(rows.map(power))), ...weights]), td(null), td(cells(mixture, ofMoved, "sum of the values"))];
-  const empty = element("td", { colspan: 4 });
-  const last = element("tr", { class: "ends sums" }, th("sum"), empty, ...sums, ...numbers([number(total(adds))]));
-  const head = element("tr", {}, ...header.map((name) => element("th", { scope: "col" }, name)));
+  const last = element("tr", { class: "ends sums" }, th("sum"), ...columns.map(([, , sum]) => td(sum ?? element("span"))));
+  const head = element("tr", {}, ...["word", ...columns.map(([name]) => name)].map((name) => element("th", { scope: "col" }, name)));
   return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, first, ...lines, last));
 }
 
@@ -120,15 +122,26 @@ function cells(values, most, name) {
   return node;
 }
 
+function length(values) {
+  return Math.sqrt(total(values.map((value) => value * value)));
+}
+
 // The cells of one row as numbers: those of query times key add up to the score.
 function cellTable(query, { key, products, value, moved, sum }) {
-  const header = ["cell", ...Array.from(query, (_, i) => i + 1), "sum"].map((name) => element("th", { scope: "col" }, name));
-  const lines = { query, key, "query × key": products, value, "weight × value": moved };
-  const rows = Object.entries(lines).map(([name, values]) => {
-    const texts = [...Array.from(values, (value) => value.toFixed(5)), values === products ? sum.toFixed(5) : ""];
-    const numbers = texts.map((text) => element("td", { class: "n" }, text));
-    return element("tr", {}, element("th", { scope: "row" }, name), ...numbers);
+  const header = ["cell", ...Array.from(query, (_, i) => String(i + 1)), "sum"];
+  const parts = { query, key, "query × key": products, value, "weight × value": moved };
+  const rows = Object.entries(parts).map(([name, values]) => {
+    const last = values === products ? sum.toFixed(5) : "";
+    return [name, ...Array.from(values, (value) => value.toFixed(5)), last];
   });
-  const head = element("thead", {}, element("tr", {}, ...header));
-  return element("table", { class: "how" }, head, element("tbody", {}, ...rows));
+  return tableOf(header, rows);
+}
+
+// A table of texts and elements; the first cell of a row is its name.
+function tableOf(header, rows) {
+  const th = (name, scope) => element("th", { scope }, name);
+  const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
+  const lines = rows.map(([name, ...rest]) => element("tr", {}, th(name, "row"), ...rest.map(td)));
+  const head = element("tr", {}, ...header.map((name) => th(name, "col")));
+  return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, ...lines));
 }

@@ -76,7 +76,7 @@ function setText(text) {
 
 // Register the views of the sentence; without a live model, the stored sentences are chosen from a list.
 function drawLive() {
-  const inputs = "sentence query layer head edits revision time width lesson";
+  const inputs = "sentence query layer head edits revision time width";
   if (live) setText(live.text);
   redrawOn(inputs, drawLines);
   redrawOn("sentence edits revision time", drawAnswers);
@@ -91,6 +91,7 @@ function drawLive() {
   redrawOn("sentence query edits revision layer head time", drawInvitation);
   redrawOn("sentence query edits revision", drawChanges);
   redrawOn(`${inputs} row`, drawHow);
+  redrawOn(`${inputs} card guess temperature`, drawCard);
   redrawOn("edits revision layer head query time", drawShare);
 }
 

@@ -44,7 +44,7 @@ function runModel(model, tokens, edits = []) {
   const { shape, layers } = model;
   const width = shape.d_model;
   const x = embed(model, tokens);
-  const run = { model, tokens, edits, queries: [], keys: [], values: [], weights: [], stream: x };
+  const run = { model, tokens, edits, inputs: [], queries: [], keys: [], values: [], weights: [], stream: x };
   layers.forEach((layer, index) => {
     // Attention reads the normalised stream and adds to it.
     const input = normalised(x, layer.norm_1, shape.norm_eps);
@@ -55,6 +55,7 @@ function runModel(model, tokens, edits = []) {
       rotate(query, model);
       rotate(key, model);
     }
+    run.inputs.push(input);
     run.queries.push(query);
     run.keys.push(key);
     run.values.push(value);

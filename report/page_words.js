@@ -2,11 +2,10 @@
 
 const GAP = "__";
 const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
-const VERBS = "frightened feared".split(" "); // each takes the place of the other
-const CHIPS = [...VERBS, ..."cat dog owl kitten buses trucks it It They".split(" "), ...PEOPLE];
+const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
+const CHIPS = [...VERBS, ..."cat dog owl kitten buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
 const OF_PEOPLE = ["Once upon a time, __ met __. She"];
-const OF_VERBS = ["One sunny day, the __ frightened the __ because it", "One sunny day, the __ was feared by the __ because it"];
-const FRAMES = [...OF_VERBS, "One sunny day, the __ sat near the __. It", ...OF_PEOPLE];
+const FRAMES = ["One sunny day, the __ frightened the __ because it", "One sunny day, the __ sat near the __. It", ...OF_PEOPLE];
 const MOST_CHIPS = 16;
 
 function titled(word) {
@@ -44,8 +43,8 @@ function completions() {
 
 function drawChips() {
   const begun = completions();
-  const isOfPeople = !live.nouns.length; // English: "cat" and "mat" lead nowhere
-  const common = (isOfPeople ? PEOPLE : CHIPS).filter((word) => knownWords.includes(word));
+  const isOfPeople = !live.verb_groups.length; // English: "cat" and "mat" lead nowhere
+  const common = (isOfPeople ? PEOPLE : CHIPS).filter((chip) => chip.split(" ").every((word) => knownWords.includes(word)));
   const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const put = (word) => () => putWord(word, begun.length > 0);
   const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));

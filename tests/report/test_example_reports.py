@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from model.edits import exchange_links
 from model.observe import TransformerView
 from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
@@ -236,8 +237,8 @@ def test_a_pupil_reads_what_the_model_does_not_know_and_every_chip_is_known(show
                 expected.append(next_tokens(model, tokens, 1)[0][0] != live["tokenizer"]["unknown"])
             assert usable == expected and (name == "stories" or sum(usable) == 50)
             view.type("")
-            chips = view.page.locator(".chip:not(.frame)").all_inner_texts()
-            assert len(chips) >= 6 and {f"{space}{chip}" for chip in chips} <= known
+            chips = view.page.locator("#live-chips .chip:not(.frame)").all_inner_texts()
+            assert len(chips) >= 6 and {f"{space}{word}" for chip in chips for word in chip.split()} <= known
 
 
 @each_report
@@ -289,31 +290,73 @@ def test_the_words_before_the_pronoun_are_shuffled_and_put_back(show: Show) -> N
         assert field.input_value() == sentence
 
 
+@each_report
 @pytest.mark.parametrize("size", SIZES)
-def test_each_lesson_has_the_answer_of_the_worksheet_and_fits(size: tuple[int, int], show: Show) -> None:
-    key = "".join(path.read_text() for path in DOCS.glob("*.md"))
-    answers = []
-    with show(written("stories"), viewport={"width": size[0], "height": size[1]}) as view:
+def test_each_card_is_guessed_and_answered_and_fits_in_large_type(name: str, size: tuple[int, int], show: Show) -> None:
+    cards = json.loads((DOCS.parent / "report/cards.json").read_text())
+    _, live, _ = content_of(name)
+    last = 8 if live["earlier"]["steps"] else 7  # the last card needs the slider
+    with show(written(name), viewport={"width": size[0], "height": size[1]}) as view:
         opened = view.next_words()[0]
         view.page.get_by_role("link", name="Lesson").click()
-        for number in range(1, 6):
-            view.page.locator(f"#lesson:has-text('{number} of 5')").wait_for()
-            if number in (3, 4):  # intact until the button is pressed
-                assert view.next_words()[0] == opened
-                view.page.locator("#lesson [data-name=act]").click()
-            if number == 5:  # nothing is learned yet
-                assert "none likelier than" in view.page.locator("#live-next").inner_text()
-            else:
-                answers.append(view.next_words()[0])
-                assert f"| {answers[-1]} |" in key
+        for number, card in enumerate(cards[:last], 1):
+            view.page.locator(f"[data-name=card-{number}]").click()
+            view.page.locator(f"[data-name=card-{number}][aria-pressed=true]").wait_for()
+            panel = view.page.locator("#cards .card")
+            assert card["says"] in panel.inner_text() and view.next_words()[0] == opened
+            assert panel.locator("table").count() == 0  # the guess comes first
+            options = panel.locator("[data-name^=guess-]").all_inner_texts()
+            panel.locator("[data-name^=guess-]").first.click()
+            answer = panel.locator(".answer b").inner_text()
+            assert answer in options[:-1] and panel.locator("table").count() == 1
+            told = "Your guess was right." if answer == options[0] else f"You guessed {options[0]}."
+            assert told in panel.locator(".answer").inner_text()
             assert not LESSON_WORDS.search(view.page.locator("body").inner_text())
             assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), number
             assert view.page.evaluate("document.documentElement.scrollHeight <= innerHeight"), number
-            view.page.locator("#lesson [data-name=next]").click()
-        assert answers[:2] == [opened] * 2 and answers[3].split()[0] in ("barked", "growled", "howled", "panted")
+        view.press("The whole page")
         view.page.locator("#verdict").wait_for()  # visible again
         assert view.next_words()[0] == opened
         view.check()
+
+
+def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
+    content, live, model = content_of("stories")
+    layer, head = content["findings"][0]["place"]
+    text = read(live, live["text"])
+    tokens, vocabulary = torch.tensor([text.tokens]), live["tokenizer"]["vocabulary"]
+    cat, dog = (text.words.index(noun) for noun in ("cat", "dog"))
+
+    # The nearest embedding, the shares at a temperature of 4, the next word after the exchange, the weights in training
+    table = model.model.token_embedding.weight.detach()
+    like = torch.cosine_similarity(table, table[vocabulary.index("cat")], dim=-1)
+    nearest = next(vocabulary[i] for i in like.argsort(descending=True)[1:] if vocabulary[i].isalpha())
+    scores = model.attention_scores(tokens)[layer, 0, head, -1]
+    shares = (scores / 4).softmax(-1)
+    exchanged = model.logits(tokens, edits=[exchange_links(layer, head, len(text.words) - 1, [cat], [dog])])
+    models = [*(model_of(live, data) for data in live["earlier"]["data"]), model]
+    learned = [float(word_attention(each, text)[layer, head, -1, cat]) for each in models]
+
+    with show(written("stories")) as view:
+
+        def answered(card: int) -> list[list[str]]:
+            view.page.locator(f"[data-name=card-{card}]").click()
+            view.page.locator("#cards [data-name^=guess-]").last.click()
+            rows = view.page.locator("#cards .card tbody tr").all()
+            return [row.locator("th, td").all_inner_texts() for row in rows]
+
+        assert view.page.locator("#temperature").count() == 0
+        answered(1)
+        assert view.page.locator(".answer b").inner_text() == f"“{nearest}”"
+        assert [row[2] for row in answered(2)] == ["64", "16", "16", "16"]
+        softmax = {row[0]: float(row[-1]) for row in answered(4)}
+        assert (softmax["“cat”"], softmax["“dog”"]) == pytest.approx(
+            (shares[cat].item(), shares[dog].item()), abs=0.0051
+        )
+        view.page.locator("#temperature").fill("1")
+        assert float(view.page.locator("#cards tbody tr td:last-child").nth(1).inner_text()) > softmax["“cat”"]
+        assert answered(7)[1][1] == vocabulary[exchanged[0, -1].argmax()] == view.next_words()[0].split()[0]
+        assert list(map(float, answered(8)[0][1:])) == pytest.approx(learned, abs=0.0051)
 
 
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
@@ -323,9 +366,10 @@ def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
     cat = scores.max()
     width = live["shape"]["d_model"] // live["shape"]["n_head"]
     with show(written("stories")) as view:
+        view.page.locator("#live-how summary").first.click()
         expected = torch.stack([cat * width**0.5, cat, cat.exp(), scores.softmax(0).max(), scores.exp().sum()])
         found = view.page.locator("#live-how .shown td").all_inner_texts()[2:6]
-        found.append(view.page.locator("#live-how .sums td").nth(1).inner_text())
+        found.append(view.page.locator("#live-how .sums td").nth(4).inner_text())
         values = [float(number.replace(",", "")) for number in found]
         assert values == pytest.approx(expected.tolist(), rel=1e-3, abs=0.0051)
         view.page.locator("[data-name=word-6]").click()  # the later words are masked

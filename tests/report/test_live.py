@@ -132,6 +132,7 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
         view.type("The zebra sat")
         assert "zebra" in view.page.locator("#live-notes").inner_text()
         assert view.page.locator(".lines .unknown").text_content() == "zebra"
+        view.page.locator("#live-how summary").first.click()
         assert view.page.locator("#live-how th button").all_inner_texts() == ["(start)", "The", "(unknown)", "sat"]
         view.type("the cat " * 20)
         assert "reads 23 tokens" in view.page.locator("#live-notes").inner_text()
@@ -238,10 +239,13 @@ def test_every_control_is_reached_and_used_by_keyboard(show: Show) -> None:
             of_focus = "(({ dataset, id, labels }) => dataset.name ?? (id || labels?.[0].innerText) ?? '')"
             return view.page.evaluate(f"{of_focus}(document.activeElement)")
 
+        view.page.locator("#live-how summary").first.click()
         reached = [press_at("#live-text")]
-        while "Question" not in reached and len(reached) < 60:
+        while "Question" not in reached and len(reached) < 80:
             reached.append(press_at("", "Tab"))
-        assert {"word-11", "L0H1", "remove-L0H0", "play", "step", "row-6", "Question"} <= set(reached)
+        assert {"word-11", "L0H1", "remove-L0H0", "play", "step", "card-3", "guess-0", "row-6", "Question"} <= set(
+            reached
+        )
         assert sum(name.startswith("line-") for name in reached) == 1  # one stop; the arrow keys move on
         assert press_at("[data-name=line-6]", "Enter") == "line-6"
         assert "“cat” cut" in view.page.locator(".edits").inner_text()

@@ -1,0 +1,179 @@
+// From a word to a weight, and on to the next word, in the eight cards of cards.json: each asks for a guess, then shows
+// the answer. #lesson=1 to 8 shows one in large type, with the field, the lines and the next words.
+
+const N_CHOICES = 3; // to guess from
+const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
+
+// The chosen head at the last token of the chosen word, and up to three earlier words to guess from: nouns of the stories
+// first, then those that the head looks at. null: the chosen word has no token of its own.
+function cardFacts() {
+  const sentence = current();
+  const { reading: read, run } = livePass(sentence);
+  const query = queryOf(sentence);
+  const at = read.members[query].at(-1);
+  if (at === undefined) return null;
+  const { layer, head } = state;
+  const looked = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
+  const nouns = live.verb_groups.flatMap(({ words }) => words);
+  const interest = (word) => looked[word] + (nouns.includes(sentence.words[word]) ? 1 : 0);
+  const first = (word) => sentence.words.indexOf(sentence.words[word]) === word;
+  const earlier = [...sentence.words.keys()].slice(1, query).filter((word) => read.members[word].length && first(word) && /\p{L}/u.test(sentence.words[word]));
+  const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
+  const [left, right] = words.slice(0, 2).sort((a, b) => looked[b] - looked[a]);
+  const named = (word) => (word === undefined ? "" : `“${label(sentence.words[word], 16)}”`);
+  words.sort((a, b) => a - b);
+  const tokens = words.map((word) => read.members[word].at(-1));
+  return { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, named, ...explained(run, layer, head, at) };
+}
+
+// A card has texts to choose from, which of them is right, a table to show then, and perhaps what the answer does.
+
+// Which of the words has the largest measure? `columns`: what is shown of each.
+function wordCard({ words, tokens, named }, measure, columns) {
+  const sizes = tokens.map(measure);
+  const rows = () => words.map((word, i) => [named(word), ...columns.map(([, cell]) => cell(tokens[i]))]);
+  const table = () => tableOf(["word", ...columns.map(([name]) => name)], rows());
+  return { options: words.map(named), right: sizes.indexOf(Math.max(...sizes)), table };
+}
+
+// The words of the vocabulary whose rows are most like that of the word that is looked at, and others to guess from.
+function embeddingCard({ read, run, left }) {
+  const { d_model: width } = live.shape;
+  const table = run.model.weights["token_embedding.weight"];
+  const row = (id) => table.subarray(id * width, (id + 1) * width);
+  const own = read.tokens[read.members[left].at(-1)];
+  const like = (id) => total(row(id).map((cell, i) => cell * row(own)[i])) / length(row(id)) / length(row(own));
+  const others = [...liveTokenizer.vocabulary.keys()].filter((id) => id !== own && /^ ?\p{L}{2,}$/u.test(rawToken(liveTokenizer, id)));
+  others.sort((a, b) => like(b) - like(a));
+  const shown = [others[0], others[others.length >> 2], others[others.length >> 1]];
+  const ids = shown.sort((a, b) => a - b);
+  const named = (id) => `“${tokenName(id)}”`;
+  const most = largestCell([own, ...ids].flatMap((id) => [...row(id)]));
+  const lines = () => [own, ...ids].map((id) => [named(id), cells(row(id), most, "embedding"), number(like(id))]);
+  return { options: ids.map(named), right: ids.indexOf(others[0]), table: () => tableOf(["word", "embedding", "cosine"], lines()) };
+}
+
+function matricesCard({ run, layer, at, query, rows }) {
+  const all = live.shape.d_model;
+  const { width } = run.model;
+  const read = run.inputs[layer].subarray(at * all, (at + 1) * all);
+  const parts = { "the row": read, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
+  const lines = () => Object.entries(parts).map(([name, values]) => [name, cells(values, largestCell(values), name), String(values.length)]);
+  return { options: [width, all, all * width].map(String), right: 0, table: () => tableOf(["", "cells", "numbers"], lines()) };
+}
+
+function scoreCard(facts) {
+  return wordCard(facts, (token) => facts.rows[token].sum, howColumns(facts).slice(0, 3));
+}
+
+function softmaxCard(facts) {
+  const scores = facts.rows.slice(0, facts.at + 1).map(({ score }) => score / state.temperature);
+  const shares = softmax(scores);
+  const columns = [...howColumns(facts).slice(2, 6), [`at ${state.temperature}`, (token) => number(shares[token])]];
+  const range = element("input", { type: "range", id: "temperature", ...TEMPERATURES, value: state.temperature, "data-name": "temperature" });
+  range.addEventListener("input", () => update({ temperature: Number(range.value) }));
+  const slider = element("label", { class: "menu" }, element("span", {}, "Temperature, in this table only"), range);
+  const table = () => element("div", {}, wordCard(facts, () => 0, columns).table(), slider);
+  return { options: ["more equal", "less equal"], right: 0, table };
+}
+
+function mixtureCard(facts) {
+  const columns = howColumns(facts).filter(([name]) => /softmax|share|changed|value/.test(name));
+  return wordCard(facts, (token) => length(facts.rows[token].moved), columns);
+}
+
+function nextWordCard(facts) {
+  const { words, adds } = additions(facts);
+  const totals = adds.map(total).slice(0, N_CHOICES);
+  const table = () => tableOf(["next word", `${headName(facts.layer, facts.head)} adds`], totals.map((sum, i) => [words[i], number(sum)]));
+  return { options: words.slice(0, N_CHOICES), right: totals.indexOf(Math.max(...totals)), table };
+}
+
+function exchangeCard({ sentence, layer, head, chosen, left, right }) {
+  const edit = { kind: "exchange", layer, head, query: chosen, target: left, other: right };
+  const [before, after] = [[], [edit]].map((edits) => label(nextWords(passOf(sentence.text, edits), 1)[0][0]));
+  const table = () => tableOf(["", "first next word"], [["before", before], ["exchanged", after]]);
+  return { options: [`“${before}” stays`, "it changes"], right: before === after ? 0 : 1, table, act: () => changeTo([edit]) };
+}
+
+function trainingCard({ sentence, layer, head, chosen, left, named }) {
+  const all = [...steps, live.step];
+  const weights = all.map((step) => wordRow(passOf(sentence.text, [], step), chosen, layer, head)[left]);
+  const found = weights.findIndex((weight) => weight >= weights.at(-1) / 2);
+  const others = [...all.keys()].filter((i) => i !== found && i % 3 === found % 3).slice(0, N_CHOICES - 1);
+  const options = [found, ...others].sort((a, b) => a - b);
+  const line = () => [named(left), ...weights.map(number)];
+  return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table: () => tableOf(["step", ...all.map(String)], [line()]), act: () => playFrom(0) };
+}
+
+const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard, nextWordCard, exchangeCard, trainingCard];
+
+// Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
+function drawCard() {
+  // A guess needs two earlier words, the last card a slider.
+  const { says, ask } = CARDS[state.card - 1];
+  const isTraining = state.card === CARDS.length;
+  const facts = cardFacts();
+  const isPossible = facts?.right !== undefined && (!isTraining || (steps.length > 0 && !live.before));
+  const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
+  document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
+  if (!isPossible) return show("cards", cardNames(), element("div", { class: "card" }, said));
+
+  // The question
+  const card = MAKERS[state.card - 1](facts);
+  const { named, chosen, left, right, run } = facts;
+  const [from, head, d] = [named(chosen), headName(state.layer, state.head), run.model.width];
+  const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model };
+  const asked = element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, field) => fields[field]));
+
+  // The guesses, or the answer
+  const key = JSON.stringify([state.card, head, chosen, current().text]);
+  const guess = (choice) => () => {
+    update({ guess: { key, choice } });
+    card.act?.();
+  };
+  const buttons = [...card.options, "show me"].map((option, i) => button(option, guess(i), { class: "chip", "data-name": `guess-${i}` }));
+  const guesses = element("p", { class: "actions" }, ...buttons);
+  const { choice } = state.guess;
+  const guessed = choice === card.right ? " Your guess was right." : choice < card.options.length ? ` You guessed ${card.options[choice]}.` : "";
+  const answer = () => element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
+  const isAnswered = state.guess.key === key;
+  const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer() : guesses);
+  const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
+  const legend = element("p", { class: "rule" }, `Blue: above 0; orange: below. d = ${d}: the numbers of a query.${turned}`);
+  const table = () => element("div", {}, scrolled("The answer", card.table()), legend);
+  show("cards", cardNames(), element("div", { class: "card" }, words, isAnswered ? table() : ""));
+}
+
+function cardNames() {
+  const names = CARDS.map(({ name }, i) => {
+    const about = { class: "chip", "aria-pressed": String(i + 1 === state.card), "data-name": `card-${i + 1}` };
+    return button(`${i + 1} ${name}`, () => openCard(i + 1), about);
+  });
+  const leave = isLesson() ? button("The whole page", () => (location.hash = ""), { class: "chip", "data-name": "leave" }) : null;
+  return element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...names, leave);
+}
+
+function isLesson() {
+  return document.documentElement.classList.contains("lesson");
+}
+
+function openCard(card) {
+  if (isLesson()) location.hash = `lesson=${card}`;
+  else update({ card });
+}
+
+// Open the lesson of the address, #lesson=2. False if there is none.
+function openLesson() {
+  const card = live ? Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0) : 0;
+  document.documentElement.classList.toggle("lesson", card > 0);
+  if (!card) return false;
+  stopPlaying();
+  past = [];
+  update({ edits: [], time: END, guess: {} });
+  if (current().text !== live.text) setText(live.text);
+  if (question()) selectQuestion(0);
+  update({ card });
+  scrollTo(0, 0);
+  return true;
+}

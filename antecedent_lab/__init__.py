@@ -21,6 +21,7 @@ if not Path(__file__).with_name("model").is_dir():
 
 if TYPE_CHECKING:
     from antecedent_lab.api import compare_models, open_model, probe_model
+    from antecedent_lab.arrays import head_test
     from model.edits import cut_link, exchange_links, remove_head
     from model.observe import HeadEdit
     from model.own_model import OwnModel
@@ -34,6 +35,7 @@ __all__ = [
     "compare_models",
     "cut_link",
     "exchange_links",
+    "head_test",
     "load_metrics",
     "open_model",
     "probe_model",

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from antecedent_lab.arrays import head_test  # noqa: F401 (a public name)
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.loading import LARGE_MODEL, open_external, open_loaded, open_run
 from antecedent_lab.notebook import Html

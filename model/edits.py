@@ -21,16 +21,17 @@ def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:
     return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def exchange_weights(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Exchange the total weight of two disjoint sets of tokens; all arguments are [B, T].
+def exchange_weights(weights: Tensor, left: Tensor, right: Tensor, share: float = 1.0) -> Tensor:
+    """Exchange a share (0 to 1) of the total weight of two disjoint sets of tokens; the others are [B, T].
 
-    Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Applying
-    the function twice restores the weights.
+    Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Exchanging
+    all of them twice restores the weights.
     """
     # Either set takes the total of the other; the weights outside stay.
     left_total, left_shares = _total_and_shares(weights, left)
     right_total, right_shares = _total_and_shares(weights, right)
-    return weights.masked_fill(left | right, 0) + right_total * left_shares + left_total * right_shares
+    exchanged = weights.masked_fill(left | right, 0) + right_total * left_shares + left_total * right_shares
+    return exchanged if share == 1 else weights.lerp(exchanged, share)
 
 
 def split_weights(weights: Tensor, left: Tensor, right: Tensor, log_odds: Tensor) -> Tensor:

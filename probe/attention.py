@@ -30,6 +30,11 @@ class Scores:
     block_accuracy: np.ndarray  # 1 where the head is right in all four cells
     contrast: np.ndarray  # half the change of the log ratio within a pair, mean over both pairs
 
+    @property
+    def keys(self) -> list[np.ndarray]:
+        """The scores by which heads are ranked; the last counts most, as in `numpy.lexsort`."""
+        return [self.contrast, self.accuracy, self.block_accuracy]
+
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
@@ -79,12 +84,10 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray) -> Scores:
     )
 
 
-def best_head(scores: Scores) -> Head:
-    """Return the head of highest mean block accuracy; accuracy, then contrast break ties."""
-    # np.lexsort: the last key counts most.
-    keys = [scores.contrast, scores.accuracy, scores.block_accuracy]
-    order = np.lexsort([key.mean(axis=0).ravel() for key in keys])
-    layer, head = np.unravel_index(order[-1], scores.block_accuracy.shape[1:])
+def best_head(scores: Scores, rank: int = 1) -> Head:
+    """Return the head of highest mean block accuracy; accuracy, then contrast break ties. `rank` 2: the next one."""
+    order = np.lexsort([key.mean(axis=0).ravel() for key in scores.keys])
+    layer, head = np.unravel_index(order[-rank], scores.block_accuracy.shape[1:])
     return Head(int(layer), int(head))
 
 

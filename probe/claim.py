@@ -1,7 +1,7 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
 from probe.outcomes import OUTCOMES
-from probe.results import Finding, TestedModel
+from probe.results import Finding, TestedModel, show
 from probe.statistics import MIN_SEEDS
 
 
@@ -9,12 +9,18 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
     """Return the claim of a judged finding in a few sentences."""
     outcome = OUTCOMES[finding.outcome]
     sentences = [f"{outcome.opening(finding)}.", *outcome.sentences(finding, model)]
+    rival = finding.head.values.get("rival_swap")
+    if finding.rival and rival:
+        again = show(finding.head.value("chosen_again"))
+        sentences.append(
+            f"Chosen again in {again} of resampled dev items; next is {finding.rival}, swap {show(rival.value)}."
+        )
     sentences.append(f"Evidence level {finding.level}: {outcome.levels[finding.level]}.")
     for result in ("not met", "not measured"):
         names = [each.label for each in finding.judged.criteria if each.outcome == result]
         if names:
             sentences.append(f"Criteria {result}: {', '.join(names)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, f"Assumes: {outcome.assumes}."])
 
 
 def asked(finding: Finding) -> str:

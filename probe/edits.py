@@ -13,28 +13,31 @@ L layers, H heads per layer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product, starmap
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data.tested.pairs import Cell, Items
+from data.tested.pairs import Cell, Items, Pair
 from model.edits import cut_weights, exchange_weights, split_weights
 from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
 from probe.questions import MIN_SHARE
-from probe.results import Curve, Head
-from probe.statistics import estimate_ratios
+from probe.results import Curve, Head, Values
+from probe.statistics import estimate_ratios, sample_of
 
 Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_HEADS = 6  # of a set
+DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
+N_SPILL_PAIRS = 50  # evenly spaced
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,13 @@ class Margins:
             return np.asarray(self.lost("cut_meant") - self.lost("cut_other"))
         return np.asarray((self.clean[:, :, None] - self.edited[edit]).mean(axis=1))
 
-    def swaps(self) -> tuple[np.ndarray, np.ndarray]:
+    def swaps(self, edit: str = "swap") -> tuple[np.ndarray, np.ndarray]:
         """Return numerator [N, C] and denominator [N] of the share that changes sides, which is a ratio of means.
 
         Both count in the direction of the model's own preference, so that pairs in which it prefers either side add up.
         """
         sign = np.sign(self.total)
-        return sign[:, None] * self.lost("swap"), sign * self.total
+        return sign[:, None] * self.lost(edit), sign * self.total
 
     def flips(self) -> np.ndarray:
         """Return the share of both texts whose preferred side changes with the swap, [N, C]."""
@@ -99,8 +102,9 @@ class _Batch:
         return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"])
-        if name != "swap":
+        share = DOSES.get(name, 1.0)
+        change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"], share=share)
+        if not name.startswith("swap"):
             change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])
         return [SiteEdit(*head, weights=change) for head in heads]
 
@@ -157,6 +161,44 @@ def measure_margins(
                 margins.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
                 bar.update(len(batch.pairs))
     return margins
+
+
+@torch.no_grad()
+def spills(model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig) -> Values:
+    """Return how far exchanging the weights of `heads` moves the next word: at the query, and one token before it.
+
+    The Kullback-Leibler divergence from the unedited prediction in nats, the mean of up to N_SPILL_PAIRS pairs. One
+    token before the query the same heads have the same two mentions, and nothing is to be linked yet.
+    """
+    pairs = items.where(lambda pair: pair.is_comparable)
+    pairs = pairs.take(range(0, len(pairs), max(1, len(pairs) // N_SPILL_PAIRS)))
+    values: Values = {}
+    for name, n_before in (("on_target", 0), ("off_target", 1)):
+        cut = Items([_ended(pair, n_before) for pair in pairs.pairs])
+        cut = cut.where(lambda pair: all(max(chain(*cell.meant, *cell.other)) <= cell.query for cell in pair.cells))
+        moved = np.empty((len(cut), 2))
+        for batch in _batches(cut, config.tokens_per_batch, model.device):
+            logs = [
+                model.logits(batch.tokens, batch.query, edits).log_softmax(-1)
+                for edits in ((), batch.edits("swap", heads))
+            ]
+            kl = (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
+            moved[batch.pairs] = kl.double().cpu().numpy().reshape(-1, 2)
+        if len(cut):
+            values[name] = sample_of(cut, moved.mean(axis=1)).mean(config)
+    return values
+
+
+def _ended(pair: Pair, n_before: int) -> Pair:
+    """Return a pair whose texts end some tokens before the query, where it is read and answered."""
+    first, second = pair.cells
+    query = first.query - n_before
+    ends: dict[str, Any] = {"query": query, "payoff": query}
+    cells = (
+        replace(first, tokens=first.tokens[: query + 1], **ends),
+        replace(second, tokens=second.tokens[: query + 1], **ends),
+    )
+    return replace(pair, cells=cells)
 
 
 class Sites:

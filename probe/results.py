@@ -13,7 +13,7 @@ from probe.config import ProbeConfig
 from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent, to_json
 
-SCHEMA_VERSION = 17  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 18  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
@@ -89,6 +89,13 @@ MEASURES = {
     "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
     "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
     "swap": Measure("attention swap", "share of the answer that changes sides if the weights on both do; 1: all"),
+    "swap_25": Measure("a quarter exchanged", "as the attention swap, with a quarter of the weights"),
+    "swap_50": Measure("half exchanged", "as the attention swap, with half of the weights"),
+    "swap_75": Measure("three quarters exchanged", "as the attention swap, with three quarters of the weights"),
+    "rival_swap": Measure("swap of the next head", "of the head that dev would choose without the chosen one"),
+    "chosen_again": Measure("chosen again", "in resampled sets of the items for choosing", is_share=True),
+    "on_target": Measure("next word moved", "by the exchange, at the query: divergence in nats"),
+    "off_target": Measure("the same one token before", "nothing is to be linked there; 0 if the word is certain"),
     "cut_meant": Measure("edge to the antecedent cut", "share of the answer lost"),
     "cut_other": Measure("edge to the other one cut", "share of the answer lost; negative: the answer gets surer"),
     "specificity": Measure("edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
@@ -210,6 +217,7 @@ class Finding:
     grids: dict[str, Grid] = field(default_factory=dict)  # every head; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
     examples: list[Shown] = field(default_factory=list)
+    rival: Head | None = None  # the head that would be chosen without the chosen one
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own
 

@@ -17,6 +17,7 @@ from probe.results import NOT_KNOWN, Estimate, Values
 
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
+N_CHOICES = 200  # resamplings of the choice of a head
 Design = Sequence[np.ndarray]  # clusterings [N] that are resampled independently
 _ZERO_VARIANCE = 1e-12  # share of a sum of squares below which a variance counts as zero
 
@@ -61,6 +62,24 @@ def resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Gen
     n = len(names)
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
     return np.take(drawn, index, axis=1)
+
+
+def chosen_again(keys: Sequence[np.ndarray], design: Design, seed: int) -> float:
+    """Return the share of resampled items whose best head is that of all items; 1: the choice does not depend on them.
+
+    `keys` [N, ...] are of N items by head; the head with the largest mean of the last one is best, and the others break
+    ties; of equal heads each counts its share. Whole clusters of a design are drawn, as for intervals (after Méloux et
+    al. 2026, of circuits).
+    """
+    columns = [key.reshape(len(key), -1).astype(float) for key in keys]
+    rng = np.random.default_rng(seed)
+    weights = reduce(np.multiply, [resampling_counts(clusters, N_CHOICES, rng) for clusters in design])
+    weights = weights[weights.sum(axis=1) > 0]  # a crossed draw can be empty
+    chosen = np.lexsort([column.sum(axis=0).round(9) for column in columns])[-1]
+    means = np.stack([weights @ column for column in columns]).round(9)  # [keys, B, heads]
+    best = np.lexsort(means, axis=-1)[:, -1]
+    is_best = (means == np.take_along_axis(means, best[None, :, None], axis=2)).all(axis=0)  # [B, heads]
+    return float((is_best[:, chosen] / is_best.sum(axis=1)).mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +146,21 @@ class Sample:
             smallest_p = max(smallest_p, (1 + two_sided) * 2.0 ** -len(sizes), 1 / (config.n_bootstrap + 1))
         return MaxT(p.reshape(shape), smallest_p, t.reshape(shape))
 
-    def chance_level(self, n_flips: int, seed: int) -> float:
-        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above 1/2.
+    def chance_level(self, n_flips: int, seed: int, centre: float = 0.5) -> float:
+        """Return the 95th percentile of the best head's mean under the hypothesis that no head is above `centre`.
 
-        Then a cluster's mean lies above or below 1/2 with equal probability. So the signs of whole clusters are
+        Then a cluster's mean lies above or below it with equal probability. So the signs of whole clusters are
         flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
         clusterings are added, so that their variances add as in `test`; this is conservative.
         """
-        centred = self.values.reshape(len(self.values), -1) - 0.5  # [N_b, heads]
+        centred = self.values.reshape(len(self.values), -1) - centre  # [N_b, heads]
         rng = np.random.default_rng(seed)
         totals = np.zeros((n_flips, centred.shape[1]))  # sums of all flips, [B, heads]
         for clusters in self.clusterings:
             sums, sizes = _cluster_sums(centred, clusters)
             totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
         best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
-        return 0.5 + float(np.percentile(best, 95))
+        return centre + float(np.percentile(best, 95))
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""

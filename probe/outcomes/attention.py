@@ -17,7 +17,7 @@ from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.behaviour import answer_values, answer_with_words_shuffled, measure_payoffs, resolved_share
 from probe.config import ProbeConfig
-from probe.edits import PASS_ERROR, Sets, all_heads, alone, curve_of, grown, measure_margins, screened
+from probe.edits import DOSES, PASS_ERROR, Sets, all_heads, alone, curve_of, grown, measure_margins, screened, spills
 from probe.outcomes.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import (
     DEV,
@@ -43,7 +43,7 @@ from probe.results import (
     show,
 )
 from probe.rules import Rule, fit_rules, score_rules, selectivity
-from probe.statistics import estimate_ratios, mean_and_range, sample_of
+from probe.statistics import chosen_again, estimate_ratios, mean_and_range, sample_of
 from probe.weights import head_types
 from training.metrics import HeadPoint
 
@@ -60,7 +60,7 @@ MAX_COMPARED_BLOCKS = 200  # evenly spaced
 N_SIGN_FLIPS = 400  # behind the bar during training
 TABLE_KEEPS = 0.8  # with the words shuffled: a table of words keeps at least this share of the answer above chance,
 SENTENCE_KEEPS = 0.2  # and an answer that needs the sentence at most this one; our conventions
-_EDITS = ("swap", "cut_meant", "cut_other", "zero")
+_EDITS = ("swap", *DOSES, "cut_meant", "cut_other", "zero")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 _TYPE_NAMES = {"previous": "a previous-token", "induction": "an induction"}
 _HEADLINE_ITEMS = "with nouns that no pronoun referred to in training, in sentence frames that training never used"
@@ -234,6 +234,8 @@ class _AttentionCase(Case):
         self.tested = context.of(question, HEADLINE)
         self.rules = fit_rules(self.dev.items)
         self.head = best_head(self.dev.scores())
+        n_heads = self.dev.rows.mass[0].size
+        self.rival = best_head(self.dev.scores(), rank=2) if n_heads > 1 else None
         self.p_values, self.smallest_p = _p_values(self.tested.scores(), self.tested.items, self.config)
 
     def choose(self) -> list[Head]:
@@ -264,6 +266,14 @@ class _AttentionCase(Case):
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
         values["selectivity"] = Estimate(self._selectivity(heads))
+        if len(heads) == 1:
+            keys = self.dev.scores().keys
+            design = self.dev.items.designs(len(keys[0]))[0]
+            values["chosen_again"] = Estimate(chosen_again(keys, design, self.config.seed))
+        if "swap" in effects:
+            values |= spills(self.context.model, self.tested.items, heads, self.config)
+            if self.rival and len(heads) == 1:
+                values["rival_swap"] = _effects([self.rival], self.tested.items, self.context, ["swap"])["swap"]
 
         # What else a reason says
         instead = {}
@@ -304,6 +314,7 @@ class _AttentionCase(Case):
             "grids": grids | {"p": self.p_values["p"].tolist()},
             "parts": self.parts,
             "examples": _median_block(self.tested, self.head),
+            "rival": self.rival,
         }
 
     def _exclusions(self, heads: Sequence[Head]) -> list[str]:
@@ -412,18 +423,19 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
 # Edits
 
 
-def _effects(heads: Sequence[Head], items: Items, context: _Context) -> Values:
+def _effects(heads: Sequence[Head], items: Items, context: _Context, edits: Sequence[str] = _EDITS) -> Values:
     """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
     pairs = items.comparable()
     if not pairs.pairs:
         return {}
     config = context.config
-    margins = measure_margins(context.model, pairs, [heads], _EDITS, config.tokens_per_batch)
+    margins = measure_margins(context.model, pairs, [heads], edits, config.tokens_per_batch)
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
     # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
-    lost = {name: margins.lost(name)[:, 0] for name in (*_EDITS, "specificity")}
+    names = edits if "cut_meant" not in edits else (*edits, "specificity")
+    lost = {name: margins.lost(name)[:, 0] for name in names}
     return values | estimate_ratios(lost, margins.total, pairs, config)
 
 

@@ -15,7 +15,7 @@ from data.tested.pairs import Items
 from data.tested.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.edits import Sets, Sites, all_heads, alone, curve_of, grown, screened
+from probe.edits import DOSES, Sets, Sites, all_heads, alone, curve_of, grown, screened, spills
 from probe.outcomes.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, TESTED, UNKNOWN_TO_MODEL, Question
 from probe.results import (
@@ -33,7 +33,7 @@ from probe.results import (
     percent,
 )
 from probe.rules import preferred
-from probe.statistics import Sample, estimate_ratios, sample_of
+from probe.statistics import Sample, chosen_again, estimate_ratios, sample_of
 from training.metrics import HeadPoint
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -201,7 +201,11 @@ class _EdgeCase(Case):
         choosing = Half(job.model, job.items.of(self.question.name, DEV), self.config.tokens_per_batch)
         self.candidates = candidates_of(job.model, choosing)
         singles = alone(self.candidates)
-        self.head = self.candidates[int(choosing.edge_effects(singles).values.mean(axis=0).argmax())]
+        effects = choosing.edge_effects(singles)
+        order = effects.values.mean(axis=0).argsort()
+        self.head = self.candidates[order[-1]]
+        self.rival = self.candidates[order[-2]] if len(order) > 1 else None
+        self.chosen_again = chosen_again([effects.values], effects.designs[0], self.config.seed)
         self.steps = grown(choosing.swaps, self.candidates)
         items_of_dev = choosing.two.items
         margins_of_dev = choosing.two.clean
@@ -232,7 +236,7 @@ class _EdgeCase(Case):
 
         # Passages with two entities; the edge to a content word is compared where there is one.
         items = self.tested.two.items
-        margins = self.tested.two.margins([heads], ["swap", "cut_meant", "cut_other", "cut_control"])
+        margins = self.tested.two.margins([heads], ["swap", *DOSES, "cut_meant", "cut_other", "cut_control"])
         lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
         has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
         lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
@@ -240,16 +244,23 @@ class _EdgeCase(Case):
         # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
         size = np.abs(margins.decision)
         shares = estimate_ratios(lost, size, items, config)
-        moved, total = margins.swaps()
+        exchanged = {name: margins.swaps(name)[0][:, 0] for name in ("swap", *DOSES)}
+        _, total = margins.swaps()
         values = {
             **self.answers,
             **shares,
-            **estimate_ratios({"swap": moved[:, 0]}, total, items, config),
+            **estimate_ratios(exchanged, total, items, config),
+            **spills(self.job.model, items, heads, config),
             "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],
             "t": Estimate(float(test.t[0])),
             "p": Estimate(p),
         }
+        if len(heads) == 1:
+            values["chosen_again"] = Estimate(self.chosen_again)
+            if self.rival:
+                moved, total = self.tested.swaps([[self.rival]])
+                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, items, config)
         return Measured(values)
 
     def grow(self, head: Tested) -> Curve:
@@ -268,6 +279,7 @@ class _EdgeCase(Case):
             "grids": _grids(model, self.candidates, columns),
             "parts": self.parts,
             "examples": _typical(tested, self.head, judged.heads),
+            "rival": self.rival,
             "notes": _notes(model.n_layer * model.n_head, len(self.candidates)),
         }
 

@@ -104,6 +104,7 @@ class Outcome(ABC):
     columns: dict[str, Column]  # of the summary, by title
     over_seeds: tuple[str, ...]  # of the tables over seeds: names of measures or rules; "PART MEASURE": on one part
     legend: str  # of the summary
+    assumes = "exchanged weights leave queries, keys and values as they were, and no other head makes up for the change"
 
     @abstractmethod
     def problem(self, question: Question, items: Items) -> str:

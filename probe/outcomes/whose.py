@@ -74,6 +74,7 @@ class WhoseOutcome(Outcome):
         "choice [95 %]": Column("choice_share", ".2f", has_interval=True),
         "author's person": Column("author", ".2f", rule="best"),
     }
+    assumes = "place and form act through the features of the place rule, and no other head makes up for the change"
     over_seeds = ("beyond_place", "form", "words", "choice_share", "author", "author_auc", "place rule")
     legend = """\
 beyond place: the edges predict the author's person beyond a fitted rule of place; words replaced: the same with other

@@ -21,6 +21,7 @@ from probe.behaviour import (
 from probe.results import Head
 from probe.rules import FIXED_RULES, fit_rules, fixed_offset, most_frequent, score_rules, selectivity
 from probe.sentences import FRIGHTENED_OR_FEARED, TokenizedText, removal_effects, word_attention
+from probe.statistics import chosen_again
 from probe.weights import type_scores
 from tests.planted import KINDS
 from tests.probe import factories as made
@@ -77,6 +78,22 @@ def test_a_planted_head_has_the_scores_of_its_habit(kind: str, question: str) ->
         expected = (0.5, 0, 0, 0)
     measured = (scores.accuracy, scores.pair_accuracy, scores.block_accuracy, scores.contrast)
     assert [values.mean(axis=0)[1, 2] for values in measured] == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("question", ["number", "gender", "verb"])
+def test_only_a_planted_head_is_chosen_again_whatever_items_are_drawn(question: str) -> None:
+    dev = made.story_pairs("study").of(question, "dev")
+
+    def share(view: TransformerView) -> float:
+        scores = measure_heads(view, dev, 4096).scores()
+        return chosen_again(scores.keys, dev.designs(len(scores.accuracy))[0], seed=0)
+
+    untrained = [share(made.untrained_view(seed)) for seed in range(6)]
+    if question == "verb":  # all heads are equal on every block
+        assert untrained == pytest.approx([1 / 6] * 6)
+    else:
+        assert share(TransformerView(made.planted("coreference", layer=1, head=2, seed=5))) == 1
+        assert np.mean(untrained) < 0.6
 
 
 def test_the_weights_of_heads_are_added_and_subtracted() -> None:

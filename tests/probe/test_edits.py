@@ -1,6 +1,7 @@
 """Edits of heads give the margins of the texts alone with the edit by hand, and the probe during training uses them."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ from data.tested.pairs import Cell, Items
 from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from probe import edits
-from probe.edits import Margins, Sites, grown, measure_margins
+from probe.config import ProbeConfig
+from probe.edits import Margins, Sites, grown, measure_margins, spills
 from probe.results import Head
 from settings.errors import UserError
 from tests.probe import factories as made
 from tests.tiny_models import each_variant
 
 PLACE = Head(0, 1)
-WHOLE = ("swap", "cut_meant", "cut_other", "zero")
+WHOLE = ("swap", "swap_50", "cut_meant", "cut_other", "zero")
 
 
 def margin_alone(view: TransformerView, cell: Cell, tokens: tuple[int, ...], *edits: HeadEdit) -> float:
@@ -34,10 +36,11 @@ def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
     scores = view.attention_scores(torch.tensor([cell.tokens]))[PLACE.layer, 0, PLACE.head, cell.query].clone()
     weights = scores.softmax(-1)
     right, wrong = map(list, (cell.meant[0], cell.other[0]))
-    if name == "swap":
+    if name.startswith("swap"):
         row = weights.clone()
         row[right] = weights[right] / weights[right].sum() * weights[wrong].sum()
         row[wrong] = weights[wrong] / weights[wrong].sum() * weights[right].sum()
+        row = (row + weights) / 2 if name == "swap_50" else row
     else:
         scores[right if name == "cut_meant" else wrong] = -torch.inf
         row = scores.softmax(-1)
@@ -121,6 +124,22 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
     # Complete; half of the preference for the other side; and in the wrong direction
     assert moved == pytest.approx(np.array([[3.0], [1.0], [-0.75]]))
     assert margins.flips() == pytest.approx(np.array([[1.0], [0.5], [0.0]]))
+
+
+def test_spills_are_the_divergences_of_the_next_word_with_the_edit_by_hand() -> None:
+    view, items = made.pair_view(), made.random_pairs()
+    found = spills(view, items, [PLACE], ProbeConfig(n_bootstrap=100))
+    for name, n_before in (("on_target", 0), ("off_target", 1)):
+        by_pair: dict[int, list[float]] = {}
+        for i, text in np.ndindex(len(items), 2):
+            cell = items.pairs[i].cells[text]
+            at = cell.query - n_before
+            if all(max(*word, 0) <= at for each in items.pairs[i].cells for word in each.meant + each.other):
+                tokens = torch.tensor([cell.tokens[: at + 1]])
+                edit = exchange_links(*PLACE, at, *(sorted({*chain(*side)}) for side in (cell.meant, cell.other)))
+                before, after = (view.logits(tokens, edits=edits)[0, -1].log_softmax(-1) for edits in ([], [edit]))
+                by_pair.setdefault(i, []).append(float((before.exp() * (before - after)).sum()))
+        assert len(by_pair) > 2 and found[name].value == pytest.approx(np.mean([*by_pair.values()]), rel=1e-3)
 
 
 def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:

@@ -1,0 +1,70 @@
+"""The test alone, for scores of heads that another program measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from probe.config import ProbeConfig
+from probe.results import Estimate
+from probe.statistics import Sample, chosen_again
+from settings.errors import UserError
+
+
+@dataclass(frozen=True)
+class HeadTest:
+    """Which head has the largest mean, and what is known about it and all others. A head is its index."""
+
+    head: tuple[int, ...]
+    mean: Estimate  # with its 95 % interval; of the largest of many, so a little too high
+    p: np.ndarray  # of each head, corrected for the search over all
+    bar: float  # mean of the best head that luck exceeds in 1 of 20 models
+    chosen_again: float  # share of resampled items in which the same head has the largest mean
+    rival: tuple[int, ...] | None  # the head with the next largest mean; None: there is one head only
+
+    def __str__(self) -> str:
+        """Return one line."""
+        mean = self.mean
+        numbers = f"mean {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}], p {self.p[self.head]:.4f}"
+        others = f"luck up to {self.bar:.3f}, chosen again {self.chosen_again:.2f}, next {self.rival}"
+        return f"head {self.head}: {numbers}, {others}"
+
+
+def head_test(
+    scores: ArrayLike,
+    *clusters: Sequence[object] | np.ndarray,
+    centre: float = 0.5,
+    n_bootstrap: int = 2000,
+    seed: int = 0,
+) -> HeadTest:
+    """Test whether heads score above `centre`, corrected for the search over all of them (`Sample.test`).
+
+    `scores` [items, ...] has a number of each head for each item: 1 for right and 0 for wrong with `centre` .5, or a
+    difference with `centre` 0. Each of `clusters` [items] says which items depend on each other, such as the sentence
+    frame, and the noun: whole clusters are flipped and drawn. Without any, items are independent. The interval and
+    `chosen_again` are of the same items as the choice: choose on other items if the size of the mean matters.
+    UserError for scores that are not finite numbers, or clusters of another length.
+    """
+    values = np.asarray(scores, dtype=float)
+    if values.ndim < 2 or values.size == 0 or not np.isfinite(values).all():
+        raise UserError("head_test: scores [items, layers, heads] must be finite numbers, one row for each item")
+    labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
+    for each in labels:
+        if each.shape != (len(values),) or len(np.unique(each)) < 2:
+            raise UserError(f"head_test: clusters must be {len(values)} labels, one an item, of two kinds or more")
+
+    config = ProbeConfig(n_bootstrap=n_bootstrap, seed=seed)
+    means = values.mean(axis=0)
+    order = np.argsort(-means, axis=None, kind="stable")
+    places = [tuple(map(int, np.unravel_index(i, means.shape))) for i in order[:2]]
+    head = places[0]
+    sample = Sample(values, labels, [labels])
+    return HeadTest(
+        head=head,
+        mean=Sample(values.reshape(len(values), -1)[:, order[0]], labels, [labels]).mean(config),
+        p=sample.test(config, centre=centre).p,
+        bar=sample.chance_level(n_bootstrap, seed, centre),
+        chosen_again=chosen_again([values], labels, seed),
+        rival=places[1] if len(places) > 1 else None,
+    )

@@ -1,0 +1,80 @@
+"""The test alone: its p is that of eval.py and of scipy, it rarely finds what is not there, and refuses bad arrays."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from antecedent_lab import UserError, head_test
+from probe.attention import measure_heads
+from probe.config import ProbeConfig
+from probe.outcomes.attention import _p_values
+from probe.statistics import Sample
+from tests.probe import factories as made
+
+
+def test_p_is_that_of_the_probe_on_the_same_items() -> None:
+    items = made.random_pairs()
+    view = made.pair_view()
+    scores = measure_heads(view, items, 4096).scores()
+    expected, _ = _p_values(scores, items, ProbeConfig(n_bootstrap=500))
+    clusters = items.clusterings(len(scores.accuracy))
+    found = head_test(scores.pair_accuracy, *clusters, n_bootstrap=500)
+    np.testing.assert_array_equal(found.p, expected["p_pair_accuracy"])
+    assert found.head == np.unravel_index(scores.pair_accuracy.mean(axis=0).argmax(), found.p.shape)
+
+
+def test_with_one_head_and_one_item_a_cluster_p_is_that_of_scipy() -> None:
+    values = np.random.default_rng(0).normal(0.4, 1, 11)  # 2,048 sign patterns, all used
+
+    def t(sample: np.ndarray, axis: int) -> np.ndarray:
+        return sample.mean(axis) / sample.std(axis, ddof=1)
+
+    exact = stats.permutation_test((values,), t, permutation_type="samples", alternative="greater", n_resamples=5000)
+    assert head_test(values[:, None], centre=0, n_bootstrap=5000).p[0] == pytest.approx(exact.pvalue, abs=1e-12)
+
+
+def test_p_of_many_heads_is_that_of_mne() -> None:
+    values = np.random.default_rng(0).normal(0.3, 1, (11, 6))
+    # mne.stats.permutation_t_test(values, n_permutations="all", tail=0)[1] of MNE 1.13.2
+    of_mne = np.array([0.96480938, 0.16422287, 0.52883675, 0.96871945, 1.0, 0.07917889])
+    labels = [np.arange(11).astype(str)]
+    p = Sample(values, labels, [labels]).test(ProbeConfig(n_bootstrap=5000), two_sided=True).p
+    np.testing.assert_allclose(p, (1 + 1023 * of_mne) / 1024, atol=1e-7)  # MNE leaves out the unflipped pattern
+
+
+def test_arrays_without_an_effect_are_rarely_below_one_percent() -> None:
+    smallest = []
+    for seed in range(200):  # of 1,000 such arrays 11 are below
+        rng = np.random.default_rng(1000 + seed)
+        frames = rng.integers(0, 20, 100)
+        shared = rng.normal(size=(20, 3, 4))[frames]  # what a frame does to each head
+        found = head_test(shared + rng.normal(size=(100, 3, 4)), frames, centre=0, n_bootstrap=400, seed=seed)
+        smallest.append(found.p.min())
+    assert sum(p < 0.01 for p in smallest) <= 4
+
+
+def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() -> None:
+    rng = np.random.default_rng(2)
+    scores = (rng.random((200, 2, 3)) < 0.5).astype(float)
+    scores[:, 1, 2] = rng.random(200) < 0.9
+    scores[:, 0, 1] = rng.random(200) < 0.7
+    clear = head_test(scores)
+    assert clear.head == (1, 2) and clear.rival == (0, 1) and clear.chosen_again == 1
+    assert clear.p[1, 2] < 0.001 < 0.05 < clear.p[0, 0] and clear.mean.value > clear.bar > 0.5
+    assert str(clear).startswith("head (1, 2): mean 0.")
+    noise = head_test((rng.random((200, 5, 8)) < 0.5).astype(float))
+    assert noise.chosen_again < 0.5
+
+
+@pytest.mark.parametrize(
+    ("scores", "clusters", "problem"),
+    [
+        ([0.5, 1.0], [], "scores"),
+        ([[0.5], [np.nan]], [], "finite"),
+        ([[0.5], [1.0]], [["a"]], "2 labels"),
+        ([[0.5], [1.0]], [["a", "a"]], "two kinds"),
+    ],
+)
+def test_arrays_that_cannot_be_tested_are_refused(scores: list[float], clusters: list[list[str]], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        head_test(scores, *clusters)

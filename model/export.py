@@ -1,4 +1,4 @@
-"""Our model as a Llama of transformers, with its tokenizer."""
+"""Our model as a Llama of transformers, with its tokenizer, and the weights of such a Llama by our names."""
 
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,15 @@ _LLAMA_LAYER = {
 }
 
 
+def _llama_names(n_layer: int) -> dict[str, str]:
+    """Return transformers' name of each of our weights."""
+    names = {"token_embedding.weight": "model.embed_tokens.weight", "final_norm.gain": "model.norm.weight"}
+    for layer in range(n_layer):
+        for name, llama_name in _LLAMA_LAYER.items():
+            names[f"blocks.{layer}.{name}"] = f"model.layers.{layer}.{llama_name}.weight"
+    return names
+
+
 def check_is_llama(config: ModelConfig) -> None:
     """Raise UserError unless a Llama can compute the same; tied projections can be copied."""
     if wrong := [switch for switch in departures(config) if not switch.startswith("model.tie_")]:
@@ -46,17 +55,55 @@ def as_llama(model: Transformer, bos_id: int = 0) -> Any:
 
     # Tied projections become two equal matrices.
     weights = model.state_dict()
-    converted: dict[str, Tensor] = {
-        "model.embed_tokens.weight": weights["token_embedding.weight"],
-        "model.norm.weight": weights["final_norm.gain"],
-        "lm_head.weight": weights["token_embedding.weight"],
-    }
-    for layer in range(config.n_layer):
-        for name, llama_name in _LLAMA_LAYER.items():
-            converted[f"model.layers.{layer}.{llama_name}.weight"] = weights[f"blocks.{layer}.{name}"]
+    converted: dict[str, Tensor] = {"lm_head.weight": weights["token_embedding.weight"]}
+    for name, llama_name in _llama_names(config.n_layer).items():
+        converted[llama_name] = weights[name]
     llama = LlamaForCausalLM(llama_config)
     llama.load_state_dict(converted)
     return llama.eval()
+
+
+def from_llama(llama: Any) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Return shape and weights of a causal model of transformers, by our names; UserError unless our formulas fit.
+
+    Each head gets its own copy of the key and value projections that it shares. "output_embedding.weight" is there if
+    it is not the token embedding.
+    """
+    theirs = llama.config
+    if theirs.model_type != "llama":
+        raise UserError(f"only a Llama can be run, not a model_type={theirs.model_type}")
+    n_head = theirs.num_attention_heads
+    needed = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+    needed["head_dim"] = theirs.hidden_size // n_head
+    for name, value in needed.items():
+        if getattr(theirs, name) != value:
+            raise UserError(f"only a Llama with {name}={value} can be run")
+    rope = theirs.rope_parameters
+    if rope != {"rope_type": "default", "rope_theta": rope["rope_theta"]}:
+        raise UserError("only a Llama with the default RoPE can be run")
+    config = ModelConfig(
+        n_layer=theirs.num_hidden_layers,
+        n_head=n_head,
+        d_model=theirs.hidden_size,
+        d_mlp=theirs.intermediate_size,
+        context_length=theirs.max_position_embeddings,
+        rope_theta=rope["rope_theta"],
+        norm_eps=theirs.rms_norm_eps,
+        dropout=0.0,
+    )
+
+    saved = llama.state_dict()
+    n_sharing = n_head // theirs.num_key_value_heads
+    weights = {}
+    for name, llama_name in _llama_names(config.n_layer).items():
+        weight = saved[llama_name]
+        if name.endswith(("key.weight", "value.weight")):
+            of_heads = weight.unflatten(0, (-1, config.head_dim))  # [key/value heads, K, D]
+            weight = of_heads.repeat_interleave(n_sharing, dim=0).flatten(0, 1)
+        weights[name] = weight
+    if not theirs.tie_word_embeddings:
+        weights["output_embedding.weight"] = saved["lm_head.weight"]
+    return config, weights
 
 
 def export_transformers(model: Transformer, folder: Path, bos_id: int, tokenizer: Tokenizer) -> None:

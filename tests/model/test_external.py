@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from antecedent_lab.export import ExportSettings
 from data.tokenizer import END, bpe_tokenizer
 from model.edits import exchange_links
-from model.export import as_llama, export_transformers
+from model.export import as_llama, export_transformers, from_llama
 from model.external import find_model, open_transformers
 from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
 from model.pretrained_view import PretrainedSitePass, PretrainedView
@@ -140,6 +141,9 @@ def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict
     tokens = torch.randint(model.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
     assert (llama.n_layer, llama.n_head, llama.context_length) == (view.n_layer, view.n_head, view.context_length)
     assert torch.equal(as_llama(model)(tokens).logits, model(tokens))
+    shape, weights = from_llama(as_llama(model))
+    assert shape == replace(model.config, **dict.fromkeys(changes, False))
+    assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
     torch.testing.assert_close(llama.attention_scores(tokens), view.attention_scores(tokens), rtol=1e-4, atol=1e-5)
     edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
     edited = view.logits(tokens, edits=edits)

@@ -18,6 +18,28 @@ from settings.errors import UserError, one_line
 
 END = "<|endoftext|>"  # as in GPT-2
 UNKNOWN = "<|unknown|>"
+# Parts of tokenizer.json: how the kinds that we make divide a text, and how BPE of a whole text writes its spaces
+_PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
+    "words": {"type": "Whitespace"},
+    "characters": {
+        "type": "Split",
+        "pattern": {"Regex": r"[\s\S]"},
+        "behavior": "Isolated",
+        "invert": False,
+    },
+    "bpe": {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    },
+}
+_PREPENDED = {"type": "Prepend", "prepend": "▁"}
+_REPLACED = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+_NORMALIZERS: dict[str, dict[str, Any]] = {
+    " ": {"type": "Prepend", "prepend": " "},
+    "▁": {"type": "Sequence", "normalizers": [_PREPENDED, _REPLACED]},
+}
 _PRETRAINED_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")  # that transformers reads
 
 
@@ -129,6 +151,30 @@ def encode_text(tokenizer: Tokenizer, text: str) -> Encoding:
 def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return the ids of each text, of which none is that of `END`."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def tokenizer_kind(tokenizer: Tokenizer) -> tuple[str, str | None]:
+    """Return "words", "characters" or "bpe", and None; UserError for other kinds.
+
+    The BPE of sentencepiece reads a text whole, after a space, and unknown characters as bytes. For it, the second
+    value is what it writes for a space.
+    """
+    content = json.loads(tokenizer.to_str())
+    model = content["model"]
+    normalizer = content["normalizer"]
+    before = content["pre_tokenizer"]
+    options = ("ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
+    is_plain = not any(map(model.get, options))
+    if is_plain and all(token["special"] for token in content["added_tokens"]):
+        if model.get("byte_fallback") and before is None:
+            for space, known in _NORMALIZERS.items():
+                if normalizer == known:
+                    return "bpe", space
+        elif normalizer is None:
+            for kind, known in _PRE_TOKENIZERS.items():
+                if before == known and model["type"] == ("BPE" if kind == "bpe" else "WordLevel"):
+                    return kind, None
+    raise UserError(f"its kind of tokenizer ({model['type']}) is not known")
 
 
 @lru_cache(maxsize=4)  # a vocabulary of 50,000 takes 0.2 s, and each passage asks

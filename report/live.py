@@ -1,18 +1,23 @@
 """The live model of the report page: the weights and the tokenizer with which its script runs it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
+from torch import Tensor
 
 from data.stories.lexicon import REFERENTS
+from data.tokenizer import tokenizer_kind
+from model.export import from_llama
+from model.pretrained_view import PretrainedView
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS, STORY_QUESTIONS
 from probe.results import ProbeResults
 from settings.errors import UserError
+from settings.model import ModelConfig
 from training.weight_history import MAX_HISTORY_WEIGHTS, WeightHistory, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
@@ -29,9 +34,11 @@ class LiveTokenizer:
 
     kind: str  # "words", "characters" or "bpe"
     vocabulary: list[str]  # by id
-    merges: list[str]  # of "bpe": "left right", in the order in which they were learned
+    merges: list[str]  # of "bpe": "left right", in the order in which they were learned; with `space` their ids
     start: int  # the token before every text
     unknown: int | None
+    # What a "bpe" writes for a space, and before a text, which it reads whole; a byte is "<0xE2>". None: GPT-2's "bpe"
+    space: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class LiveModel:
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     verb_groups: list[VerbGroup]  # empty: not of stories
+    chosen_tokenizer: str | None = None  # that the user named for a model of another program
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 
@@ -80,14 +88,16 @@ def live_content(
     """
     if wanted is False:
         return Live(None, "")
-    reason = _obstacle(opened)
-    model = opened.transformer
-    if reason or model is None:
+    try:
+        config, weights = _shape_and_weights(opened)
+        tokenizer = live_tokenizer(opened.tokenizer, opened.bos_id, opened.model.vocab_size)
+    except UserError as reason:
         return Live(None, f"No live model: {reason}.")
-    if wanted is None and opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
-        megabytes = opened.n_parameters * 8 / 3 / 1e6
-        remedy = f"eval.py run={opened.source} live=true writes it, about {megabytes:.0f} MB larger"
-        return Live(None, f"No live model in this file: {remedy}.")
+    sizes = [(name, weight.numel()) for name, weight in weights.items()]
+    n_weights = sum(size for _, size in sizes)
+    if wanted is None and n_weights > MAX_WEIGHTS_BY_DEFAULT:
+        larger = f"about {n_weights * 8 / 3e6:.0f} MB larger"
+        return Live(None, f"No live model in this file: eval.py ... live=true writes it, {larger}.")
 
     # A sentence to begin with: a tested one of an own question, else one of the stories or an English one
     finding = results.findings[0] if results and results.findings else None
@@ -99,18 +109,19 @@ def live_content(
             text = text[: opened.tokenize(shown.text).spans[shown.query - 1][1]]
 
     # Small models are exact; half the digits make larger ones half as long.
-    is_small = opened.n_parameters <= MAX_HISTORY_WEIGHTS
+    is_small = n_weights <= MAX_HISTORY_WEIGHTS
     shown_model = LiveModel(
         source=opened.source,
         step=opened.step,
-        shape=dict(opened.shape),
-        parameters=[(name, parameter.numel()) for name, parameter in model.named_parameters()],
+        shape=asdict(config),
+        parameters=sizes,
         type="float32" if is_small else "float16",
-        weights=pack_parameters(model, torch.float32 if is_small else torch.float16),
+        weights=pack_parameters(weights.values(), torch.float32 if is_small else torch.float16),
         earlier=_thinned(history, opened.step, omissions),
-        tokenizer=live_tokenizer(opened.tokenizer, opened.bos_id),
+        tokenizer=tokenizer,
         text=text,
         verb_groups=_verb_groups() if opened.has_stories else [],
+        chosen_tokenizer=opened.shape.get("tokenizer"),
     )
     return Live(shown_model, "")
 
@@ -124,31 +135,44 @@ def _verb_groups() -> list[VerbGroup]:
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:
     """Raise UserError if the page must have a live model (`wanted`) but cannot."""
-    reason = _obstacle(opened) if wanted else ""
-    if reason:
+    if wanted and (reason := live_content(opened, None, None, True, []).reason):
         raise UserError(f"live=true: {reason}")
 
 
-def _obstacle(opened: OpenedModel) -> str:
-    """Return why the page cannot run a model, "" if it can."""
-    if opened.transformer is None:
-        return "the page runs models of train.py only, and this one was trained elsewhere"
+def _shape_and_weights(opened: OpenedModel) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Return shape and weights of the model in the page; UserError says why the page cannot run it."""
     if opened.n_parameters > MAX_LIVE_WEIGHTS:
         limit = f"up to {MAX_LIVE_WEIGHTS:,} weights"
-        return f"the page runs models of {limit}, and this one has {opened.n_parameters:,}"
-    return ""
+        raise UserError(f"the page runs models of {limit}, and this one has {opened.n_parameters:,}")
+    model = opened.transformer
+    if model is not None:
+        return model.config, dict(model.named_parameters())
+    if isinstance(opened.model, PretrainedView):
+        return from_llama(opened.model.model)
+    raise UserError("only models of train.py and Llamas of transformers can be run")
 
 
-def live_tokenizer(tokenizer: Tokenizer, start: int) -> LiveTokenizer:
-    """Return what the page needs to run a tokenizer of data/tokenizer.py."""
-    content = json.loads(tokenizer.to_str())
-    model = content["model"]
-    kinds = {"Whitespace": "words", "Split": "characters", "ByteLevel": "bpe"}
-    kind = kinds[content["pre_tokenizer"]["type"]]
+def live_tokenizer(tokenizer: Tokenizer, start: int, n_tokens: int) -> LiveTokenizer:
+    """Return what the page needs to run the tokenizer of a model with `n_tokens`; UserError if it cannot."""
+    model = json.loads(tokenizer.to_str())["model"]
+    kind, space = tokenizer_kind(tokenizer)
     ids = tokenizer.get_vocab()
-    vocabulary = sorted(ids, key=lambda token: ids[token])
-    merges = list(map(" ".join, model.get("merges", ())))
-    return LiveTokenizer(kind, vocabulary, merges, start, ids.get(model.get("unk_token")))
+
+    # Every text must be tokens of the model.
+    needed = [model["unk_token"]]
+    if space:
+        needed = [space, *(f"<0x{byte:02X}>" for byte in range(256))]
+    elif kind == "bpe":
+        needed = pre_tokenizers.ByteLevel.alphabet()
+    if not ids.keys() >= set(needed) or max(ids.values()) >= n_tokens:
+        raise UserError("its tokenizer cannot write every text in tokens of the model")
+
+    vocabulary = [tokenizer.id_to_token(i) or "" for i in range(n_tokens)]
+    merges = []
+    for left, right in model.get("merges", ()):
+        merges.append(f"{ids[left]} {ids[right]}" if space else f"{left} {right}")
+    unknown = ids.get(model["unk_token"])
+    return LiveTokenizer(kind, vocabulary, merges, start, unknown, space)
 
 
 def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> WeightHistory:

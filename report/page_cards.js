@@ -56,7 +56,7 @@ function embeddingCard({ read, run, left }) {
 function matricesCard({ run, layer, at, query, rows }) {
   const all = live.shape.d_model;
   const { width } = run.model;
-  const read = run.inputs[layer].subarray(at * all, (at + 1) * all);
+  const read = run.projected[layer].input.subarray(at * all, (at + 1) * all);
   const parts = { "the row": read, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
   const lines = () => Object.entries(parts).map(([name, values]) => [name, cells(values, largestCell(values), name), String(values.length)]);
   return { options: [width, all, all * width].map(String), right: 0, table: () => tableOf(["", "cells", "numbers"], lines()) };

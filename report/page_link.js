@@ -75,12 +75,13 @@ function pythonCode(text) {
   const about = [];
   const isBefore = live.before && state.time !== END;
   if (liveStep() !== live.step && !isBefore) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
+  const reads = live.chosen_tokenizer ? `tokenizer=${JSON.stringify(live.chosen_tokenizer)}, ` : "";
   if (live.type === "float16" || isBefore) about.push("# exact weights: those of this file are rounded to float16");
   return [
     ...about,
     "import torch",
     "from antecedent_lab import cut_link, exchange_links, open_model, remove_head",
-    `opened = open_model(${JSON.stringify(isBefore ? live.before : live.source)}, device="cpu")`,
+    `opened = open_model(${JSON.stringify(isBefore ? live.before : live.source)}, ${reads}device="cpu")`,
     `tokens = torch.tensor([opened.tokenize(${JSON.stringify(text)}).tokens])`,
     `edits = [${edits.join(", ")}]  # layer, head, token, tokens`,
     "logits = opened.model.logits(tokens, edits=edits)[0, -1]",

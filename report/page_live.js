@@ -143,7 +143,7 @@ function writeToken(token) {
   const { value } = document.getElementById("live-text");
   const start = liveTokenizer.kind === "characters" ? value : value.replace(/ +$/, "");
   const space = liveTokenizer.kind === "words" && start && /^[\p{L}\p{N}]/u.test(token) ? " " : "";
-  setText(start + space + token);
+  setText(start || !liveTokenizer.space ? start + space + token : token.trimStart()); // which sets a space before a text
 }
 
 function isNearUniform(chance) {

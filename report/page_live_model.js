@@ -70,6 +70,8 @@ function nextWords(pass, n) {
   return best.map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }
 
+// The text of a token, without spaces around it; white space alone is quoted.
 function tokenName(id) {
-  return SPECIAL[id] ?? textOfToken(liveTokenizer, id);
+  const text = rawToken(liveTokenizer, id);
+  return SPECIAL[id] ?? (text.trim() || JSON.stringify(text));
 }

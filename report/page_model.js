@@ -1,10 +1,6 @@
 // The model in the page: model/transformer.py for one text, with edits of single heads. It knows no page and no document.
 // T tokens, D d_model, H heads, K = D / H, V vocabulary. A matrix [rows, columns] is one Float32Array, row after row.
 
-function bytesOf(base64) {
-  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-}
-
 // Little-endian float16 as float32, by a table of all 65,536 values.
 const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
   const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
@@ -13,7 +9,7 @@ const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
 });
 
 function floatsOf(base64, type) {
-  const { buffer } = bytesOf(base64);
+  const { buffer } = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   return type === "float16" ? Float32Array.from(new Uint16Array(buffer), (bits) => HALVES[bits]) : new Float32Array(buffer);
 }
 
@@ -33,7 +29,8 @@ function openModel(shape, parameters, data, type) {
     const mlp = { gate: of("mlp.gate.weight"), up: of("mlp.up.weight"), down: of("mlp.down.weight") };
     return { query, key, value, output: of("attention.output.weight"), norm_1: of("norm_1.gain"), norm_2: of("norm_2.gain"), ...mlp };
   });
-  return { shape, weights, layers, width: shape.d_model / shape.n_head };
+  const unembedding = weights["output_embedding.weight"] ?? weights["token_embedding.weight"];
+  return { shape, weights, layers, unembedding, width: shape.d_model / shape.n_head };
 }
 
 // The pass over `tokens`. `edits` change the attention of one head, in their order:
@@ -44,23 +41,17 @@ function runModel(model, tokens, edits = []) {
   const { shape, layers } = model;
   const width = shape.d_model;
   const x = embed(model, tokens);
-  const run = { model, tokens, edits, inputs: [], queries: [], keys: [], values: [], weights: [], stream: x };
+  const run = { model, tokens, edits, projected: [], weights: [], stream: x };
   layers.forEach((layer, index) => {
     // Attention reads the normalised stream and adds to it.
     const input = normalised(x, layer.norm_1, shape.norm_eps);
     const query = product(input, layer.query, width);
     const key = product(input, layer.key, width);
     const value = product(input, layer.value, width);
-    if (shape.position === "rope") {
-      rotate(query, model);
-      rotate(key, model);
-    }
-    run.inputs.push(input);
-    run.queries.push(query);
-    run.keys.push(key);
-    run.values.push(value);
+    if (shape.position === "rope") for (const rotated of [query, key]) rotate(rotated, model);
     const ofLayer = edits.filter((edit) => edit.layer === index);
     const { output, weights } = attention(model, query, key, value, ofLayer);
+    run.projected.push({ input, query, key, value });
     run.weights.push(weights);
     add(x, product(output, layer.output, width));
 
@@ -78,7 +69,7 @@ function runModel(model, tokens, edits = []) {
 function logitsOf({ model, stream }, position = stream.length / model.shape.d_model - 1) {
   const width = model.shape.d_model;
   const row = stream.subarray(position * width, (position + 1) * width);
-  return product(normalised(row, model.weights["final_norm.gain"], model.shape.norm_eps), model.weights["token_embedding.weight"], width);
+  return product(normalised(row, model.weights["final_norm.gain"], model.shape.norm_eps), model.unembedding, width);
 }
 
 function softmax(scores) {
@@ -244,8 +235,7 @@ function exchangeWeights(weights, left, right) {
 function explained(run, layer, head, row) {
   const { model, tokens } = run;
   const { d_model: stride } = model.shape;
-  const queries = run.queries[layer];
-  const keys = run.keys[layer];
+  const { query: queries, key: keys, value: values } = run.projected[layer];
   const part = (x, token) => x.slice(token * stride + head * model.width, token * stride + (head + 1) * model.width);
   const shares = new Float32Array(row + 1);
   setWeights(shares, model, queries, keys, head);
@@ -256,7 +246,7 @@ function explained(run, layer, head, row) {
     const key = part(keys, token);
     const products = key.map((cell, i) => cell * query[i]);
     const weight = run.weights[layer][head][row * tokens.length + token];
-    const value = part(run.values[layer], token);
+    const value = part(values, token);
     const moved = value.map((cell) => (isRemoved ? 0 : weight * cell));
     const sum = Float64Array.from(key, (cell, i) => cell * query[i]).reduce((a, b) => a + b);
     return { key, products, sum, score: scores[token] ?? -Infinity, share: shares[token] ?? 0, weight, value, moved };
@@ -267,14 +257,14 @@ function explained(run, layer, head, row) {
 // The vector [K] whose product with the output of a head at the token `row` is what the head adds there to the logit of the
 // token `id`; the divisor of the final norm is held fixed.
 function pulledBack({ model, stream }, layer, head, row, id) {
-  const { shape, weights, layers, width } = model;
+  const { shape, weights, layers, unembedding, width } = model;
   const inside = shape.d_model;
   const gain = weights["final_norm.gain"];
   const at = stream.subarray(row * inside, (row + 1) * inside);
   const scale = 1 / Math.sqrt(at.reduce((sum, cell) => sum + cell * cell, 0) / inside + shape.norm_eps);
   const result = new Float64Array(width);
   for (let out = 0; out < inside; out++) {
-    const direction = scale * gain[out] * weights["token_embedding.weight"][id * inside + out];
+    const direction = scale * gain[out] * unembedding[id * inside + out];
     for (let i = 0; i < width; i++) result[i] += direction * layers[layer].output[out * inside + head * width + i];
   }
   return result;

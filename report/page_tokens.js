@@ -1,4 +1,5 @@
-// The three tokenizers that train.py makes: words, characters and byte-level BPE, as the library "tokenizers" runs them.
+// The tokenizers that train.py makes (words, characters, byte-level BPE) and BPE with bytes for unknown characters, as the
+// library "tokenizers" runs them.
 // A token has its id and the characters [start, end) of the text that it stands for, in UTF-16 units.
 
 // A word of the word tokenizer, and a word of the page (data/words.py): they differ in marks and in rare spaces.
@@ -9,14 +10,16 @@ const CHARACTER = /[^]/gu;
 const PIECE =
   /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
-function openTokenizer({ kind, vocabulary, merges, start, unknown }) {
+function openTokenizer({ kind, vocabulary, merges, start, unknown, space }) {
   const ids = new Map(vocabulary.map((text, id) => [text, id]));
-  const ranks = new Map(merges.map((pair, rank) => [pair, rank]));
-  return { kind, vocabulary, ids, ranks, start, unknown };
+  const idsOf = (pair) => pair.split(" ").map((text) => ids.get(text)).join(" ");
+  const ranks = new Map(merges.map((pair, rank) => [space ? pair : idsOf(pair), rank])); // of "id id"
+  return { kind, vocabulary, ids, ranks, start, unknown, space };
 }
 
 // [{id, start, end}] without the start token.
 function tokensOf(tokenizer, text) {
+  if (tokenizer.space && text) return bytePairs(tokenizer, text.replaceAll(" ", tokenizer.space), 0);
   if (tokenizer.kind === "bpe") return [...text.matchAll(PIECE)].flatMap((piece) => bytePairs(tokenizer, piece[0], piece.index));
   const pieces = text.matchAll(tokenizer.kind === "words" ? TOKEN_WORD : CHARACTER);
   return [...pieces].map((piece) => ({
@@ -34,41 +37,40 @@ for (let byte = 0, next = 256; byte < 256; byte++) {
 }
 const BYTE_OF = new Map(BYTE_CHARACTERS.map((character, byte) => [character, byte]));
 
-function bytePairs({ ids, ranks }, piece, offset) {
-  // One part per byte, with the whole character that the byte belongs to.
+function bytePairs({ vocabulary, ids, ranks, space }, piece, offset) {
+  // One part per byte, with the whole character that the byte belongs to; with `space`, known characters are parts.
   const encoder = new TextEncoder();
+  const nameOf = (byte) => (space ? `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>` : BYTE_CHARACTERS[byte]);
   const parts = [];
   let start = offset;
   for (const character of piece) {
     const end = start + character.length;
-    for (const byte of encoder.encode(character)) parts.push({ text: BYTE_CHARACTERS[byte], start, end });
+    if (space && start === 0) parts.push({ id: ids.get(space), start, end });
+    const names = space && ids.has(character) ? [character] : Array.from(encoder.encode(character), nameOf);
+    for (const name of names) parts.push({ id: ids.get(name), start, end });
     start = end;
   }
 
-  // Merge the pair that was learned first, until no pair is known.
+  // Merge the pair that was learned first, until no pair is known. A part has the rank of its pair with the next one.
+  const rank = (i) => (parts[i].rank = ranks.get(`${parts[i].id} ${parts[i + 1]?.id}`) ?? Infinity);
+  for (const i of parts.keys()) rank(i);
   for (;;) {
-    let best = -1;
-    let bestRank = Infinity;
-    for (let i = 0; i + 1 < parts.length; i++) {
-      const rank = ranks.get(`${parts[i].text} ${parts[i + 1].text}`) ?? Infinity;
-      if (rank < bestRank) [best, bestRank] = [i, rank];
-    }
-    if (best < 0) break;
+    const best = parts.reduce((lowest, part, i) => (part.rank < parts[lowest].rank ? i : lowest), 0);
+    if (parts[best].rank === Infinity) return parts;
     const [left, right] = parts.splice(best, 2);
-    parts.splice(best, 0, { text: left.text + right.text, start: left.start, end: right.end });
+    parts.splice(best, 0, { id: ids.get(vocabulary[left.id] + vocabulary[right.id]), start: left.start, end: right.end });
+    rank(best);
+    if (best) rank(best - 1);
   }
-  return parts.map(({ text, start: from, end }) => ({ id: ids.get(text), start: from, end }));
 }
 
-function rawToken({ kind, vocabulary }, id) {
-  const bytes = () => Uint8Array.from(vocabulary[id], (character) => BYTE_OF.get(character) ?? 63);
-  return kind === "bpe" ? new TextDecoder().decode(bytes()) : vocabulary[id];
-}
-
-// The text of a token, without spaces around it; white space alone is quoted.
-function textOfToken(tokenizer, id) {
-  const text = rawToken(tokenizer, id);
-  return text.trim() || JSON.stringify(text);
+function rawToken({ kind, vocabulary, space }, id) {
+  const name = vocabulary[id];
+  const byte = space ? /^<0x(..)>$/.exec(name) : null;
+  if (byte) return new TextDecoder().decode(Uint8Array.of(parseInt(byte[1], 16)));
+  if (space) return name.replaceAll(space, " ");
+  const bytes = () => Uint8Array.from(name, (character) => BYTE_OF.get(character) ?? 63);
+  return kind === "bpe" ? new TextDecoder().decode(bytes()) : name;
 }
 
 // The words of the page, with the token of each: {words, tokens, spans, members: tokens of each word, unknown: words}.

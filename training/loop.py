@@ -245,7 +245,7 @@ def _probe(trainer: Trainer, context: RunContext) -> list[str]:
     """Record the weights of a small model, probe it, record the result, and return its summary."""
     step, model = trainer.step, trainer.model
     if n_parameters(model) <= MAX_HISTORY_WEIGHTS:
-        context.log.weights(step, pack_parameters(model, torch.float16))
+        context.log.weights(step, pack_parameters(model.parameters(), torch.float16))
     record = context.probe(model, step) if context.probe else None
     if record is None:
         return []

@@ -6,11 +6,12 @@ One JSON object per line: the step, and all weights as base64 of little-endian f
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from settings.errors import damaged_file_error
 
@@ -26,9 +27,9 @@ class WeightHistory:
     data: list[str]  # base64 of the weights at each step
 
 
-def pack_parameters(model: nn.Module, kind: torch.dtype) -> str:
-    """Return all weights of a model as base64: little-endian numbers of `kind` (float16 or float32)."""
-    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+def pack_parameters(parameters: Iterable[Tensor], kind: torch.dtype) -> str:
+    """Return the weights of a model as base64: little-endian numbers of `kind` (float16 or float32)."""
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
     numbers = flat.cpu().to(kind).numpy()
     return b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
 

@@ -97,7 +97,8 @@ def opened_run() -> tuple[OpenedModel, WeightHistory]:
         n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1],
         view=None, resumed=("Resumed at step 240 with seed 2 (before: 1).",), settings=settings, transformer=model,
     )  # fmt: skip
-    return run, WeightHistory([STEPS[0], STEPS[6]], [pack_parameters(each, torch.float16) for each in earlier])
+    packed = [pack_parameters(each.parameters(), torch.float16) for each in earlier]
+    return run, WeightHistory([STEPS[0], STEPS[6]], packed)
 
 
 def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:

@@ -185,7 +185,7 @@ def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: 
 
 
 def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    with show() as view:
+    with show(replace(CONTENT, live=Live(replace(LIVE, chosen_tokenizer="own.json"), ""))) as view:
         open_at(view, "text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1&cut=L0H0.5.3")
         expected = view.next_words()
         view.page.locator("#share summary").click()
@@ -193,9 +193,9 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
     printed: list[str] = []
     facts = LIVE.tokenizer
     run = SimpleNamespace(model=VIEW, tokenize=read, decode=facts.vocabulary.__getitem__, unknown=facts.unknown)
-    monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, device: run)
+    monkeypatch.setattr("antecedent_lab.api.open_model", lambda name, tokenizer, device: run)
     exec(code, {"print": lambda *parts: printed.append(f"{parts[0]} {parts[1]:.2f}")})  # the page's own lines
-    assert printed == expected
+    assert printed == expected and 'tokenizer="own.json"' in code
 
 
 def test_hostile_texts_stay_text(show: Show) -> None:

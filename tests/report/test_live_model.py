@@ -1,5 +1,6 @@
 """The model and the tokenizers of the report page, run in a real browser, against torch and tokenizers."""
 
+import json
 import random
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -13,17 +14,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor, nn
 
-from data.tokenizer import bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
+from antecedent_lab import open_model
+from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from model.edits import cut_link, exchange_links, remove_head
-from model.observe import HeadEdit, TransformerView
+from model.export import from_llama
+from model.observe import HeadEdit, ObservableModel, TransformerView
+from model.pretrained_view import PretrainedView
 from model.transformer import Transformer
 from probe.sentences import tokenize_text
+from report.content import page_content
 from report.live import live_tokenizer
 from report.page import FOLDER
-from settings.model import Weighting
+from settings.errors import UserError
+from settings.model import ModelConfig, Weighting
 from settings.typed_json import to_json
-from tests.tiny_models import VARIANTS, each_variant, random_model
+from tests.report.conftest import Show
+from tests.tiny_models import VARIANTS, random_model
 from training.weight_history import pack_parameters
 
 DEFAULT = {"n_head": 2, "d_model": 64, "d_mlp": 192, "context_length": 64}
@@ -73,10 +82,10 @@ def script(browser: Any) -> Iterator[Script]:
     page.close()
 
 
-def edits_of(model: Transformer, tokens: list[int], rng: random.Random) -> list[list[Edit]]:
+def edits_of(model: ObservableModel, tokens: list[int], rng: random.Random) -> list[list[Edit]]:
     """Return no edit, each kind of edit of each head, and two edits at a time."""
     found: list[list[Edit]] = [[]]
-    for layer, head in np.ndindex(model.config.n_layer, model.config.n_head):
+    for layer, head in np.ndindex(model.n_layer, model.n_head):
         row = rng.randrange(1, len(tokens))
         left, right = rng.sample(range(row + 1), 2)
         place = {"layer": layer, "head": head, "row": row, "left": [left], "right": [right]}
@@ -89,13 +98,20 @@ def head_edit(edit: Edit) -> HeadEdit:
     return make(edit["layer"], edit["head"], *[edit.get(name) for name in ("row", "left", "right")][:n])
 
 
-def task_of(model: Transformer) -> dict[str, Any]:
-    parameters = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
-    data = pack_parameters(model, torch.float32)
-    return {"shape": to_json(model.config), "parameters": parameters, "data": data, "type": "float32"}
+def parts_of(model: nn.Module) -> tuple[ObservableModel, ModelConfig, dict[str, Tensor]]:
+    """Return a model's view, and its shape and weights as the page has them."""
+    if isinstance(model, Transformer):
+        return TransformerView(model), model.config, dict(model.named_parameters())
+    return PretrainedView(model), *from_llama(model)
 
 
-def rounded_again(model: Transformer) -> Transformer:
+def task_of(config: ModelConfig, weights: dict[str, Tensor]) -> dict[str, Any]:
+    parameters = [(name, weight.numel()) for name, weight in weights.items()]
+    data = pack_parameters(weights.values(), torch.float32)
+    return {"shape": to_json(config), "parameters": parameters, "data": data, "type": "float32"}
+
+
+def rounded_again(model: nn.Module) -> nn.Module:
     """Return the model with every weight changed by about the last place of a float32."""
     changed = deepcopy(model)
     generator = torch.Generator().manual_seed(0)
@@ -113,33 +129,50 @@ def damped(vocab_size: int = 29, **switches: Any) -> Transformer:
     return model
 
 
+def llama(vocab_size: int = 29, **changes: Any) -> Any:
+    """Return a Llama of transformers with random weights; two heads share keys and values."""
+    transformers = pytest.importorskip("transformers")
+    shape = {"hidden_size": 32, "intermediate_size": 41, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "max_position_embeddings": 48, "rms_norm_eps": 1e-4}
+    shape |= {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "tie_word_embeddings": True}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=vocab_size, **shape | changes))
+    generator = torch.Generator().manual_seed(1)
+    for weight in model.parameters():
+        mean, deviation = (0.0, weight.shape[1] ** -0.5) if weight.ndim == 2 else (1.0, 0.2)
+        nn.init.normal_(weight, mean, deviation, generator)
+    return model.eval()
+
+
 SHAPES = [*(DEFAULT | switches for switches in VARIANTS.values()), {}, {"n_head": 8, "d_model": 64}, {"n_layer": 4}]
+LLAMAS = {"llama": llama, "llama, one key, untied": partial(llama, num_key_value_heads=1, tie_word_embeddings=False)}
+MODELS = LLAMAS | {str(shape): partial(damped, **shape) for shape in [*SHAPES, ENGLISH]}
+EXPLAINED = LLAMAS | {name: partial(damped, **DEFAULT | switches) for name, switches in VARIANTS.items()}
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, ENGLISH])
-def test_the_page_computes_what_torch_computes(script: Script, shape: dict[str, Any]) -> None:
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_the_page_computes_what_torch_computes(script: Script, make: Callable[[], nn.Module]) -> None:
     """On 12 random texts; every edit is tried on the first ones.
 
     Kernels round differently on other processors, so three times what rounding the weights once more changes is not
     counted.
     """
     rng = random.Random(0)
-    n_edited, tolerance = (2, 1e-5) if shape is ENGLISH else (12, 1e-6)
-    model = damped(**shape)
-    view = TransformerView(model)
-    rounded = TransformerView(rounded_again(model))
+    model = make()
+    rounded, *_ = parts_of(rounded_again(model))
+    view, *parts = parts_of(model)
+    n_edited, tolerance = (2, 1e-5) if view.vocab_size > 2000 else (12, 1e-6)
     cases = []
     for number in range(12):
-        length = rng.randrange(2, min(64, model.config.context_length) + 1)
-        tokens = [rng.randrange(model.vocab_size) for _ in range(length)]
-        edit_lists = edits_of(model, tokens, rng) if number < n_edited else [[]]
+        length = rng.randrange(2, min(64, view.context_length) + 1)
+        tokens = [rng.randrange(view.vocab_size) for _ in range(length)]
+        edit_lists = edits_of(view, tokens, rng) if number < n_edited else [[]]
         cases += [{"tokens": tokens, "edits": edits} for edits in edit_lists]
 
     def largest(found: np.ndarray, expected: torch.Tensor, again: torch.Tensor) -> float:
         rounding = 3 * float((again - expected).abs().max())
         return float(np.abs(found - expected.numpy().ravel()).max()) - rounding
 
-    for case, packed in zip(cases, script(RUN, task_of(model) | {"cases": cases}), strict=True):
+    for case, packed in zip(cases, script(RUN, task_of(*parts) | {"cases": cases}), strict=True):
         tokens = torch.tensor([case["tokens"]])
         numbers = np.frombuffer(b64decode(packed), "<f4")
         edits = list(map(head_edit, case["edits"]))
@@ -150,24 +183,25 @@ def test_the_page_computes_what_torch_computes(script: Script, shape: dict[str, 
             assert largest(numbers[logits.numel() :], weights, again) <= tolerance
 
 
-@each_variant
-def test_the_derivation_of_a_weight_is_torch_s(script: Script, switches: dict[str, Any]) -> None:
+@pytest.mark.parametrize("make", EXPLAINED.values(), ids=EXPLAINED)
+def test_the_derivation_of_a_weight_is_torch_s(script: Script, make: Callable[[], Any]) -> None:
     """At a word in the middle, with and without an edit: scores, weights, values, and what they add to a logit."""
     rng = random.Random(0)
-    model = damped(**DEFAULT | switches)
-    view = TransformerView(model)
+    model = make()
+    view, config, weights_of_page = parts_of(model)
     streams: list[torch.Tensor] = []  # what the final norm reads in each pass
-    model.final_norm.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0]))
+    norm = model.final_norm if isinstance(model, Transformer) else model.model.norm
+    norm.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0]))
     cases = []
     for layer, head in np.ndindex(2, 2):
-        tokens = [rng.randrange(model.vocab_size) for _ in range(14)]
+        tokens = [rng.randrange(view.vocab_size) for _ in range(14)]
         place = {"layer": layer, "head": head}
         edits = [[], [place | {"kind": "cut", "row": 9, "left": [3]}], [place | {"kind": "remove"}]]
         case = place | {"tokens": tokens, "row": 9, "id": rng.randrange(model.vocab_size)}
         cases += [case | {"edits": each} for each in edits]
 
     near = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-    for case, found in zip(cases, script(EXPLAIN, task_of(model) | {"cases": cases}), strict=True):
+    for case, found in zip(cases, script(EXPLAIN, task_of(config, weights_of_page) | {"cases": cases}), strict=True):
         layer, head, row = case["layer"], case["head"], case["row"]
         edits = case["edits"]
         kind = edits[0]["kind"] if edits else None
@@ -176,7 +210,7 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, switches: dict[st
         rows = {name: np.array([each[name] for each in found["rows"]], dtype=float) for name in found["rows"][0]}
         near(rows["products"].sum(1), rows["sum"])
         near(rows["products"], np.array(found["query"]) * rows["key"])
-        if model.config.weighting is Weighting.softmax:
+        if config.weighting is Weighting.softmax:
             near(rows["score"], record.scores[0, head, row])  # -inf where masked
         weights = record.scores[0, head, row].softmax(-1)
         near(rows["share"], weights)
@@ -212,7 +246,29 @@ HARD = (
 # Characters that this Python does not know may be letters of a newer Unicode in the browser.
 characters = st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8", exclude_categories=["Cn"]))
 texts = st.lists(st.text(alphabet=characters, max_size=40), min_size=50, max_size=50)
+
+
+def fallback_tokenizer(sample: list[str], space: str) -> Tokenizer:
+    """Return a tokenizer like those of sentencepiece: of characters of the whole text, and bytes of unknown ones."""
+    normalizer = normalizers.Prepend(space)
+    if space != " ":
+        normalizer = normalizers.Sequence([normalizer, normalizers.Replace(" ", space)])
+    learned = Tokenizer(models.BPE())
+    learned.normalizer = normalizer
+    learned.train_from_iterator(sample, trainers.BpeTrainer(vocab_size=200, limit_alphabet=50, show_progress=False))
+    model = json.loads(learned.to_str())["model"]
+    names = [END, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens([END])
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
 TOKENIZERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe": partial(bpe_tokenizer, vocab_size=400)}
+TOKENIZERS |= {space: partial(fallback_tokenizer, space=space) for space in " ▁"}
 
 
 def utf16(text: str, position: int) -> int:
@@ -222,8 +278,8 @@ def utf16(text: str, position: int) -> int:
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, kind: str) -> None:
     tokenizer = TOKENIZERS[kind](SAMPLE)
-    described = live_tokenizer(tokenizer, end_id(tokenizer))
-    assert described.kind == kind
+    described = live_tokenizer(tokenizer, end_id(tokenizer), tokenizer.get_vocab_size())
+    assert kind in (described.kind, described.space)
 
     @settings(max_examples=20)
     @given(texts)
@@ -237,3 +293,94 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, 
             assert found == all_of_it, repr(text)
 
     check()
+
+
+LLAMA_TEXT = "The cat sat near the buses. It"
+
+
+def test_a_llama_of_transformers_runs_in_the_page_with_every_edit(show: Show) -> None:
+    tokenizer = fallback_tokenizer(" ".join(SAMPLE).split(), " ")
+    model = llama(tokenizer.get_vocab_size())
+    model.model.norm.weight.data *= 8  # so that every edit moves probabilities by more than .01
+    opened = open_model(model, tokenizer=tokenizer)
+    read = opened.tokenize(LLAMA_TEXT)
+    last, cat, buses = (read.tokens_of(read.words.index(word)) for word in ("It", "cat", "buses"))
+
+    def expected(edits: list[HeadEdit]) -> list[str]:
+        logits = opened.model.logits(torch.tensor([read.tokens]), edits=edits)[0, -1]
+        return [f"{chance:.2f}" for chance in logits.softmax(-1).topk(5).values]
+
+    def shown() -> list[str]:
+        return [text.split()[-1] for text in view.next_words()]
+
+    cut, exchange = cut_link(1, 3, last[-1], cat), exchange_links(1, 3, last[-1], cat, buses)
+    states = [expected(edits) for edits in ([], [cut], [exchange], [exchange, remove_head(0, 2)])]
+    assert len(set(map(tuple, states))) == 4
+    with show(page_content(opened, None, None)) as view:
+        view.type(LLAMA_TEXT)
+        view.pick("L1H3")
+        changes = [
+            lambda: view.line("cat").click(),
+            lambda: view.line("buses").click(),
+            lambda: view.press("Remove L0H2"),
+        ]
+        assert shown() == states[0]
+        for change, state in zip(changes, states[1:], strict=True):
+            change()
+            assert shown() == state
+        view.type("")
+        token = view.page.locator("#live-next button").first
+        written = token.inner_text()
+        token.click()
+        assert view.page.locator("#live-text").input_value() == written
+        view.check()
+
+
+REFUSED = {
+    "head_dim=8": {"head_dim": 16},
+    "hidden_act=silu": {"hidden_act": "gelu"},
+    "mlp_bias=False": {"mlp_bias": True},
+    "attention_bias=False": {"attention_bias": True},
+    "the default RoPE": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}},
+    "not a model_type=mistral": None,
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_model_that_computes_otherwise_has_a_reason(reason: str) -> None:
+    model = llama(300, **REFUSED[reason] or {})
+    if REFUSED[reason] is None:
+        config = pytest.importorskip("transformers").MistralConfig(**model.config.to_dict() | {"model_type": "mistral"})
+        model = pytest.importorskip("transformers").MistralForCausalLM(config)
+    live = page_content(open_model(model, tokenizer=bpe_tokenizer(SAMPLE, 300)), None, None).live
+    assert live.model is None and live.reason.startswith("No live model: only a Llama") and reason in live.reason
+
+
+def changed(kind: str, **attributes: Any) -> Tokenizer:
+    tokenizer = TOKENIZERS[kind](SAMPLE)
+    for name, value in attributes.items():
+        setattr(tokenizer, name, value)
+    return tokenizer
+
+
+def test_a_tokenizer_that_the_page_does_not_run_has_a_reason() -> None:
+    added = changed("bpe")
+    added.add_tokens([AddedToken("the cat", special=False)])
+    for tokenizer, reason in (
+        (changed("bpe", pre_tokenizer=pre_tokenizers.Metaspace()), "kind of tokenizer"),
+        (changed("bpe", pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)), "kind of tokenizer"),
+        (changed("words", normalizer=normalizers.Lowercase()), "kind of tokenizer"),
+        (changed(" ", normalizer=normalizers.Prepend("_")), "kind of tokenizer"),
+        (added, "kind of tokenizer"),
+        (Tokenizer(models.Unigram([("a", 0.0)])), "kind of tokenizer (Unigram) is"),
+        (changed("bpe", model=models.BPE({"a": 0}, [], continuing_subword_prefix="#")), "kind of tokenizer"),
+        (changed("bpe", model=models.BPE({"a": 0}, [])), "cannot write every text"),
+        (changed(" ", model=models.BPE({" ": 0}, [], byte_fallback=True)), "cannot write every text"),
+        (changed("words", model=models.WordLevel({"a": 0}, unk_token="x")), "cannot write every text"),
+    ):
+        with pytest.raises(UserError) as refused:
+            live_tokenizer(tokenizer, 0, 1000)
+        assert reason in str(refused.value)
+    with pytest.raises(UserError, match="cannot write every text"):
+        live_tokenizer(changed("bpe"), 0, 20)
+    assert len(live_tokenizer(changed("bpe"), 0, 1000).vocabulary) == 1000  # rows of the embedding without a token

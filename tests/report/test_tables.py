@@ -81,6 +81,9 @@ def test_established_changes_between_two_models_are_listed_first_by_their_size()
     page = comparison_content(RUN, replace(RUN, source="copies/default"), found, (), live=None)
     assert page.findings[0].place == Head(0, 4)
     assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
+    assert page.live.model.before == RUN.source
+    external = replace(RUN, settings=None, transformer=None)
+    assert comparison_content(external, RUN, found, (), live=None).live.model is None
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
@@ -130,7 +133,7 @@ def test_the_page_has_the_commands_that_make_it_again() -> None:
 
 def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
     for model, reason in (
-        (replace(RUN, settings=None, transformer=None), "trained elsewhere"),
+        (replace(RUN, settings=None, transformer=None), "only models of train.py and Llamas"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ):
         for wanted in (None, True):

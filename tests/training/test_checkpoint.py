@@ -190,7 +190,7 @@ def events_of(run: Path) -> EventAccumulator:
 
 MODEL = random_model()
 N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
-PACKED = pack_parameters(MODEL, torch.float16)
+PACKED = pack_parameters(MODEL.parameters(), torch.float16)
 
 
 # (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed

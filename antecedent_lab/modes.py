@@ -25,7 +25,7 @@ from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.results import Head, ProbeResults
-from probe.sentences import TokenizedText, removal_effects, word_attention
+from probe.sentences import TokenizedText, next_tokens, removal_effects, word_attention
 from report.content import comparison_content, page_content, unknown_note
 from report.live import check_live
 from report.page import page
@@ -180,8 +180,9 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         if not settings.verbose and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
             effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}
         lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results), effects)
-        no_pronoun = "no pronoun (it, they, she, he and their forms) in the text; the page shows its attention"
-        print(printable("\n".join(lines or [f"note: {no_pronoun}"])))
+        best = next_tokens(opened.model, tokenized.tokens, 5)
+        chances = ", ".join(f"{opened.decode(token)} {chance:.2f}" for token, chance in best)
+        print(printable("\n".join([*lines, "", f"next word: {chances}"])))
 
         # The page, with the sentence first
         if folder is not None:
@@ -192,14 +193,13 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
 
 
 def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
-    """Return the known nouns and names before each pronoun, and before a later word that decides, by word index."""
-    nouns = {}
-    for note in notes:
-        # A head is read at the pronoun, and at the word that decides its meaning.
-        for span in note.read_at:
-            row = 1 + text.word_spans.index(span)
-            nouns[row] = [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS]
-    return nouns
+    """Return the known nouns and names before each pronoun, and before a later word that decides, by word index.
+
+    Without a pronoun: before the last word.
+    """
+    # A head is read at the pronoun, and at the word that decides its meaning.
+    read_at = [1 + text.word_spans.index(span) for note in notes for span in note.read_at] or [len(text.words) - 1]
+    return {row: [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS] for row in read_at}
 
 
 def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:

@@ -95,6 +95,12 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     assert f"{sys.executable} -m pip install '.[export]'" in run_program("eval.py", "model=somewhere").error
 
 
+def test_a_text_without_a_pronoun_is_read_at_its_last_word(run: Path, cache: str) -> None:
+    out = output(evaluate(run, cache, "text=hello my name is Ali"))
+    assert "read as the unknown word: hello, my, name, is, Ali" in out and "at “Ali”" in out
+    assert re.search(r"^next word: (\S+ .\.\d\d, ){4}\S+ .\.\d\d$", out, re.MULTILINE)
+
+
 @pytest.mark.parametrize("argument", ["text=", "text=  ", f"text={'it ' * 500}", "before=nowhere", "before=tests"])
 def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cache: str, argument: str) -> None:
     assert evaluate(probed[0], cache, argument).error.startswith(argument.partition("=")[0] + "=")

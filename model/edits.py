@@ -68,8 +68,10 @@ def cut_link(layer: int, head: int, token: int, targets: Sequence[int]) -> HeadE
     return _edit_token(layer, head, token, lambda row: cut_weights(row, _mask(row, targets)))
 
 
-def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right: Sequence[int]) -> HeadEdit:
-    """Return the edit by which two sets of tokens exchange a head's weights at one token, as `exchange_weights`.
+def exchange_links(
+    layer: int, head: int, token: int, left: Sequence[int], right: Sequence[int], share: float = 1.0
+) -> HeadEdit:
+    """Return the edit by which two sets of tokens exchange a share of a head's weights at one token, 0 to 1.
 
     Positions count from 0, the start token. Raise UserError for links that no text can have, or sets that overlap.
     """
@@ -77,7 +79,9 @@ def exchange_links(layer: int, head: int, token: int, left: Sequence[int], right
     _check_links(token, right)
     if not set(left).isdisjoint(right):
         raise UserError(f"exchange_links: {list(left)} and {list(right)} must not share a token")
-    return _edit_token(layer, head, token, lambda row: exchange_weights(row, _mask(row, left), _mask(row, right)))
+    return _edit_token(
+        layer, head, token, lambda row: exchange_weights(row, _mask(row, left), _mask(row, right), share)
+    )
 
 
 def _check_links(token: int, targets: Sequence[int]) -> None:

@@ -63,7 +63,7 @@ function clickLine(target, isCutOnly) {
 }
 
 function drawChanges() {
-  const edits = state.edits.map((edit) => element("li", {}, editName(edit, current())));
+  const edits = state.edits.map((edit, i) => element("li", {}, editName(edit, current()), edit.kind === "exchange" ? doseOf(edit, i) : null));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
   const clicks = "Click a line: it is cut. Click a second one: the two change places. A second click: back.";
   const more = "Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1.";
@@ -71,10 +71,18 @@ function drawChanges() {
   show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
 }
 
-function editName({ kind, layer, head, query, target, other }, { words }) {
+// How much of the weights is exchanged.
+function doseOf(edit, i) {
+  const about = { type: "range", min: 0, max: 100, step: 25, value: edit.percent ?? 100, "aria-label": "Share exchanged, in percent", "data-name": `dose-${i}` };
+  const range = element("input", about);
+  range.addEventListener("change", () => changeTo(state.edits.map((each) => (each === edit ? { ...edit, percent: Number(range.value) } : each))));
+  return range;
+}
+
+function editName({ kind, layer, head, query, target, other, percent = 100 }, { words }) {
   const name = (position) => `“${label(words[position], 16)}”`;
   const place = headName(layer, head);
   if (kind === "remove") return `${place} removed`;
   if (kind === "cut") return `${place}: line from ${name(query)} to ${name(target)} cut`;
-  return `${place}: at ${name(query)}, the weights on ${name(target)} and ${name(other)} exchanged`;
+  return `${place}: at ${name(query)}, the weights on ${name(target)} and ${name(other)} exchanged${percent < 100 ? `, ${percent} %` : ""}`;
 }

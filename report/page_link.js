@@ -18,7 +18,8 @@ function addressNow() {
   const fields = new URLSearchParams({ text: current().text, head: headName(state.layer, state.head) });
   if (state.query !== null) fields.set("query", state.query);
   for (const edit of state.edits) {
-    fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
+    const dose = edit.percent < 100 ? [edit.percent] : [];
+    fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name]), ...dose].join("."));
   }
   if (state.time !== END) fields.set("step", steps[state.time]);
   const page = document.querySelector("link[rel=canonical]")?.href ?? location.href;
@@ -60,17 +61,19 @@ function headIn(text) {
 
 function editIn(kind, value) {
   const [place, ...positions] = value.split(".");
-  const names = POSITIONS[kind];
-  if (!headIn(place) || positions.length !== names.length) return null;
+  const hasDose = kind === "exchange" && positions.length === 4;
+  const names = [...POSITIONS[kind], ...(hasDose ? ["percent"] : [])];
+  if (!headIn(place) || positions.length !== names.length || (hasDose && !(numberIn(positions[3]) <= 100))) return null;
   const edit = { kind, ...headIn(place), ...Object.fromEntries(names.map((name, i) => [name, numberIn(positions[i])])) };
   return tokenEdit(reading(current().text), edit) ? edit : null;
 }
 
 function pythonCode(text) {
-  const edits = tokenEdits(reading(text), state.edits).map(({ kind, layer, head, row, left, right }) => {
+  const edits = tokenEdits(reading(text), state.edits).map(({ kind, layer, head, row, left, right, share }) => {
     if (kind === "remove") return `remove_head(${layer}, ${head})`;
     const sets = [left, right].filter((tokens) => tokens.length).map((tokens) => `[${tokens.join(", ")}]`);
-    return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")})`;
+    const dose = share < 1 ? `, share=${share}` : "";
+    return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")}${dose})`;
   });
   const about = [];
   const isBefore = live.before && state.time !== END;

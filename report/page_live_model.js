@@ -43,12 +43,12 @@ function passOf(text, edits, step = liveStep()) {
 }
 
 // The tokens of an edit: read at the last token of its word; null if the text has no such words.
-function tokenEdit({ members }, { kind, layer, head, query, target, other }) {
+function tokenEdit({ members }, { kind, layer, head, query, target, other, percent = 100 }) {
   if (kind === "remove") return { kind, layer, head };
   const [row, left, right] = [members[query]?.at(-1), members[target], kind === "exchange" ? members[other] : []];
   if (row === undefined || !left?.length || (kind === "exchange" && !right?.length)) return null;
   if (left === right || [...left, ...right].some((token) => token > row)) return null;
-  return { kind, layer, head, row, left, right };
+  return { kind, layer, head, row, left, right, share: percent / 100 };
 }
 
 function tokenEdits(read, edits) {

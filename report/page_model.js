@@ -36,7 +36,7 @@ function openModel(shape, parameters, data, type) {
 // The pass over `tokens`. `edits` change the attention of one head, in their order:
 //   {layer, head, kind: "remove"}                        its output is 0 at every token
 //   {layer, head, kind: "cut", row, left}                at token `row` the weights on the tokens `left` are 0
-//   {layer, head, kind: "exchange", row, left, right}    at token `row` the two sets of tokens exchange their weights
+//   {layer, head, kind: "exchange", row, left, right, share}    there two sets of tokens exchange a share of their weights
 function runModel(model, tokens, edits = []) {
   const { shape, layers } = model;
   const width = shape.d_model;
@@ -178,7 +178,7 @@ function attention(model, query, key, value, edits) {
       for (const edit of ofHead) {
         if (edit.row !== row) continue;
         if (edit.kind === "cut") cutWeights(ofRow, edit.left);
-        if (edit.kind === "exchange") exchangeWeights(ofRow, edit.left, edit.right);
+        if (edit.kind === "exchange") exchangeWeights(ofRow, edit.left, edit.right, edit.share);
       }
       if (isRemoved) continue;
       const to = row * shape.d_model + head * width;
@@ -220,11 +220,14 @@ function cutWeights(weights, left) {
   weights.forEach((weight, i) => (weights[i] = weight / Math.max(sum, 1e-37)));
 }
 
-function exchangeWeights(weights, left, right) {
+function exchangeWeights(weights, left, right, share = 1) {
   const total = (tokens) => tokens.reduce((sum, token) => sum + weights[token], 0);
   const [ofLeft, ofRight] = [total(left), total(right)];
   const distribute = (tokens, before, after) => {
-    for (const token of tokens) weights[token] = after * (before > 0 ? weights[token] / before : 1 / tokens.length);
+    for (const token of tokens) {
+      const exchanged = after * (before > 0 ? weights[token] / before : 1 / tokens.length);
+      weights[token] += share * (exchanged - weights[token]);
+    }
   };
   distribute(left, ofLeft, ofRight);
   distribute(right, ofRight, ofLeft);

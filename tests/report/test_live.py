@@ -143,7 +143,7 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(show: Show) ->
 
 
 def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
-    state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1&step=100"
+    state = "text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1.25&step=100"
     with show() as view:
         text = view.page.locator("#live-text")
         open_at(view, state)
@@ -178,7 +178,7 @@ def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: 
         assert text.input_value() == "The fox thanked the hen because it was kind."
         assert view.page.locator("#stored select").input_value() == "yours-1"
         assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight")
-        for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
+        for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=", "text=The+cat+sat&exchange=L0H0.3.2.1.101",
                       "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99&toString=1", "text=%ff%00"):  # fmt: skip
             open_at(view, state)
             assert len(view.next_words()) == 5 and n_changes(view) == 0 and view.complaints == []
@@ -186,7 +186,7 @@ def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: 
 
 def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     with show(replace(CONTENT, live=Live(replace(LIVE, chosen_tokenizer="own.json"), ""))) as view:
-        open_at(view, "text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1&cut=L0H0.5.3")
+        open_at(view, "text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1.75&cut=L0H0.5.3")
         expected = view.next_words()
         view.page.locator("#share summary").click()
         code = view.page.locator("#live-code").text_content()
@@ -292,6 +292,18 @@ def test_after_a_cut_a_click_on_a_word_exchanges(show: Show) -> None:
         assert view.page.locator(".end.asked").count() == 0
         view.page.locator(".word", has_text="dog").click()  # nothing is pending: look from there
         assert "from “dog”" in view.page.locator("#live-lines h2").inner_text()
+
+
+def test_a_share_of_the_weights_is_exchanged(show: Show) -> None:
+    it, cat, dog = (read(TEXT).words.index(word) for word in ("it", "cat", "dog"))
+    with show() as view:
+        open_at(view, f"text={quote_plus(TEXT)}&exchange=L0H1.{it}.{cat}.{dog}")
+        for percent in (50, 0):
+            view.page.locator("[data-name=dose-0]").fill(str(percent))
+            edit = exchange_links(0, 1, it, [cat], [dog], share=percent / 100)
+            assert view.next_words() == expected_words(TEXT, [edit])
+        assert view.next_words() == view.next_words("live-before")
+        assert "exchanged, 0 %" in view.page.locator(".edits").inner_text()
 
 
 def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(show: Show, browser: Any, tmp_path: Path) -> None:

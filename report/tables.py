@@ -278,10 +278,13 @@ def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
 
 
 def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
-    """Return a table for each question, of all heads or the most changed ones; its note counts the changed heads."""
+    """Return a table for each question, of all heads or the most changed ones; its note counts the changed heads.
+
+    The question with the largest change is the first, and so is the measure in its table.
+    """
     # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
-    for change in results.changes:
+    for change in largest_first(results.changes):
         grouped.setdefault(change.question, {}).setdefault(change.measure, []).append(change)
 
     # A table for each question
@@ -289,8 +292,7 @@ def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
     for question, by_measure in grouped.items():
         rows: list[list[str]] = []
         notes = []
-        for measure, of_measure in by_measure.items():
-            changes = largest_first(of_measure)
+        for measure, changes in by_measure.items():
             n_changed = sum(change.p < MAX_P for change in changes)
             n_rows = len(changes) if all_rows else max(FEWEST_CHANGES, min(n_changed, MOST_CHANGES))
             rows += map(_change_row, changes[:n_rows])

@@ -16,6 +16,7 @@ from probe.sentences import TokenizedText
 from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, comparison_content, page_content, within_size
 from report.live import check_live, live_content
+from report.page import page as render
 from report.tables import finding_tables, number, sentence_lines
 from settings.errors import UserError
 from tests.probe.factories import blank
@@ -80,6 +81,10 @@ def test_established_changes_between_two_models_are_listed_first_by_their_size()
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)
     page = comparison_content(RUN, replace(RUN, source="copies/default"), found, (), live=None)
     assert page.findings[0].place == Head(0, 4)
+    html = render(page)
+    assert html.index('id="verdict"') < html.index('id="live"') and '<details id="evidence" open>' in html
+    larger = replace(changes[1], question="verb", measure="answer", difference=Estimate(5.0))
+    assert [*tables.change_tables(results(changes=[*changes, larger]), all_rows=True)] == ["verb", "number"]
     assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
     assert page.live.model.before == RUN.source
     external = replace(RUN, settings=None, transformer=None)

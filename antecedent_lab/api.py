@@ -14,7 +14,7 @@ from antecedent_lab.loading import LARGE_MODEL, open_external, open_loaded, open
 from antecedent_lab.notebook import Html
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history
-from antecedent_lab.sources import Source, source_of
+from antecedent_lab.sources import Source, check_items, source_of
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit  # noqa: F401 (a public name)
 from model.own_model import OwnModel  # noqa: F401 (a public name)
@@ -239,16 +239,17 @@ def compare_models(
     _check_comparable(before, after)
     config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
     source = source_of(after, config, cache_dir, None, items)
-    same_data = replace(before, data=after.data, data_fingerprint=after.data_fingerprint)
-    items_before = source_of(same_data, config, cache_dir, None, items).items
-    if [cell.tokens for cell in source.items.cells] != [cell.tokens for cell in items_before.cells]:
-        problem = f"reads the sentences as other tokens than {after.source}"
-        raise UserError(f"before={before.source}: {problem}; items are compared one by one")
-
-    # One question after the other
     questions, missing = askable(source.questions, source.items)
     if not questions:
         raise UserError(f"no question can be asked: {'; '.join(missing)}")
+    check_items(before, source.items)
+    for pair in source.items.pairs:
+        for text, cell in zip(pair.texts, pair.cells, strict=True):
+            if before.encode(text)[: len(cell.tokens)] != cell.tokens:
+                problem = f"reads the sentences as other tokens than {after.source}"
+                raise UserError(f"before={before.source}: {problem}; items are compared one by one")
+
+    # One question after the other
     changes = []
     with stages("two models", print if after.n_parameters > LARGE_MODEL else None) as show:
         for number, question in enumerate(questions):

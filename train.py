@@ -39,19 +39,23 @@ def main(config: DictConfig) -> int:
     settings = None if config.resume else train_settings(config)
 
     # These import torch: seconds that --help and a typo need not wait for.
+    from antecedent_lab.loading import open_initial
     from probe.emergence import training_probe
     from report.tensorboard import draw_snapshot
     from settings.files import read_json
     from training.loop import train
     from training.run_dir import find_run
 
+    arguments = given_arguments(job.overrides.task)
+    initial = None
     if settings is None:
         saved = read_json(find_run(config.out, "out") / "config.json")
         settings = resumed_settings(config, saved, job.overrides.task)
-    arguments = given_arguments(job.overrides.task)
+    elif settings.run.init is not None:
+        settings, initial = open_initial(settings, arguments)
     if label:
         print(f"{label}{' '.join(arguments)}", flush=True)
-    return train(settings, partial(training_probe, draw=draw_snapshot), arguments, label)
+    return train(settings, partial(training_probe, draw=draw_snapshot), arguments, label, initial)
 
 
 def command() -> None:

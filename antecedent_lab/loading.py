@@ -1,7 +1,8 @@
 """Open a trained model for the probe: the best checkpoint of a run, or a model of another program."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from antecedent_lab.notebook import sentence_view
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
+from model.export import own_model
 from model.external import chosen_tokenizer, open_transformers
 from model.observe import ObservableModel, TransformerView
 from model.pretrained_view import PretrainedView
@@ -26,6 +28,7 @@ from settings.files import read_json
 from settings.model import departures
 from settings.train import TrainSettings, changed_settings, flatten, saved_settings
 from training.checkpoint import load_checkpoint
+from training.loop import Initial
 from training.run_dir import RESUMES, RUNS
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
@@ -45,6 +48,9 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
     load_weights(transformer, weights)
     if not all(weight.isfinite().all() for weight in transformer.parameters()):
         raise UserError(f"{run}: the weights are not finite because training diverged; train again")
+
+    init = settings.run.init
+    began = [f"Its training began with the weights of {init}, which may have seen these sentences."] if init else []
 
     def untrained(seed: int) -> TransformerView:
         # The layers of a new model write nothing; on a text they would have no effect.
@@ -71,8 +77,34 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
         step=step,
         settings=settings,
         transformer=transformer,
-        resumed=tuple(load_resumes(run)),
+        resumed=tuple(began + load_resumes(run)),
     )
+
+
+def open_initial(settings: TrainSettings, arguments: Sequence[str]) -> tuple[TrainSettings, Initial]:
+    """Return the model of init=, a run or an exported folder, and its tokenizer; the settings get its shape.
+
+    `arguments` are those of train.py. Raises UserError or OSError with one line.
+    """
+    init = str(settings.run.init)
+    for argument in arguments:
+        if re.match(r"variant=|model\b(?!\.dropout=)|data\.(tokenizer|vocab_size)=", argument):
+            raise UserError(f"{argument}: the shape and the tokenizer are those of init={init}")
+    device = torch.device("cpu")
+    model = None
+    if (Path(init) / "checkpoints").is_dir():
+        opened = open_run(Path(init), device)
+        model, tokenizer = opened.transformer, opened.tokenizer
+    elif Path(init).is_dir():
+        external = open_transformers(init, device, setting="init")
+        try:
+            model, tokenizer = own_model(external.view.model), external.tokenizer
+        except UserError as problem:
+            raise UserError(f"init={init}: {problem}") from problem
+    if model is None:
+        raise UserError(f"init={init}: is neither a run nor a folder that export has written")
+    shape = replace(model.config, dropout=settings.model.dropout)
+    return replace(settings, model=shape), (model, tokenizer)
 
 
 def _run_name(run: Path) -> str:
@@ -156,7 +188,8 @@ def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:
     """Return the corpus of a model; UserError or OSError if it is not the one that the run was trained on."""
     assert opened.data is not None
     try:
-        corpus = load_corpus(opened.data, Path(cache_dir))
+        began_elsewhere = opened.settings is not None and opened.settings.run.init
+        corpus = load_corpus(opened.data, Path(cache_dir), opened.tokenizer if began_elsewhere else None)
     except FileNotFoundError as error:
         problem = "the run names its text as in the folder where it was trained; start eval.py there"
         raise FileNotFoundError(f"{error} ({problem})") from None

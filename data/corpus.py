@@ -52,19 +52,22 @@ class Corpus:
     notes: tuple[str, ...]  # limits of the tokenizer that the user must know
 
 
-def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
-    """Return the corpus of `config`, tokenized if it is not in the cache; UserError or OSError if it cannot be read."""
+def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None = None) -> Corpus:
+    """Return the corpus of `config`, tokenized if it is not in the cache; UserError or OSError if it cannot be read.
+
+    `tokenizer` is that of another model; None: one is made from the text.
+    """
     if cache_dir.is_file():
         raise FileExistsError(f"cache_dir={cache_dir}: is a file; choose a folder")
     if isinstance(config, HubConfig):
         config = pin_revision(config)
-    fingerprint = corpus_fingerprint(config, cache_dir)
+    fingerprint = corpus_fingerprint(config, cache_dir, tokenizer)
 
     folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
     if isinstance(config, StoriesConfig):
-        _write_once(folder, lambda path: _write_stories(config, path))
+        _write_once(folder, lambda path: _write_stories(config, path, tokenizer))
     else:
-        _write_once(folder, lambda path: _write_text(config, cache_dir, path))
+        _write_once(folder, lambda path: _write_text(config, cache_dir, path, tokenizer))
 
     # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
@@ -74,8 +77,8 @@ def load_corpus(config: DataConfig, cache_dir: Path) -> Corpus:
     return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
 
-def corpus_fingerprint(config: DataConfig, cache_dir: Path) -> str:
-    """Return a hash of all that determines the tokens: settings, and the generator's version, commit or files."""
+def corpus_fingerprint(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None = None) -> str:
+    """Return a hash of all that determines the tokens: settings, generator's version, commit or files, tokenizer."""
     settings = asdict(config)
     for name in _SETTINGS_WITHOUT_CONTENT:
         settings.pop(name, None)
@@ -87,6 +90,8 @@ def corpus_fingerprint(config: DataConfig, cache_dir: Path) -> str:
     if isinstance(config, TextConfig):
         for files in config_files(config):
             content.append(files and [("".join(file.suffixes), _file_hash(file, cache_dir)) for file in files])
+    if tokenizer is not None:
+        content.append(tokenizer.to_str())
     return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
 
 
@@ -179,12 +184,13 @@ def _dtype(tokenizer: Tokenizer) -> str:
 # Stories
 
 
-def _write_stories(config: StoriesConfig, folder: Path) -> None:
+def _write_stories(config: StoriesConfig, folder: Path, tokenizer: Tokenizer | None) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
     validation = generate_split(config, "validation", train)
     folder.mkdir()
-    tokenizer = word_tokenizer(story.text for story in train)
+    if tokenizer is None:
+        tokenizer = word_tokenizer(story.text for story in train)
 
     # A flat stream with END before each story and after the last.
     n_bytes = {}
@@ -217,8 +223,10 @@ def _encode_stories(
             ids.extend([ids_of_words[word] for word in words_of(text)])
             starts.append(len(ids))
     except KeyError:
+        missing = {word for text in texts for word in words_of(text)} - ids_of_words.keys()
         setting = f"data.n_train_stories={config.n_train_stories}"
-        raise UserError(f"{setting}: too few to have all words of the {split} stories") from None
+        problem = f"the tokenizer lacks {len(missing)} words of the {split} stories, for example {min(missing)!r}"
+        raise UserError(f"{setting}: {problem}; train it, or the model of init=, on more stories") from None
     return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
 
 
@@ -235,14 +243,15 @@ class _Counts:
     is_exact: bool = True  # whether the sampled pieces survive
 
 
-def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path) -> None:
+def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path, tokenizer: Tokenizer | None) -> None:
     """Tokenize a text into `folder`."""
     folder.mkdir()
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     # Measure the text first: the validation part may start inside the training text.
     n_characters, start = _measure(texts, config.validation_fraction)
-    all_texts = (piece.text for _, piece in _split_pieces(texts, start))
-    tokenizer = make_tokenizer(config, all_texts, _sample(texts.train(), start))
+    if tokenizer is None:
+        all_texts = (piece.text for _, piece in _split_pieces(texts, start))
+        tokenizer = make_tokenizer(config, all_texts, _sample(texts.train(), start))
     if n_characters >= _LONG_TEXT:
         print(f"tokenizing {n_characters / 1e6:,.0f} million characters", flush=True)
     counts = _tokenize(_split_pieces(texts, start), tokenizer, folder, n_characters)

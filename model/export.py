@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from model.transformer import Transformer
 from settings.errors import UserError
@@ -55,11 +54,9 @@ def as_llama(model: Transformer, bos_id: int = 0) -> Any:
 
     # Tied projections become two equal matrices.
     weights = model.state_dict()
-    converted: dict[str, Tensor] = {"lm_head.weight": weights["token_embedding.weight"]}
-    for name, llama_name in _llama_names(config.n_layer).items():
-        converted[llama_name] = weights[name]
+    converted = {llama_name: weights[name] for name, llama_name in _llama_names(config.n_layer).items()}
     llama = LlamaForCausalLM(llama_config)
-    llama.load_state_dict(converted)
+    llama.load_state_dict({**converted, "lm_head.weight": weights["token_embedding.weight"]})
     return llama.eval()
 
 
@@ -104,6 +101,16 @@ def from_llama(llama: Any) -> tuple[ModelConfig, dict[str, Tensor]]:
     if not theirs.tie_word_embeddings:
         weights["output_embedding.weight"] = saved["lm_head.weight"]
     return config, weights
+
+
+def own_model(llama: Any) -> Transformer:
+    """Return our model with the weights of a causal model of transformers; UserError unless it is of one shape."""
+    config, weights = from_llama(llama)
+    if "output_embedding.weight" in weights:
+        raise UserError("only a Llama whose output embedding is the token embedding can be trained further")
+    model = Transformer(config, len(weights["token_embedding.weight"]), seed=0).eval()
+    model.load_state_dict(weights)
+    return model
 
 
 def export_transformers(model: Transformer, folder: Path, bos_id: int, tokenizer: Tokenizer) -> None:

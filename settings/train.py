@@ -67,6 +67,7 @@ class RunSettings:
 
     seed: int = setting("initial weights, order of the batches, dropout", low=0, high=2**32 - 1, resume=Resume.refused)
     out: str | None = _directory("directory of the run; null: runs/TIME")
+    init: str | None = setting("run or exported folder to start from", resume=Resume.refused, default=None)
     resume: bool = _directory("continue the run in out; in a sweep, the runs that were started")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     precision: Precision = setting("of matrix products; auto: bfloat16 if the device has instructions for it")

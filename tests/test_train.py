@@ -127,6 +127,59 @@ def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_ru
     assert states[0] == states[1] and losses_of(sweep / "0") != losses_of(sweep / "1")
 
 
+def validation_losses(run: Path) -> list[float]:
+    return [record["loss"] for record in read_records(run) if record["split"] == "validation"]
+
+
+def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them(
+    run: Path, cache: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    assert run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={tmp_path / 'export'}").status == 0
+    start = [*SMALL[1:], cache, "validation_tokens=12800"]
+    assert run_program("train.py", f"init={run}", f"out={tmp_path / 'same'}", *start).status == 0
+    assert validation_losses(tmp_path / "same")[0] == validation_losses(run)[-1]  # both of the whole split
+
+    # Other stories
+    for source in (run, tmp_path / "export"):
+        out = tmp_path / f"from {source.name}"
+        assert run_program("train.py", f"init={source}", f"out={out}", *start, "data.seed=7").status == 0
+    first, second = (tmp_path / name for name in ("from run", "from export"))
+    assert losses_of(first) == losses_of(second) != losses_of(tmp_path / "same")
+    checksums = {json.loads((out / "environment.json").read_text())["init_sha256"] for out in (first, second)}
+    assert len(checksums) == 1 and len(*checksums) == 64
+    assert json.loads((first / "config.json").read_text())["run"]["init"] == str(run)
+
+    # A resume from step 2, without the source
+    (tmp_path / "export").rename(tmp_path / "moved")
+    (second / "checkpoints" / "step_00000004.pt").unlink()
+    resume = ["train.py", f"out={second}", "resume=true", cache]
+    assert f"init={run}: the checkpoint was trained with init=" in run_program(*resume, f"init={run}").error
+    assert run_program(*resume).status == 0
+    assert_same_results(second, first)
+    shutil.rmtree(second / "checkpoints")
+    (second / "metrics.jsonl").unlink()
+    assert "was stopped before its first checkpoint" in run_program(*resume).error
+
+
+def test_words_that_the_first_text_lacks_are_counted_in_a_text_and_refused_in_stories(
+    run: Path, cache: str, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cat met Lily in Paris. She was happy.\n" * 300)
+    start = [*SMALL[1:7], cache, "data=text", f"data.path={text}"]
+    result = run_program("train.py", f"init={run}", f"out={tmp_path / 'text'}", *start)
+    assert result.status == 0 and "(unknown tokens: " in result.out
+    assert run_program("eval.py", f"run={tmp_path / 'text'}", cache).status == 0
+    words = ["data.tokenizer=words", "data.vocab_size=5"]
+    assert run_program("train.py", f"out={tmp_path / 'words'}", *start, *words).status == 0
+    error = run_program(
+        "train.py", f"init={tmp_path / 'words'}", f"out={tmp_path / 'stories'}", *SMALL[1:], cache
+    ).error
+    assert "the tokenizer lacks " in error and "words of the train stories, for example" in error
+    assert not (tmp_path / "stories").exists()
+
+
 RUN = [
     *SMALL, "threads=1", "max_steps=40", "eval_every_steps=8", "model.dropout=0.1", "precision=float32",
     "probe_sequences=24",

@@ -146,6 +146,7 @@ def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
     settings = trainer.settings
     shape = settings.model
     n_processes = trainer.distributed.world_size
+    origin = f"; from {settings.run.init}" if settings.run.init else ""
     processes = f"; {n_processes} processes (DDP)" if n_processes > 1 else ""
     return [
         f"device  {trainer.device.description}{processes}",
@@ -153,7 +154,7 @@ def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
         f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {trainer.model.vocab_size:,}",
         *(f"note    {note}" for note in corpus.notes),
         f"model   {n_parameters(trainer.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
-        f"width {shape.d_model}, context {shape.context_length}",
+        f"width {shape.d_model}, context {shape.context_length}{origin}",
         f"run     {folder}, step {trainer.step} of {settings.run.max_steps:,}; watch it with: "
         f"tensorboard --logdir {quote(str(folder.parent))}",
     ]

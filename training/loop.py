@@ -4,16 +4,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from data.corpus import Corpus, load_corpus
 from data.loader import Split
-from model.transformer import Transformer, n_parameters
+from data.tokenizer import load_tokenizer
+from model.transformer import Transformer, load_weights, n_parameters
 from settings.command_line import next_command
 from settings.errors import UserError
 from settings.files import lock
@@ -25,6 +28,8 @@ from training.logging import Console, RunLog, gap_lines, start_lines, step_line
 from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
 from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
+
+Initial = tuple[Transformer, Tokenizer]  # what a run starts from
 
 LAST_VALIDATION = 64  # the last evaluation reads up to this many times validation_tokens
 MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
@@ -55,9 +60,11 @@ class RunContext:
     console: Console
 
 
-def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInputs:
+def _load_inputs(settings: TrainSettings, tokenizer: Tokenizer | None, distributed: Distributed) -> _RunInputs:
     """Return what the run starts from; with several processes the settings of rank 0 count."""
     run = settings.run
+    if run.init and run.resume:  # that of init= is no longer needed
+        tokenizer = load_tokenizer(Path(run.out or "") / "tokenizer.json")
     corpus: Corpus | None = None
     config: dict[str, Any] = {}
     state = None
@@ -66,15 +73,17 @@ def _load_inputs(settings: TrainSettings, distributed: Distributed) -> _RunInput
     if distributed.is_main:
         if not run.resume:
             check_out_is_free(run.out)  # before the data are prepared, which can take long
-        corpus = load_corpus(settings.data, Path(run.cache_dir))
+        corpus = load_corpus(settings.data, Path(run.cache_dir), tokenizer)
         settings = replace(settings, data=corpus.config)
         config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
         if run.resume:
             state = load_resumable(Path(run.out or ""), config)
+            if state is None and run.init:
+                raise UserError(f"{run.out}: was stopped before its first checkpoint; start a new run")
     settings, config, state = distributed.broadcast((settings, config, state))
 
     if corpus is None:
-        corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
+        corpus = load_corpus(settings.data, Path(settings.run.cache_dir), tokenizer)
     if corpus.fingerprint != config["data_fingerprint"]:
         problem = f"rank {distributed.rank} has other data than rank 0"
         raise UserError(f"data: {problem}; copy them from its machine")
@@ -100,6 +109,8 @@ def _open_run(
         # Describe the run: its settings, its machine, and what a resume has changed of them.
         machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
         machine["arguments"] = list(arguments)
+        if run.init and state is None:
+            machine["init_sha256"] = sha256(pack_parameters(trainer.model, torch.float32).encode()).hexdigest()
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
         # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
@@ -119,19 +130,25 @@ def _open_run(
 # The loop
 
 
-def train(settings: TrainSettings, make_probe: MakeProbe, arguments: Sequence[str], label: str = "") -> int:
+def train(
+    settings: TrainSettings, make_probe: MakeProbe, arguments: Sequence[str], label: str, initial: Initial | None
+) -> int:
     """Train to max_steps, from the newest checkpoint with resume=true; return 0, or 128 + the number of a signal.
 
-    `arguments` are those of train.py that give the settings; `label` precedes every line that is printed.
+    `arguments` are those of train.py that give the settings; `label` precedes every line that is printed; `initial` is
+    that of init= at step 0.
     """
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
         # The model and its trainer, at step 0 or at the checkpoint.
         device = choose_device(run.device, run.precision, run.threads)
         keep_freed_memory()
-        inputs = _load_inputs(settings, distributed)
+        inputs = _load_inputs(settings, initial[1] if initial else None, distributed)
         settings, corpus = inputs.settings, inputs.corpus
-        model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(device.device)
+        model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed)
+        if initial:
+            load_weights(model, initial[0].state_dict())
+        model = model.to(device.device)
         trainer = make_trainer(settings, model, corpus.train, device, distributed)
         if inputs.state is not None:
             trainer.load(inputs.state)

@@ -125,7 +125,8 @@ def record_resume(
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"
     old_environment = read_json(file) if file.exists() else environment
-    known = dict.fromkeys(["packages", "arguments"])  # each package is compared, the arguments are in the settings
+    # Each package is compared, the arguments are in the settings, and the checkpoint has other weights.
+    known = dict.fromkeys(["packages", "arguments", "init_sha256"])
     old_machine = {**old_environment, **old_environment["packages"], **known}
     machine = {**environment, **environment["packages"], **known}
     machine_changes = changed_settings(old_machine, machine)

@@ -18,7 +18,7 @@ from torch import Tensor
 from antecedent_lab.export import ExportSettings
 from data.tokenizer import END, bpe_tokenizer
 from model.edits import exchange_links
-from model.export import as_llama, export_transformers, from_llama
+from model.export import as_llama, export_transformers, from_llama, own_model
 from model.external import find_model, open_transformers
 from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
 from model.pretrained_view import PretrainedSitePass, PretrainedView
@@ -144,12 +144,19 @@ def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict
     shape, weights = from_llama(as_llama(model))
     assert shape == replace(model.config, **dict.fromkeys(changes, False))
     assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
+    assert torch.equal(own_model(as_llama(model))(tokens), model(tokens))
     torch.testing.assert_close(llama.attention_scores(tokens), view.attention_scores(tokens), rtol=1e-4, atol=1e-5)
     edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
     edited = view.logits(tokens, edits=edits)
     torch.testing.assert_close(llama.logits(tokens, edits=edits), edited, rtol=1e-4, atol=1e-5)
     for record, expected in zip(llama.record(tokens), view.record(tokens), strict=True):
         torch.testing.assert_close(record, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_model_that_ours_cannot_compute_is_not_made_ours(name: str) -> None:
+    with pytest.raises(UserError, match="only a Llama"):
+        own_model(make_view(name).model)
 
 
 def test_switches_that_no_llama_has_are_refused_by_name() -> None:

@@ -169,6 +169,9 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
     ("train.py modle=tiny", "did you mean model?"), ("train.py model=tinny", "did you mean tiny?"),
     ("train.py experiment=lab/head", "did you mean lab/heads?"), ("eval.py -m", "-m: only train.py has"),
     ("eval.py run=nowhere", "run=nowhere: does not exist"), ("eval.py tokenizer=a", "tokenizer=a: only"),
+    ("train.py init=nowhere", "init=nowhere: is neither a run nor"), (f"train.py init={ROOT / 'tests'}", "init="),
+    ("train.py init=a model=nano", "model=nano: the shape and the tokenizer are those of init=a"),
+    ("train.py init=a data.vocab_size=300 data=text data.path=b", "data.vocab_size=300: the shape and the tokenizer"),
     # What belongs to another mode of eval.py
     ("eval.py runs=a model=b", "model=b: cannot"), ("eval.py model=a run=b", "run=b: cannot"),
     ("eval.py model=", "model=: the name"), ("eval.py out=a", "out=a: only"),

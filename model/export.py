@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from model.transformer import Transformer
 from settings.errors import UserError

@@ -110,7 +110,9 @@ def _open_run(
         machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
         machine["arguments"] = list(arguments)
         if run.init and state is None:
-            machine["init_sha256"] = sha256(pack_parameters(trainer.model, torch.float32).encode()).hexdigest()
+            machine["init_sha256"] = sha256(
+                pack_parameters(trainer.model.parameters(), torch.float32).encode()
+            ).hexdigest()
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
         # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.

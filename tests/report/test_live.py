@@ -178,7 +178,8 @@ def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: 
         assert text.input_value() == "The fox thanked the hen because it was kind."
         assert view.page.locator("#stored select").input_value() == "yours-1"
         assert text.evaluate("(field) => field.getBoundingClientRect().bottom <= innerHeight")
-        for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=", "text=The+cat+sat&exchange=L0H0.3.2.1.101",
+        for state in ("text=The+cat&query=-1&target=1.5&cut=L0H0&step=", "text=a&cut=L0H0&exchange=x&remove=",
+                      "text=The+cat+sat&exchange=L0H0.3.2.1.101",
                       "text=a&head=L9H9&cut=L9H9.1.2&step=7&query=99&toString=1", "text=%ff%00"):  # fmt: skip
             open_at(view, state)
             assert len(view.next_words()) == 5 and n_changes(view) == 0 and view.complaints == []

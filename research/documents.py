@@ -252,7 +252,7 @@ def write_pages(folder: Path) -> None:
             text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
         body = MarkdownIt("commonmark").enable("table").render(text)
         body = re.sub(r"<h(\d)>(.*?)</h", lambda part: f'<h{part[1]} id="{anchor(part[2])}">{part[2]}</h', body)
-        body = re.sub(r"<code>(#text=[^<]*)</code>", r'<a href="report.html\1"><code>\1</code></a>', body)
+        body = re.sub(r"<code>(#(?:text|lesson)=[^<]*)</code>", r'<a href="report.html\1"><code>\1</code></a>', body)
         body = re.sub(r"<code>(&amp;[^<.][^<]*)</code>", rf'<a href="report.html{IT}\1"><code>\1</code></a>', body)
         body = re.sub(rf'href="({"|".join(PAGES)})\.md', r'href="\1.html', body)
         body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)

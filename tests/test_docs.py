@@ -163,7 +163,7 @@ def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size(
     worksheet, key = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("worksheet", "teach"))
     report = (ROOT / "docs" / "report.html").read_text()
     named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", worksheet)
-    assert len(named) == 6 and [name for name in named if name not in report] == []
+    assert len(named) == 7 and [name for name in named if name not in report] == []
     answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", key, re.MULTILINE)
     assert len(answers) >= 10 and [word for word in set(answers) if word in worksheet] == []
     shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", (ROOT / "docs" / "teach.md").read_text())

@@ -161,7 +161,12 @@ def test_the_pictures_of_mask_and_softmax_are_what_they_say() -> None:
 def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(show: Show) -> None:
     key, shown = (DOCS / "teach.md").read_text(), {}
     with show(written("stories")) as view:
-        for address, expected in re.findall(r"^\| `(.*?)` \| (.*?) \|$", key, re.MULTILINE):
+        for card, expected in re.findall(r"^\| `(#lesson=\d)` \| (.*) \|$", key, re.MULTILINE):
+            view.page.goto("about:blank")
+            view.page.goto(f"{view.url}{card}")
+            view.press("show me")
+            assert view.page.locator("#cards .answer b").inner_text() == expected, card
+        for address, expected in re.findall(r"^\| `((?:#text|&).*?)` \| (.*?) \|$", key, re.MULTILINE):
             view.page.goto("about:blank")
             view.page.goto(f"{view.url}{next(iter(shown)) if address[0] == '&' else ''}{address}")
             shown[address] = view.next_words()[:4]

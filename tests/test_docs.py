@@ -133,14 +133,27 @@ def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> 
     assert not re.search(r"\b(E[0-4]|block accuracy|swap|p|float32|bfloat16|seed \d+)\b", story)
 
 
-def test_every_example_of_the_founding_texts_stands_where_the_table_says() -> None:
+def test_every_idea_of_the_founding_texts_stands_where_the_table_says() -> None:
     sections = {anchor(part.partition("\n")[0]): part for part in re.split(r"^#+ ", ATTENTION, flags=re.MULTILINE)}
-    rows = re.findall(r"^\| [^|]* \| ([^|]*) \| (\[.*) \|$", sections["the-examples-of-five-texts"], re.MULTILINE)
-    assert len(rows) == 5
-    for examples, places in rows:
-        text = "".join(sections[name] for name in re.findall(r"\(#([\w-]+)\)", places))
-        quoted = re.findall(r'"([^"]+)"|`([^`]+)`', examples)
-        assert quoted and [one for one in map("".join, quoted) if one not in text] == []
+    rows = re.findall(r"^\| [\d, ]+ \| (.*) \|$", sections["the-ideas-of-five-texts"], re.MULTILINE)
+    assert len(rows) >= 16
+    for row in rows:
+        [(ideas, place)] = re.findall(r"^\[(.*)\]\(#([\w-]+)\)$", row)
+        text = " ".join(sections[place].split())
+        for quoted in re.findall(r'"([^"]+)"|`([^`]+)`', ideas):
+            assert "".join(quoted) in text, row
+
+
+def test_the_page_about_attention_and_the_worksheet_follow_the_cards() -> None:
+    cards = json.loads((ROOT / "report/cards.json").read_text())
+    sections = re.split(r"^## ", ATTENTION, flags=re.MULTILINE)[1:]
+    worksheet = (ROOT / "docs/worksheet.md").read_text()
+    steps = re.findall(r"^\| (\d) ([^:]*):", worksheet, re.MULTILINE)
+    assert steps == [(str(number), card["name"]) for number, card in enumerate(cards, 1)]
+    for number, card in enumerate(cards, 1):
+        heading, _, text = sections[number - 1].partition("\n")
+        assert heading == f"{number}. {card['name'][0].upper()}{card['name'][1:]}"
+        assert " ".join(text.partition("\n\n")[0].split()) == card["says"]
 
 
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])

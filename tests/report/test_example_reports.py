@@ -186,6 +186,8 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(sh
     exchanged = {address: words for address, words in shown.items() if address.startswith("&exchange")}
     assert [fits_cat[address] for address in exchanged] == [False, True, False] and found in list(exchanged)[2]
     assert firsts[list(exchanged)[2]] in dict(dog[:4])
+    attention = " ".join((DOCS / "attention.md").read_text().split())
+    assert f"exchange in {found} makes the model say what dogs do; in L1H0 it does not" in attention
     moving = " ".join(drawn("demo"))
     frightened, feared, *_ = shown.values()
     assert [

@@ -16,7 +16,7 @@ from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history
 from antecedent_lab.sources import Source, check_items, source_of
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
-from model.observe import HeadEdit  # noqa: F401 (a public name)
+from model.observe import HeadEdit, only_layers  # noqa: F401 (HeadEdit is a public name)
 from model.own_model import OwnModel  # noqa: F401 (a public name)
 from probe.claim import claim_of
 from probe.config import ProbeConfig
@@ -297,7 +297,8 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     for name, opened in (("before", before), ("after", after)):
         if not isinstance(opened, OpenedModel):
             raise UserError(f"{name}={opened!r:.80}: must be a model that open_model has opened")
-    old, new = (f"{model.n_layer} layers of {model.n_head} heads" for model in (before.model, after.model))
+    models = (before.model, after.model)
+    old, new = (f"{model.n_layer} layers of {model.n_head} heads{only_layers(model)}" for model in models)
     if old != new:
         problem = f"has {old}, {after.source} has {new}"
         raise UserError(f"before={before.source}: {problem}; models are compared head by head")

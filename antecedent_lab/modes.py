@@ -23,6 +23,7 @@ from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from model.transformer import Transformer
 from probe.config import ProbeConfig
+from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.results import Head, ProbeResults
 from probe.sentences import TokenizedText, next_tokens, removal_effects, word_attention
@@ -177,7 +178,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
             print(f"note: {printable(line)}")
         weights = word_attention(opened.model, tokenized)
         effects = None
-        if not settings.verbose and opened.model.n_layer * opened.model.n_head > MOST_HEADS:
+        if not settings.verbose and len(all_heads(opened.model)) > MOST_HEADS:
             effects = {row: removal_effects(opened.model, tokenized, row) for row in rows}
         lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results), effects)
         best = next_tokens(opened.model, tokenized.tokens, 5)

@@ -20,6 +20,7 @@ from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_doc
 from data.tokenizer import encode_text
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
+from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.questions import (
     DEV,
@@ -97,7 +98,7 @@ def _text_source(
     # Whose gender a head copies
     if path is not None:
         warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
-    elif opened.model.n_layer * opened.model.n_head > MANY_HEADS:
+    elif len(all_heads(opened.model)) > MANY_HEADS:
         large = f"in a model of more than {MANY_HEADS} heads"
         warnings.append(f"Whose gender a head copies is not tested {large}: enough passages would take too long.")
     else:
@@ -164,7 +165,7 @@ def passages_of(
     config: ProbeConfig,
 ) -> Items:
     """Return passages in the tokens of a model, in two parts; `reader` is its tokenizer and start token."""
-    limits = MAX_PASSAGES if model.n_layer * model.n_head <= MANY_HEADS else MAX_PASSAGES_LARGE
+    limits = MAX_PASSAGES if len(all_heads(model)) <= MANY_HEADS else MAX_PASSAGES_LARGE
     return passage_parts(passages, NEXT_PRONOUN.name, Reader(*reader, model.context_length), config.seed, limits)
 
 

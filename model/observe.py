@@ -64,6 +64,25 @@ class LayerRecord(NamedTuple):
     values: Tensor  # [B, H, T, K], grouped heads repeated
     head_output: Tensor  # [B, H, T, K] weights @ values, before the output projection
     inputs: Tensor  # [B, T, D] normalised residual stream that attention reads
+    sinks: Tensor | None = None  # [H] scores of what takes weight besides the tokens (gpt-oss)
+    gate: Tensor | None = None  # [B, H, T, K] factor of head_output before the output projection (Qwen3.5)
+
+    def weights(self) -> Tensor:
+        """Return the attention weights [B, H, Tq, T]; with sinks the rows sum to less than 1."""
+        return softmax(self.scores, self.sinks)
+
+
+def with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Return scores [B, H, Tq, T] with the sinks [H] as a last column; without sinks as they are."""
+    if sinks is None:
+        return scores
+    column = sinks.float()[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, column], dim=-1)
+
+
+def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Return the weights [B, H, Tq, T] of scores; the column of the sinks is dropped after the softmax."""
+    return with_sinks(scores, sinks).softmax(-1)[..., : scores.shape[-1]]
 
 
 class ObservableModel(Protocol):
@@ -77,6 +96,11 @@ class ObservableModel(Protocol):
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """The layers with attention, in order; the others of a hybrid have no heads."""
+        return range(self.n_layer)
 
     def logits(
         self,
@@ -92,11 +116,15 @@ class ObservableModel(Protocol):
         """
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        """Return what each layer's attention computes; `query_positions` [B, Tq] limits the rows of the scores."""
+        """Return what each of `attention_layers` computes; `query_positions` [B, Tq] limits the rows of the scores."""
 
-    def attention_scores(self, tokens: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return the scores of all layers before the softmax, [L, B, H, Tq, T], as `record`."""
-        return torch.stack([record.scores for record in self.record(tokens, query_positions)])
+    def attention_weights(self, tokens: Tensor) -> Tensor:
+        """Return the attention weights of all layers, [L, B, H, T, T]; nan in a layer without attention."""
+        n_texts, length = tokens.shape
+        weights = torch.full((self.n_layer, n_texts, self.n_head, length, length), torch.nan, device=self.device)
+        for layer, record in zip(self.attention_layers, self.record(tokens), strict=True):
+            weights[layer] = record.weights()
+        return weights
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         """Return the residual stream before each layer and after the last: L + 1 times [B, T, D]."""
@@ -152,16 +180,22 @@ def check_edits(model: ObservableModel, edits: Sequence[HeadEdit]) -> None:
     if not isinstance(edits, Sequence) or not all(isinstance(edit, HeadEdit) for edit in edits):
         raise UserError("edits: must be a list of edits, for example [remove_head(0, 1)]")
     for edit in edits:
-        if not (0 <= edit.layer < model.n_layer and 0 <= edit.head < model.n_head):
-            limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}"
+        if edit.layer not in model.attention_layers or not 0 <= edit.head < model.n_head:
+            limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}{only_layers(model)}"
             raise UserError(f"edits: no head L{edit.layer}H{edit.head}; the model has {limits}")
+
+
+def only_layers(model: ObservableModel) -> str:
+    """Return which layers have attention, to stand after the shape of a model; "" if all have it."""
+    layers = model.attention_layers
+    return "" if len(layers) == model.n_layer else f", attention in the layers {', '.join(map(str, layers))} only"
 
 
 class SiteRecord(NamedTuple):
     """What the heads of one layer computed at the site, without edits."""
 
     weights: Tensor  # [B, H, T] attention weights of the site's row
-    output: Tensor  # [B, H, K] weighted sum of values
+    output: Tensor  # [B, H, K] weighted sum of values, times the gate if there is one
 
 
 class SitePass:
@@ -186,12 +220,14 @@ class SitePass:
             logits.append(self._model.logits(self._tokens, self._site, head_edits, self._streams))
         return of_words(torch.stack(logits), words)
 
-    def records(self) -> list[SiteRecord]:
-        """Return what the heads of each layer computed at the site."""
-        records = []
-        for record in self._model.record(self._tokens, self._site[:, None]):
-            weights = record.scores[:, :, 0].softmax(-1)  # [B, H, T]
-            records.append(SiteRecord(weights, at_positions(record.head_output.transpose(1, 2), self._site)))
+    def records(self) -> dict[int, SiteRecord]:
+        """Return what the heads computed at the site, by layer."""
+        records = {}
+        of_layers = self._model.record(self._tokens, self._site[:, None])
+        for layer, record in zip(self._model.attention_layers, of_layers, strict=True):
+            output = record.head_output if record.gate is None else record.head_output * record.gate
+            at_site = at_positions(output.transpose(1, 2), self._site)
+            records[layer] = SiteRecord(record.weights()[:, :, 0], at_site)
         return records
 
     def final_stream(self) -> Tensor:
@@ -298,9 +334,11 @@ def _block_output(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit]
     return x
 
 
-def edited_heads(scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit]) -> tuple[Tensor, Tensor]:
+def edited_heads(
+    scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit], sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return weights [B, H, T, T] and outputs [B, H, T, K] of the heads of a `layer` by the formula, with its edits."""
-    weights = scores.softmax(-1)
+    weights = softmax(scores, sinks)
     apply_edits(weights, layer, [edits], "weights")
     head_output = weights @ values.float()
     apply_edits(head_output, layer, [edits], "output")
@@ -357,14 +395,14 @@ class TransformerSitePass(SitePass):
         return of_words(self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, -1)), words)
 
     @torch.no_grad()
-    def records(self) -> list[SiteRecord]:
-        records = []
+    def records(self) -> dict[int, SiteRecord]:
+        records = {}
         for layer, block in enumerate(self._transformer.layers()):
             query, _, _ = block.attention.project(block.norm_1(self._streams[layer]), self._site[:, None, None])
             scores = block.attention.scores(query, self._keys[layer], self._site[:, None])
             weights = scores.softmax(-1)  # [B, H, 1, T]
             output = weights @ self._values[layer].float()  # [B, H, 1, K]
-            records.append(SiteRecord(weights[:, :, 0], output[:, :, 0]))
+            records[layer] = SiteRecord(weights[:, :, 0], output[:, :, 0])
         return records
 
     def final_stream(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 transformers lets a program register its own attention function (`AttentionInterface`). Ours is the explicit formula
 with recording and edits, so one implementation serves every architecture that uses the interface: GPT-2, GPT-NeoX,
-Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others.
+Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others. In a hybrid only the layers that call it have heads.
 """
 
 from collections import defaultdict
@@ -30,6 +30,7 @@ from model.observe import (
     check_tokens,
     edited_heads,
     of_words,
+    softmax,
 )
 from settings.errors import UserError
 
@@ -60,8 +61,8 @@ class _Pass:
     query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
     is_recording: bool = False
     modules: dict[int, nn.Module] = field(default_factory=dict)  # layer -> attention module
-    # layer -> scores, values, head output
-    layers: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    # layer -> scores, values, head output, sinks
+    layers: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=dict)
 
 
 _current_pass: ContextVar[_Pass | None] = ContextVar("current_pass", default=None)
@@ -75,19 +76,21 @@ def _observed_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Return the head outputs [B, T, H, K] by the explicit formula, recorded and edited as the current pass asks.
 
     transformers calls it in every layer with its attention `module`, query [B, H, T, K], key and value [B, G, T, K],
-    and `attention_mask` [B or 1, 1, T, T], True where a query may see a key. `softcap` bounds the scores (Gemma 2).
+    and `attention_mask` [B or 1, 1, T, T], True where a query may see a key. `softcap` bounds the scores (Gemma 2);
+    `s_aux` [H] are the sinks (gpt-oss).
     """
     current = _current_pass.get() or _Pass()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     current.modules[layer] = module
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if current.edit_lists is not None:
-        return _site_attention(query, key, value, layer, current, scaling, softcap), None
+        return _site_attention(query, key, value, layer, current, scaling, softcap, s_aux), None
 
     # The formula, with the edits of this layer.
     n_shared = query.shape[1] // key.shape[1]
@@ -95,7 +98,7 @@ def _observed_attention(
     scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
     assert attention_mask is not None  # see `_full_mask`
     scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
-    weights, head_output = edited_heads(scores, values, layer, current.edits)
+    weights, head_output = edited_heads(scores, values, layer, current.edits, s_aux)
 
     # What the current pass keeps of this layer.
     if current.site is not None:
@@ -106,7 +109,7 @@ def _observed_attention(
     if current.is_recording:
         if current.query_positions is not None:
             scores = scores.take_along_dim(current.query_positions[:, None, :, None], dim=2)
-        current.layers[layer] = (scores, values, head_output)
+        current.layers[layer] = (scores, values, head_output, s_aux)
     return head_output.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
@@ -116,7 +119,14 @@ def _scaled(scores: Tensor, scaling: float, softcap: float | None) -> Tensor:
 
 
 def _site_attention(
-    query: Tensor, key: Tensor, value: Tensor, layer: int, current: _Pass, scaling: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layer: int,
+    current: _Pass,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """Return the head outputs [E * B, 1, H, K] at the site alone, from cached keys and values, with E lists of edits.
 
@@ -138,7 +148,7 @@ def _site_attention(
     scores = scores.masked_fill(~cached.is_visible[:, None, None], float("-inf"))
 
     # Edits see the rows in the order [E * B, H, T].
-    weights = scores.softmax(-1).flatten(2, 3).flatten(0, 1)
+    weights = softmax(scores.flatten(2, 3).flatten(0, 1)[:, :, None], sinks)[:, :, 0]
     apply_edits(weights, layer, current.edit_lists, "weights")
 
     # The product with the cached values, plus the change of the value of the site itself.
@@ -168,10 +178,14 @@ class PretrainedView(ObservableModel):
         from transformers.masking_utils import AttentionMaskInterface
 
         self.model = model.eval().requires_grad_(False)
+        kind = f"model_type={model.config.model_type}: cannot be observed"
+        if not hasattr(model.config, "max_position_embeddings"):
+            raise UserError(f"{kind}, its config.json has no max_position_embeddings")
         # A head with a sliding window cannot see a noun outside it.
         limits = (model.config.max_position_embeddings, getattr(model.config, "sliding_window", None))
         self.context_length = min(int(limit) for limit in limits if limit)
         self.vocab_size = len(model.get_output_embeddings().weight)
+        self.n_layer = int(model.config.num_hidden_layers)
         self._layers = list[nn.Module]()
 
         # One pass with the model's own attention and one with ours.
@@ -184,18 +198,18 @@ class PretrainedView(ObservableModel):
         model.set_attn_implementation(_INTERFACE)
         first_pass = _Pass(is_recording=True)
         logits = self._run(model, tokens, first_pass).logits
-        self._modules = [first_pass.modules[layer] for layer in sorted(first_pass.modules)]
-        self.n_layer = int(model.config.num_hidden_layers)
-        if len(self._modules) != self.n_layer or not _are_near(logits, reference):
-            kind = f"model_type={model.config.model_type}: cannot be observed"
-            raise UserError(f"{kind}, not every layer is softmax(scores) @ values by transformers' AttentionInterface")
+        self._modules = dict(sorted(first_pass.modules.items()))
+        self._layers = _layers_around(self._modules, model, self.n_layer)
+        heads = {scores.shape[1] for scores, *_ in first_pass.layers.values()}
+        if not self._layers or len(heads) != 1 or not _are_near(logits, reference):
+            raise UserError(
+                f"{kind}, its attention is not softmax(scores) @ values by transformers' AttentionInterface"
+            )
 
-        # The layer of an attention module is its parent.
-        names = {module: name for name, module in model.named_modules()}
-        parents = [names[module].rpartition(".")[0] for module in self._modules]
-        self._layers = [model.get_submodule(parent) for parent in parents]
-        self._returns_tuple = False  # whether a layer returns the stream as the first of a tuple
-        _, self.n_head, _, self._head_dim = first_pass.layers[0][1].shape
+        [self.n_head] = heads
+        projections = [_first_attribute(module, _OUTPUT_PROJECTIONS) for module in self._modules.values()]
+        self._projections = projections if all(projections) else []
+        self._n_outputs = 0  # of a layer, if it returns the stream as the first of a tuple
         # Whether a pass that starts at the middle layer gives the logits of the whole pass.
         middle = self.n_layer // 2
         with self.starting_at(middle, self.residual_stream(tokens)[middle]):
@@ -205,6 +219,10 @@ class PretrainedView(ObservableModel):
     def device(self) -> torch.device:
         weight: Tensor = self.model.get_input_embeddings().weight
         return weight.device
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        return tuple(self._modules)
 
     def logits(
         self,
@@ -221,8 +239,9 @@ class PretrainedView(ObservableModel):
         return logits
 
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
-        """Return a pass over the site alone, unless this model gives other logits that way."""
-        if "position_ids" in signature(self.model.forward).parameters:
+        """Return a pass over the site alone, unless this model gives other logits that way, as hybrids do."""
+        is_hybrid = len(self._modules) < self.n_layer
+        if not is_hybrid and "position_ids" in signature(self.model.forward).parameters:
             site_pass = PretrainedSitePass(self, tokens, site)
             if site_pass.agrees():
                 return site_pass
@@ -230,9 +249,23 @@ class PretrainedView(ObservableModel):
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         current = _Pass(query_positions=query_positions, is_recording=True)
-        with _keeping_inputs(self._modules) as inputs:
+        with _keeping_inputs(list(self._modules.values())) as inputs, self.keeping_joined() as joined:
             self._run(self.model.base_model, tokens, current)
-        return [LayerRecord(*current.layers[layer], inputs[layer]) for layer in range(self.n_layer)]
+        records = []
+        for i, (scores, values, head_output, sinks) in enumerate(current.layers.values()):
+            gate = None
+            if joined and not torch.equal(joined[i], head_output):
+                gate = torch.where(head_output == 0, 1, joined[i] / head_output)
+            records.append(LayerRecord(scores, values, head_output, inputs[i], sinks, gate))
+        return records
+
+    @contextmanager
+    def keeping_joined(self) -> Iterator[list[Tensor]]:
+        """Yield a list that receives what each output projection reads in a pass, [B, H, T, K]; empty if not known."""
+        joined = list[Tensor]()
+        with _keeping_inputs(self._projections) as inputs:
+            yield joined
+        joined += [each.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for each in inputs]
 
     def residual_stream(self, tokens: Tensor) -> list[Tensor]:
         with self.keeping_streams() as streams:
@@ -245,15 +278,15 @@ class PretrainedView(ObservableModel):
         with _keeping_inputs(self._layers) as streams:
 
             def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
-                self._returns_tuple = not isinstance(output, Tensor)
-                streams.append(output[0] if self._returns_tuple else output)
+                self._n_outputs = 0 if isinstance(output, Tensor) else len(output)
+                streams.append(output[0] if self._n_outputs else output)
 
             with self._layers[-1].register_forward_hook(keep_output):
                 yield streams
 
     def starting_at(self, first: int, stream: Tensor | None) -> AbstractContextManager[None]:
         """Let passes begin at the layer `first` with the residual stream `stream` [B, T, D]; 0: as usual."""
-        output = (stream,) if self._returns_tuple else stream
+        output = (stream, *[None] * (self._n_outputs - 1)) if self._n_outputs else stream
         return _replaced(self._layers[:first], lambda *_, **__: output)
 
     def answering_at(self, positions: Tensor | None) -> AbstractContextManager[Any]:
@@ -269,9 +302,9 @@ class PretrainedView(ObservableModel):
         return _replaced([layer], lambda stream: stream @ weight.mT + bias)
 
     def output_weights(self, layer: int) -> Tensor | None:
-        output = _first_attribute(self._modules[layer], _OUTPUT_PROJECTIONS)
-        if output is None:
+        if not self._projections:
             return None
+        output = self._projections[self.attention_layers.index(layer)]
         by_head: Tensor = _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
         return by_head
 
@@ -287,7 +320,8 @@ class PretrainedView(ObservableModel):
         # LayerNorm also subtracts the mean, which is a projection: applied before and after.
         is_centred = isinstance(norm, nn.LayerNorm)
         eps = _first_attribute(norm, ("eps", "variance_epsilon"))
-        gain = norm.weight + 1 if "Gemma" in type(norm).__name__ else norm.weight
+        # Gemma and Qwen3.5 multiply by 1 + weight; an RMS norm of ones shows the gain.
+        gain = norm.weight if is_centred else norm(torch.ones_like(norm.weight)) * (1 + eps) ** 0.5
         centred = stream - stream.mean(-1, keepdim=True) if is_centred else stream
         pulled: Tensor = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
@@ -314,8 +348,8 @@ class PretrainedView(ObservableModel):
             output = module(input_ids=tokens, use_cache=False, **arguments)
         finally:
             _current_pass.reset(token)
-        # Without the last layer replaced (`starting_at`), our attention must have run.
-        if self._layers and not current.modules and "forward" not in vars(self._layers[-1]):
+        # Without the last attending layer replaced (`starting_at`), our attention must have run.
+        if self._layers and not current.modules and "forward" not in vars(self._layers[self.attention_layers[-1]]):
             raise UserError("the model's attention was changed after it was opened; open it again")
         return output
 
@@ -328,10 +362,14 @@ class PretrainedSitePass(SitePass):
         self._site = site
         self._tokens = at_positions(tokens, site)  # [B]
         unedited = _Pass(site=site)
-        with view.keeping_streams() as streams, view.answering_at(site):
+        with view.keeping_streams() as streams, view.keeping_joined() as joined, view.answering_at(site):
             self._clean = view._run(view.model, tokens, unedited).logits.float()  # [B, V]
         self._streams = [at_positions(stream, site) for stream in streams]  # L + 1 times [B, D]
         self._sites = unedited.sites
+        self._records = {layer: cached.record for layer, cached in self._sites.items()}
+        for layer, output in zip(self._records, joined, strict=False):
+            at_site = at_positions(output.transpose(1, 2), site)
+            self._records[layer] = self._records[layer]._replace(output=at_site)
 
     def agrees(self) -> bool:
         return _are_near(self._run([[]])[0], self._clean)
@@ -359,8 +397,8 @@ class PretrainedSitePass(SitePass):
         logits: Tensor = output.logits[:, 0].float().unflatten(0, (n_lists, -1))
         return logits
 
-    def records(self) -> list[SiteRecord]:
-        return [self._sites[layer].record for layer in range(self._view.n_layer)]
+    def records(self) -> dict[int, SiteRecord]:
+        return self._records
 
     def final_stream(self) -> Tensor:
         return self._streams[-1]
@@ -388,6 +426,17 @@ def _replaced(modules: Sequence[Any], forward: Callable[..., Any]) -> Iterator[N
             module.forward = forward  # only this object's method; its class keeps the real one
             stack.callback(delattr, module, "forward")
         yield
+
+
+def _layers_around(modules: dict[int, nn.Module], model: nn.Module, n_layer: int) -> list[nn.Module]:
+    """Return the `n_layer` layers of a model, those at their numbers around the attention `modules`; [] if unknown."""
+    for layers in model.modules():
+        if not isinstance(layers, nn.ModuleList) or len(layers) != n_layer:
+            continue
+        is_around = [layer < n_layer and module in layers[layer].modules() for layer, module in modules.items()]
+        if is_around and all(is_around):
+            return list(layers)
+    return []
 
 
 def _are_near(logits: Tensor, expected: Tensor) -> bool:

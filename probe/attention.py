@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data.tested.pairs import Cell, Items, check_blocks
-from model.observe import LayerRecord, ObservableModel
+from model.observe import LayerRecord, ObservableModel, with_sinks
 from probe.batches import text_batches
 from probe.results import Head
 
@@ -32,13 +32,16 @@ class Scores:
 
     @property
     def keys(self) -> list[np.ndarray]:
-        """The scores by which heads are ranked; the last counts most, as in `numpy.lexsort`."""
-        return [self.contrast, self.accuracy, self.block_accuracy]
+        """The scores by which heads are ranked; the last counts most, as in `numpy.lexsort`. A layer without attention has nan."""
+        return [self.contrast, self.accuracy, self.block_accuracy, ~np.isnan(self.accuracy)]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """What each head does at the query of each text. Shapes [N, L, H]: N texts, L layers, H heads."""
+    """What each head does at the query of each text; nan in a layer without attention.
+
+    Shapes [N, L, H]: N texts, L layers, H heads.
+    """
 
     log_ratio: np.ndarray  # log of the weight on the antecedents over the weight on the distractors
     value_log_ratio: np.ndarray  # the same with weight x ||W_O W_V x||; nan without known output weights
@@ -71,15 +74,15 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray) -> Scores:
         return values.reshape(-1, 2, 2, *values.shape[1:])  # [N_b, order, meant, ...]
 
     # A tie counts half in the accuracy, and as wrong in pairs and blocks.
-    right = cells((attention_margin > 0) + 0.5 * (attention_margin == 0))
-    right_pair = (right == 1).all(axis=2)  # [N_b, order, ...]
+    right = cells(np.heaviside(attention_margin, 0.5))
+    right_pair = np.floor(right).min(axis=2)  # [N_b, order, ...]
 
     # The distractor of one pronoun is the antecedent of the other, so half the change is the mean of the two.
     half_change = cells(log_ratio.astype(np.float64)).mean(axis=2)  # [N_b, order, ...]
     return Scores(
         accuracy=right.mean(axis=(1, 2)),
         pair_accuracy=right_pair.mean(axis=1),
-        block_accuracy=right_pair.all(axis=1).astype(float),
+        block_accuracy=right_pair.min(axis=1),
         contrast=half_change.mean(axis=1),
     )
 
@@ -115,12 +118,17 @@ def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     return Candidates(*tensors)
 
 
-def output_norms(output_weight: Tensor | None, record: LayerRecord, rows: Tensor, positions: Tensor) -> Tensor:
+def output_norms(
+    output_weight: Tensor | None, record: LayerRecord, rows: Tensor, query: Tensor, positions: Tensor
+) -> Tensor:
     """Return ||W_O W_V x_j|| [N, H, W, P] of the tokens at `positions` [N, W, P] (Kobayashi et al. 2020, eq. 5).
 
-    `rows` [N] is the text of each item; nan without `output_weight` [H, D, K].
+    `rows` [N] is the text of each item, `query` the query of each text, whose gate multiplies the values; nan without
+    `output_weight` [H, D, K].
     """
     values = record.values[rows[:, None], :, positions.flatten(1)].float()  # [N, W P, H, K]
+    if record.gate is not None:
+        values = values * record.gate[rows, :, query[rows]][:, None]
     if output_weight is None:
         norms = values.new_full(values.shape[:-1], torch.nan)
     else:
@@ -138,7 +146,8 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor) -> 
 
     A word's score is the log-sum-exp of its tokens' scores, so the softmax's denominator, and with it the attention
     sink, cancels from the log ratio. Without antecedents or distractors the log ratio is infinite or nan. `scores`
-    [N, H, T] are before the softmax, -inf after the query; `value_norms` [N, H, W, P] are those of `output_norms`.
+    [N, H, T] are before the softmax, -inf after the query, the sinks last; `value_norms` [N, H, W, P] are those of
+    `output_norms`.
     """
     # The scores of the mentions' tokens, -inf where a mention has fewer tokens than others.
     positions = mentions.positions.flatten(1)[:, None].expand(-1, scores.shape[1], -1)  # [N, H, W P]
@@ -207,14 +216,15 @@ def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """
     cells = items.cells
     device = model.device
-    columns = np.empty((len(fields(HeadRows)), len(cells), model.n_layer, model.n_head), dtype=np.float32)
+    columns = np.full((len(fields(HeadRows)), len(cells), model.n_layer, model.n_head), np.nan, dtype=np.float32)
     texts = [cell.tokens[: cell.query + 1] for cell in cells]
     for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
         index = torch.tensor(rows, device=device)  # [N] the text of each item
         mentions = candidates([cells[i] for i in members], device)
-        for layer, record in enumerate(model.record(tokens.to(device), query[:, None].to(device))):
+        query = query.to(device)
+        for layer, record in zip(model.attention_layers, model.record(tokens.to(device), query[:, None]), strict=True):
             weight = model.output_weights(layer)
-            norms = output_norms(weight, record, index, mentions.positions)
-            scores = record.scores[index, :, 0]  # [N, H, T] of the query
+            norms = output_norms(weight, record, index, query, mentions.positions)
+            scores = with_sinks(record.scores, record.sinks)[index, :, 0]  # [N, H, T] of the query
             columns[:, members, layer] = reduce_scores(scores, mentions, norms).cpu().numpy()
     return HeadScores(items, HeadRows(*columns))

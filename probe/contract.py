@@ -23,7 +23,7 @@ from settings.errors import UserError, one_line
 LIMITS = {
     "head_output": (1e-4, "the recorded attention is not the attention the model uses"),  # relative
     "query_rows": (1e-5, "a single recorded row differs from the same row of the whole map"),
-    "row_sum": (1e-5, "attention weights do not sum to one"),
+    "row_sum": (1e-5, "attention weights do not sum to one"),  # with sinks: sum to more
     "future_weight": (0.0, "attention rests on later tokens"),
     "future_logits": (1e-6, "later tokens change earlier logits"),  # relative
     "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
@@ -58,7 +58,7 @@ def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dic
     # The recorded outputs in place of those of a pass change nothing, if it uses them.
     logits = model.logits(tokens)  # [B, T, V]
     edits = []
-    for layer, record in enumerate(model.record(tokens)):
+    for layer, record in zip(model.attention_layers, model.record(tokens), strict=True):
         for head, output in enumerate(record.head_output.unbind(1)):
             edits.append(HeadEdit(layer, head, output=output.type_as))
     violations["logits"] = _relative_error(model.logits(tokens, edits=edits), logits)
@@ -79,16 +79,17 @@ def _map_violations(model: ObservableModel, tokens: Tensor, query: Tensor) -> di
     future = torch.ones(2 * tokens.shape[-1:], dtype=torch.bool, device=tokens.device).triu(1)
     violations: dict[str, list[float]] = defaultdict(list)
     for record, single in zip(model.record(tokens), model.record(tokens, query), strict=True):
-        weights = record.scores.softmax(-1)  # [B, H, T, T]
+        weights = record.weights()  # [B, H, T, T]
         output = weights @ record.values.float()
         violations["head_output"].append(_relative_error(output, record.head_output.float()))
 
         # The row of the query, from the whole map and recorded alone.
-        row = single.scores.softmax(-1)  # [B, H, 1, T]
+        row = single.weights()  # [B, H, 1, T]
         same_row = weights.gather(2, query[:, None, :, None].expand_as(row))
         violations["query_rows"].append((row - same_row).abs().max().item())
 
-        violations["row_sum"].append((weights.sum(-1) - 1).abs().max().item())
+        beyond_one = weights.sum(-1) - 1
+        violations["row_sum"].append((beyond_one.abs() if record.sinks is None else beyond_one).max().item())
         violations["future_weight"].append(weights.masked_fill(~future, 0).abs().max().item())
 
     # max() of Python could lose a nan; that of torch keeps it.
@@ -128,8 +129,9 @@ def check_passes(model: ObservableModel) -> None:
 
     # The other passes, and edits of each head
     heads = [record.scores.shape[1] for record in model.record(tokens)]
-    if heads != model.n_layer * [model.n_head]:
-        raise UserError(f"{kind}: record has {len(heads)} layers of {heads[:1]} heads, not what n_layer and n_head say")
+    if heads != len(model.attention_layers) * [model.n_head]:
+        recorded = f"record has {len(heads)} layers of {heads[:1]} heads"
+        raise UserError(f"{kind}: {recorded}, not what attention_layers and n_head say")
     edits = {f"the output of {head}": [HeadEdit(*head, output=torch.ones_like)] for head in all_heads(model)}
     edits["the heads' weights"] = [HeadEdit(*head, weights=_on_first) for head in all_heads(model)]
     for what, each in edits.items():

@@ -269,7 +269,7 @@ class Sites:
             # The direction of the residual stream that raises the margin, [B, D].
             direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]
             pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
-            for layer, record in enumerate(site_pass.records()):
+            for layer, record in site_pass.records().items():
                 weight = model.output_weights(layer)  # [H, D, K]
                 if weight is None or pulled is None:
                     continue
@@ -334,7 +334,7 @@ def counterpart(x: Tensor) -> Tensor:
 
 def all_heads(model: ObservableModel) -> list[Head]:
     """Return every head of a model, by layer."""
-    return list(starmap(Head, np.ndindex(model.n_layer, model.n_head)))
+    return list(starmap(Head, product(model.attention_layers, range(model.n_head))))
 
 
 def alone(heads: Sequence[Head]) -> list[list[Head]]:
@@ -343,12 +343,14 @@ def alone(heads: Sequence[Head]) -> list[list[Head]]:
 
 
 def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
-    """Return all heads by layer, or of more than `above`, whose edits take too long, the `most` of largest score."""
-    heads = list(starmap(Head, np.ndindex(*scores.shape)))
+    """Return all heads by layer, or of more than `above`, whose edits take too long, the `most` of largest score.
+
+    nan in the scores [L, H] is no head.
+    """
+    heads = [Head(*place) for place in np.argwhere(~np.isnan(scores)).tolist()]
     if len(heads) <= above:
         return heads
-    largest = np.argsort(-scores.ravel(), kind="stable")[:most]
-    return [heads[i] for i in np.sort(largest)]
+    return sorted(sorted(heads, key=lambda head: -scores[head])[:most])
 
 
 # Returns numerators [N, C] and denominator [N] of the shares that C sets of heads swap.

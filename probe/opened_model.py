@@ -21,7 +21,7 @@ from torch import Tensor
 
 from data.tokenizer import encode_text, unknown_id
 from model.edits import remove_head
-from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits
+from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits, only_layers
 from model.transformer import Transformer
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
@@ -132,22 +132,23 @@ class OpenedModel:
         return text or repr(self.tokenizer.id_to_token(token))
 
     def __repr__(self) -> str:
-        shape = f"{self.model.n_layer} layers of {self.model.n_head} heads, {self.n_parameters:,} weights"
-        return f"<{self.name[:80]}: {shape}, reads {self.model.context_length:,} tokens>"
+        shape = f"{self.model.n_layer} layers of {self.model.n_head} heads{only_layers(self.model)}"
+        return f"<{self.name[:80]}: {shape}, {self.n_parameters:,} weights, reads {self.model.context_length:,} tokens>"
 
     @torch.no_grad()
     def attention(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the attention weights of all heads, for each text one array [L, H, T, T] of float32.
 
-        A row is the token that attends and sums to 1; T is len(encode(text)), and token 0 is the start token. Raises
-        UserError for texts that the model cannot read.
+        A row is the token that attends and sums to 1, with sinks (gpt-oss) to less; a layer without attention has nan.
+        T is len(encode(text)), and token 0 is the start token. Raises UserError for texts that the model cannot read.
         """
         rows = self._encode_all(texts)
-        maps = [np.empty((self.model.n_layer, self.model.n_head, len(row), len(row)), np.float32) for row in rows]
+        shape = (self.model.n_layer, self.model.n_head)
+        maps = [np.full((*shape, len(row), len(row)), np.nan, np.float32) for row in rows]
         for chosen in length_batches([len(row) for row in rows], BATCH_TOKENS):
             tokens = pad_rows([rows[i] for i in chosen]).to(self.model.device)
-            for layer, record in enumerate(self.model.record(tokens)):
-                weights = record.scores.softmax(-1).cpu().numpy()  # [B, H, T, T]
+            for layer, record in zip(self.model.attention_layers, self.model.record(tokens), strict=True):
+                weights = record.weights().cpu().numpy()  # [B, H, T, T]
                 for of_text, i in zip(weights, chosen, strict=True):
                     maps[i][layer] = of_text[:, : len(rows[i]), : len(rows[i])]
         return maps

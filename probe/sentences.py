@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 import torch
@@ -79,11 +80,12 @@ def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText
 def word_attention(model: ObservableModel, text: TokenizedText) -> np.ndarray:
     """Return the attention of every head between the words of a text, [L, H, W, W] with W = len(text.words).
 
+    nan in a layer without attention.
     The row of a word is that of its last token, the first that has read the whole word. The weight on a word is the
     sum over its tokens.
     """
     tokens = torch.tensor([text.tokens], device=model.device)
-    weights = model.attention_scores(tokens).softmax(-1).cpu().numpy()  # [L, 1, H, T, T]
+    weights = model.attention_weights(tokens).cpu().numpy()  # [L, 1, H, T, T]
     return between_words(weights[:, 0], text)
 
 
@@ -124,9 +126,10 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     tokens = torch.tensor([text.tokens], device=model.device)
     one_pass = model.site_pass(tokens, torch.tensor(positions[-1:], device=model.device))
     unedited = one_pass.logits().softmax(-1)  # [1, V]
-    with progress_bar(effects.size, "head") as bar:
-        for layer, head in np.ndindex(*effects.shape):
-            edited = one_pass.logits([SiteEdit(layer, head, output=torch.zeros_like)]).softmax(-1)
-            effects[layer, head] = float((edited - unedited).abs().sum() / 2)
+    heads = list(product(model.attention_layers, range(model.n_head)))
+    with progress_bar(len(heads), "head") as bar:
+        for head in heads:
+            edited = one_pass.logits([SiteEdit(*head, output=torch.zeros_like)]).softmax(-1)
+            effects[head] = float((edited - unedited).abs().sum() / 2)
             bar.update()
     return effects

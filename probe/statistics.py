@@ -95,7 +95,7 @@ class MaxT:
 class Sample:
     """A number of every head for each of N items or blocks, and which of them depend on each other."""
 
-    values: np.ndarray  # [N, ...]
+    values: np.ndarray  # [N, ...]; nan: no head, which is not tested
     clusterings: Sequence[np.ndarray]  # each [N], for the test
     designs: Sequence[Design]  # for the intervals
 
@@ -115,7 +115,9 @@ class Sample:
         whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
         """
         shape = self.values.shape[1:]
-        centred = self.values.reshape(len(self.values), -1).astype(float) - centre  # [N_b, heads]
+        values = self.values.reshape(len(self.values), -1).astype(float)
+        known = ~np.isnan(values).any(axis=0)  # a layer without attention has no heads
+        centred = values[:, known] - centre  # [N_b, heads]
         tables = [_cluster_sums(centred, clusters) for clusters in self.clusterings]
         if min(len(sizes) for _, sizes in tables) < 2:
             return MaxT(np.ones(shape), 1.0, np.zeros(shape))
@@ -144,7 +146,9 @@ class Sample:
 
             # The unflipped pattern always counts, in a two-sided test its mirror image too.
             smallest_p = max(smallest_p, (1 + two_sided) * 2.0 ** -len(sizes), 1 / (config.n_bootstrap + 1))
-        return MaxT(p.reshape(shape), smallest_p, t.reshape(shape))
+        of_all = np.full((2, values.shape[1]), np.nan)
+        of_all[:, known] = p, t
+        return MaxT(of_all[0].reshape(shape), smallest_p, of_all[1].reshape(shape))
 
     def chance_level(self, n_flips: int, seed: int, centre: float = 0.5) -> float:
         """Return the 95th percentile of the best head's mean under the hypothesis that no head is above `centre`.
@@ -153,7 +157,8 @@ class Sample:
         flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
         clusterings are added, so that their variances add as in `test`; this is conservative.
         """
-        centred = self.values.reshape(len(self.values), -1) - centre  # [N_b, heads]
+        values = self.values.reshape(len(self.values), -1)
+        centred = values[:, ~np.isnan(values).any(axis=0)] - centre  # [N_b, heads]
         rng = np.random.default_rng(seed)
         totals = np.zeros((n_flips, centred.shape[1]))  # sums of all flips, [B, heads]
         for clusters in self.clusterings:

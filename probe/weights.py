@@ -19,7 +19,7 @@ def head_types(model: ObservableModel, start_token: int, seed: int) -> dict[str,
     vocabulary = np.delete(np.arange(model.vocab_size), start_token)
     half = np.stack([rng.choice(vocabulary, n_distinct, replace=False) for _ in range(_N_ROWS)])
     tokens = np.concatenate([np.full((_N_ROWS, 1), start_token), half, half], axis=1)
-    return type_scores(model.attention_scores(torch.from_numpy(tokens).to(model.device)).softmax(-1).cpu())
+    return type_scores(model.attention_weights(torch.from_numpy(tokens).to(model.device)).cpu())
 
 
 def type_scores(maps: Tensor) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from data.stories.lint import lint
+from model.observe import only_layers
 from probe.claim import asked, claim_of, limits_of
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
@@ -117,7 +118,7 @@ def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     # A line of facts below the name
     model = opened.model
     facts = [
-        f"{model.n_layer} layers × {model.n_head} heads",
+        f"{model.n_layer} layers × {model.n_head} heads{only_layers(model)}",
         f"width {opened.shape['d_model']}",
         f"context of {model.context_length} tokens",
         f"{opened.n_parameters:,} parameters",
@@ -188,12 +189,14 @@ def _sentence_content(
 ) -> PageSentence:
     """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
-    weights = word_attention(opened.model, text)
-    causal = weights[..., np.tri(len(text.words), dtype=bool)]
+    causal = word_attention(opened.model, text)[..., np.tri(len(text.words), dtype=bool)]
+    weights: list[list[list[int]]] = [[] for _ in causal]
+    for layer in opened.model.attention_layers:
+        weights[layer] = np.rint(10_000 * causal[layer]).astype(int).tolist()
     return PageSentence(
         id=name, text=text.text, words=text.words, query=query,
         next=[(opened.decode(token), probability) for token, probability in following],
-        weights=np.rint(10_000 * causal).astype(int).tolist(),
+        weights=weights,
     )  # fmt: skip
 
 
@@ -225,7 +228,7 @@ def within_size(sentences: Sequence[PageSentence], omissions: list[str]) -> list
     selected = []
     room = MAX_SENTENCE_WEIGHTS
     for sentence in sentences:
-        size = np.size(sentence.weights)
+        size = sum(map(np.size, sentence.weights))
         if size <= room:
             room -= size
             selected.append(sentence)

@@ -71,7 +71,7 @@ class PageSentence:
     words: list[str]
     query: int | None  # heads are read at this word; None: the last one
     next: list[tuple[str, float]]  # the most probable next tokens
-    weights: list[list[list[int]]]  # ten-thousandths, [L][H][n]: all rows, row r up to word r
+    weights: list[list[list[int]]]  # ten-thousandths, [L][H][n]: all rows, row r up to word r; [] without attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,16 @@ const content = JSON.parse(document.getElementById("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
-const HEADS = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
+const PLACES = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
+// Only some layers of a hybrid have heads.
+const HEADS = PLACES.filter(({ layer }) => content.sentences.every(({ weights }) => weights[layer].length));
 const END = steps.length; // the slider's last position: the trained model
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
 // `query` is the position of a word in the selected sentence; null: the sentence's default.
 const state = {
   question: content.findings.length ? 0 : null,
-  layer: 0,
-  head: 0,
+  ...HEADS[0], // layer and head
   time: END,
   sentence: null,
   query: null,

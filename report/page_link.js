@@ -55,8 +55,7 @@ function numberIn(text) {
 }
 
 function headIn(text) {
-  const [, layer, head] = /^L(\d+)H(\d+)$/.exec(text ?? "") ?? [];
-  return layer < nLayer && head < nHead ? { layer: Number(layer), head: Number(head) } : null;
+  return HEADS.find(({ layer, head }) => headName(layer, head) === text) ?? null;
 }
 
 function editIn(kind, value) {

@@ -339,7 +339,7 @@ def sentence_lines(
         # A block of lines for each word to read at
         title = f"at “{text.words[row]}”: the three largest weights of each head"
         lines += ["", title + (f"; before them the weights on {', '.join(nouns)}" if nouns else "")]
-        heads = [Head(*place) for place in np.ndindex(*weights.shape[:2])]
+        heads = [Head(*place) for place in np.argwhere(~np.isnan(weights[:, :, row, 0])).tolist()]
         if effects is not None:
             heads.sort(key=lambda head, row=row: -effects[row][head])  # type: ignore[misc]
             heads = [head for i, head in enumerate(heads) if i < MOST_HEADS or head in chosen]

@@ -178,11 +178,11 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             effects = [of_model.lost("swap") for of_model in margins]
             measured += [Compared("answer", [None], pairs, answers), Compared("effect", edited, pairs, effects)]
 
-        # The contrast of every head on every block, [N_b, L H].
+        # The contrast of every head on every block, [N_b, C].
         contrasts = []
         for model in models:
             contrast = measure_heads(model, tested, n_tokens).scores().contrast
-            contrasts.append(contrast.reshape(len(contrast), -1))
+            contrasts.append(contrast[:, *np.array(heads).T])
         return [*measured, Compared("attention", heads, tested, contrasts)]
 
     def point(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
@@ -447,7 +447,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, fl
         return [], 0.0
     differences = dev.rows.weight_difference()
     heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
-    n_pairs = N_DEV_PAIRS if differences.size <= EDIT_ALL else N_DEV_PAIRS_MANY
+    n_pairs = N_DEV_PAIRS if len(all_heads(context.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
     dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
 
     def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:

@@ -280,7 +280,7 @@ class _EdgeCase(Case):
             "parts": self.parts,
             "examples": _typical(tested, self.head, judged.heads),
             "rival": self.rival,
-            "notes": _notes(model.n_layer * model.n_head, len(self.candidates)),
+            "notes": _notes(len(all_heads(self.job.model)), len(self.candidates)),
         }
 
 
@@ -291,11 +291,12 @@ def _notes(n_heads: int, n_edited: int) -> list[str]:
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     """Return the heads to edit: all, or of many those of the largest direct effect."""
-    direct = np.zeros((model.n_layer, model.n_head))
-    if direct.size > EDIT_ALL:
-        of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
-        direct = np.abs(np.concatenate(of_passages).mean(axis=0))
-    if not np.isfinite(direct).all():
+    heads = all_heads(model)
+    if len(heads) <= EDIT_ALL:
+        return heads
+    of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
+    direct = np.abs(np.concatenate(of_passages).mean(axis=0))
+    if not all(np.isfinite(direct[head]) for head in heads):
         raise CannotTestError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 

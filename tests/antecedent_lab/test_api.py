@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ L, H = 3, 4
 LLAMA = {"hidden_size": 32, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
 LLAMA |= {"num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 128}
 SHAPES: dict[str, Any] = {"gpt2": {"n_embd": 32, "n_layer": L, "n_head": H, "n_positions": 128}, "qwen3": LLAMA}
+# Hybrids, whose first layer has no attention, and sinks
+LINEAR = {"linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
+LINEAR |= {"layer_types": ["linear_attention", "full_attention", "full_attention"]}
+SHAPES |= {"qwen3_5_text": {**LLAMA, **LINEAR, "linear_num_key_heads": 2}}
+SHAPES |= {"olmo_hybrid": {**LLAMA, **LINEAR, "linear_num_key_heads": 4}}
+SHAPES |= {"gpt_oss": {**LLAMA, "intermediate_size": 32, "num_local_experts": 3, "num_experts_per_tok": 2}}
+HYBRIDS = ("qwen3_5_text", "olmo_hybrid")
 TEXTS = ["Lily met Tom in the park.", "The dog", "Once upon a time, the cat sat near the big red ball. It"]
 ANSWERS = (" she", " unbelievable", [" he", " they", " was"])  # of one token and of several
 VOCABULARY = 500
@@ -43,16 +51,16 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A GPT-2 and a Qwen3 with random weights, as `save_pretrained` writes them."""
+    """Models of SHAPES with random weights, as `save_pretrained` writes them."""
     paths = {}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token=END, eos_token=END)
-    special = {"bos_token_id": fast.bos_token_id, "eos_token_id": fast.eos_token_id}
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), fast.bos_token_id)
     for name, shape in SHAPES.items():
         config = transformers.AutoConfig.for_model(name, **shape, **special, vocab_size=VOCABULARY)
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for weight in model.parameters():
-            if weight.ndim == 2:
+            if weight.ndim >= 2:
                 torch.nn.init.normal_(weight, 0, 0.25)  # the usual initial attention is uniform
         paths[name] = tmp_path_factory.mktemp("models") / name
         model.save_pretrained(paths[name])
@@ -82,6 +90,24 @@ def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbedMo
     assert all(isinstance(value, str | int | float) for value in row.values())
     frame = result._repr_html_()
     assert frame.startswith("<iframe") and "allow-same-origin" not in frame and frame.count("<iframe") == 1
+
+
+@pytest.mark.parametrize("name", [*HYBRIDS, "gpt_oss"])
+def test_hybrids_and_sinks_are_probed_by_attention_and_by_edges(name: str, folders: dict[str, Path], text: str) -> None:
+    opened = open_model(folders[name], device="cpu")
+    layers = list(opened.model.attention_layers)
+    without = [layer for layer in range(L) if layer not in layers]
+    assert layers == ([1, 2] if name in HYBRIDS else [0, 1, 2])
+    result = probe_model(opened, items=str(ROOT / "docs/questions/it_cat.jsonl"), **SETTINGS)
+    (finding,) = result.findings.values()
+    assert finding.outcome == "attention" and finding.place.layer in layers
+    for grid in map(np.array, finding.grids.values()):
+        assert np.isnan(grid[without]).all() and np.isfinite(grid[layers]).all()
+    assert 0 < finding.head.value("mass") < 1
+    content = json.loads(re.search(r'id="content">(.*?)</script>', result.page([TEXTS[0]]), re.DOTALL)[1])
+    assert [layer for layer in range(L) if not content["sentences"][0]["weights"][layer]] == without
+    (edge,) = probe_model(opened, path=text, **SETTINGS).findings.values()
+    assert edge.outcome == "edge" and edge.place.layer in layers
 
 
 def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
@@ -153,10 +179,11 @@ def plain_log_probs(opened: OpenedModel, text: str, answer: str, edits: list[Hea
 @each_model
 def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, opened: OpenedModel) -> None:
     for text, weights in zip(TEXTS, opened.attention(TEXTS), strict=True):
-        expected = opened.model.attention_scores(torch.tensor([opened.encode(text)])).softmax(-1)[:, 0]
+        expected = opened.model.attention_weights(torch.tensor([opened.encode(text)]))[:, 0]
         np.testing.assert_allclose(weights, expected, atol=1e-5, strict=True)
-        assert expected.std() > 0.05
-    for edits in ([], [remove_head(1, 2), cut_link(0, 1, 1, [0])]):
+        assert np.nanstd(expected) > 0.05 and np.isnan(weights[0]).all() == (name in HYBRIDS)
+    first, second = opened.model.attention_layers[:2]
+    for edits in ([], [remove_head(second, 2), cut_link(first, 1, 1, [0])]):
         values = opened.log_probs(TEXTS, *ANSWERS, edits=edits)
         for text, last, of_text in zip(TEXTS, ANSWERS[-1], values, strict=True):
             expected = [plain_log_probs(opened, text, answer, edits) for answer in (*ANSWERS[:-1], last)]
@@ -170,8 +197,9 @@ def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, op
 def test_effects_are_those_of_plain_passes(name: str, opened: OpenedModel, at: str, answer: str) -> None:
     foils = ANSWERS[-1]
     effects = opened.effects(TEXTS, answer, foils, at=at)
-    expected = np.empty_like(effects)
-    for i, layer, head in np.ndindex(*effects.shape):
+    expected = np.full_like(effects, np.nan)
+    layers = list(opened.model.attention_layers)
+    for i, layer, head in product(range(len(TEXTS)), layers, range(H)):
         edit = remove_head(layer, head)
         if at == "last":
             edit = SiteEdit(layer, head, output=torch.zeros_like).at(torch.tensor([len(opened.encode(TEXTS[i])) - 1]))
@@ -181,7 +209,7 @@ def test_effects_are_those_of_plain_passes(name: str, opened: OpenedModel, at: s
         )
         expected[i, layer, head] = of_answer - of_foil
     np.testing.assert_allclose(effects, expected, atol=2e-4)
-    assert (np.abs(expected).mean(axis=0) > 1e-3).all()
+    assert (np.abs(expected[:, layers]).mean(axis=0) > 1e-3).all() and np.isnan(effects[:, 0]).all() == (layers[0] > 0)
     assert np.isnan(opened.effects(TEXTS, answer, foils, [], at)).all()  # of no head
     assert opened.effects([], answer, " he", at=at).shape[0] == 0 and opened.attention([]) == []
 

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from collections import defaultdict
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
@@ -17,15 +18,18 @@ from torch import Tensor
 
 from antecedent_lab.export import ExportSettings
 from data.tokenizer import END, bpe_tokenizer
-from model.edits import exchange_links
+from model.edits import exchange_links, remove_head
 from model.export import as_llama, export_transformers, from_llama, own_model
 from model.external import find_model, open_transformers
 from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
 from model.pretrained_view import PretrainedSitePass, PretrainedView
+from probe.contract import check_observed, check_passes
+from probe.edits import all_heads
+from probe.results import Head
 from settings.errors import UserError
 from settings.model import ModelConfig, departures
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
-from tests.program import run_program
+from tests.program import ROOT, run_program
 from tests.tiny_models import VARIANTS, config, random_model, untrained
 
 transformers = pytest.importorskip("transformers")
@@ -145,7 +149,6 @@ def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict
     assert shape == replace(model.config, **dict.fromkeys(changes, False))
     assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
     assert torch.equal(own_model(as_llama(model))(tokens), model(tokens))
-    torch.testing.assert_close(llama.attention_scores(tokens), view.attention_scores(tokens), rtol=1e-4, atol=1e-5)
     edits = [HeadEdit(0, 1, weights=lambda weights: weights.flip(0)), HeadEdit(1, 2, output=torch.zeros_like)]
     edited = view.logits(tokens, edits=edits)
     torch.testing.assert_close(llama.logits(tokens, edits=edits), edited, rtol=1e-4, atol=1e-5)
@@ -202,6 +205,11 @@ L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they
 PLAIN = {"hidden_size": D, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
 PLAIN |= {"max_position_embeddings": 16, "vocab_size": V}
 GROUPED = {**PLAIN, "num_key_value_heads": G}
+# Sizes of experts must be multiples of 4.
+EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2, "intermediate_size": 32}
+LINEAR = {"linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
+ONE_ATTENDS = ["linear_attention", "full_attention", "linear_attention"]
+TWO_ATTEND = ["full_attention", "linear_attention", "full_attention"]
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": D, "n_layer": L, "n_head": H, "n_positions": 16, "vocab_size": V},
     "gpt_neox": PLAIN,
@@ -213,20 +221,25 @@ SHAPES: dict[str, dict[str, Any]] = {
     "phi": PLAIN,
     "gemma2": {**GROUPED, "head_dim": 10, "sliding_window": 4, "final_logit_softcapping": 3.0},
     "olmo2": GROUPED,
+    "gpt_oss": {**GROUPED, **EXPERTS, "head_dim": 10, "sliding_window": 4},
+    "qwen3_5_text": {**GROUPED, **LINEAR, "head_dim": 10, "linear_num_key_heads": 2, "layer_types": ONE_ATTENDS},
+    "olmo_hybrid": {**GROUPED, **LINEAR, "linear_num_key_heads": 4, "layer_types": TWO_ATTEND},
 }
+HYBRIDS = {"qwen3_5_text": (1,), "olmo_hybrid": (0, 2)}  # the layers with attention
 each_type = pytest.mark.parametrize("model_type", SHAPES)
+each_without_hybrids = pytest.mark.parametrize("model_type", [name for name in SHAPES if name not in HYBRIDS])
 # Token ids below V: the default ids of special tokens can lie outside these small vocabularies.
 SPECIAL = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
 
 
 @cache
 def make_view(model_type: str) -> PretrainedView:
-    config = transformers.AutoConfig.for_model(model_type, **SHAPES[model_type], **SPECIAL)
+    config = transformers.AutoConfig.for_model(model_type, **(SHAPES | MORE)[model_type], **SPECIAL)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     with torch.no_grad():
         for weight in model.parameters():  # the standard initial weights are so small that attention is uniform
-            if weight.ndim == 2:
+            if weight.ndim >= 2:
                 weight.normal_(0, 0.25)
             else:
                 weight.add_(torch.randn_like(weight) / 4)  # norms' gains and biases
@@ -244,21 +257,22 @@ def test_maps_logits_and_residual_stream_equal_eager(model_type: str) -> None:
     reference.load_state_dict(view.model.state_dict())
     with torch.no_grad():
         expected = reference.eval()(TOKENS, output_attentions=True, output_hidden_states=True, use_cache=False)
-    maps = view.attention_scores(TOKENS).softmax(-1)
-    assert maps.std() > 0.05
-    torch.testing.assert_close(maps, torch.stack(expected.attentions))
+    layers = list(HYBRIDS.get(model_type, range(L)))
+    maps = view.attention_weights(TOKENS)
+    assert maps[layers].std() > 0.05 and maps.isnan().sum() == (L - len(layers)) * maps[0].numel()
+    torch.testing.assert_close(maps[layers], torch.stack(expected.attentions))
     torch.testing.assert_close(view.logits(TOKENS), expected.logits)
     streams = view.residual_stream(TOKENS)
     assert len(streams) == len(expected.hidden_states) == L + 1
     torch.testing.assert_close(streams[:-1], list(expected.hidden_states[:-1]))
 
 
-@each_type
+@each_without_hybrids
 def test_the_pass_over_the_site_alone_equals_whole_passes(model_type: str) -> None:
     check_against_whole_passes(make_view(model_type), PretrainedSitePass)
 
 
-@each_type
+@each_without_hybrids
 def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str) -> None:
     view = make_view.__wrapped__(model_type)  # not from the cache: its layers get hooks
     site_pass, streams = view.site_pass(texts(), SITE), view.residual_stream(TOKENS)
@@ -268,7 +282,7 @@ def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str) -> Non
     edits = [exchange_links(1, 2, 6, [4], [5])]
     late = view.logits(TOKENS, None, edits)
     calls: list[int] = []
-    for i, module in enumerate(view._modules):
+    for i, module in view._modules.items():
         module.register_forward_hook(lambda *_, i=i: calls.append(i))
     torch.testing.assert_close(site_pass.edited_logits(edit_lists, words), of_words)
     assert sorted(calls) == [1, 2, 2]
@@ -285,15 +299,96 @@ def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> N
 
 
 @each_type
-def test_the_record_is_consistent_with_output_weights(model_type: str) -> None:
-    view, near = make_view(model_type), {"rtol": 1e-4, "atol": 1e-5}
-    for layer, record in enumerate(view.record(TOKENS)):
-        torch.testing.assert_close(record.scores.softmax(-1) @ record.values, record.head_output)
+def test_the_heads_of_the_record_write_the_output_of_their_module(model_type: str) -> None:
+    view = make_view.__wrapped__(model_type)  # not from the cache: its layers get hooks
+    written = []
+    for module in view._modules.values():
+        module.register_forward_hook(lambda _, __, output: written.append(output[0]))
+    records = view.record(TOKENS)
+    for layer, record, output in zip(view.attention_layers, records, written, strict=True):
+        torch.testing.assert_close(record.weights() @ record.values, record.head_output)
+        gated = record.head_output if record.gate is None else record.head_output * record.gate
+        added = torch.einsum("bhtk,hdk->btd", gated, view.output_weights(layer))
         module = view._modules[layer]
-        added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weights(layer))
         name = next(name for name in ("o_proj", "out_proj", "c_proj", "dense") if hasattr(module, name))
-        project, joined = getattr(module, name), record.head_output.transpose(1, 2).flatten(2)
-        torch.testing.assert_close(added, project(joined) - project(0 * joined), **near)  # without the bias
+        bias = getattr(module, name)(torch.zeros(gated.shape[1] * gated.shape[3]))
+        torch.testing.assert_close(added + bias, output, rtol=1e-4, atol=1e-5)
+        assert (record.gate is not None) == (model_type == "qwen3_5_text")
+
+
+@pytest.mark.parametrize("model_type", [*HYBRIDS, "gpt_oss"])
+def test_hybrids_and_sinks_keep_the_contract_and_the_numbers_of_their_layers(model_type: str) -> None:
+    view = make_view(model_type)
+    check_passes(view)
+    found = check_observed(view, TOKENS, torch.full((len(TOKENS), 1), 6))
+    assert view.attention_layers == HYBRIDS.get(model_type, (0, 1, 2))
+    assert all_heads(view) == [Head(layer, head) for layer in view.attention_layers for head in range(H)]
+    sums = view.attention_weights(TOKENS)[list(view.attention_layers)].sum(-1)
+    if model_type == "gpt_oss":
+        assert found["row_sum"] < 0 and sums.max() < 1
+        return
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+    # A removed head is one without its columns of the output projection.
+    layer = view.attention_layers[-1]
+    edited = view.logits(TOKENS, edits=[remove_head(layer, 2)])
+    project = view._modules[layer].o_proj
+    kept = project.weight.clone()
+    project.weight.unflatten(1, (H, -1))[:, 2] = 0
+    torch.testing.assert_close(view.logits(TOKENS), edited)
+    project.weight.copy_(kept)
+    assert (view.logits(TOKENS) - edited).abs().max() > 0.1
+    without = min({0, 1, 2} - {*view.attention_layers})
+    layers = ", ".join(map(str, view.attention_layers))
+    with pytest.raises(UserError, match=f"^edits: no head L{without}H0; .* attention in the layers {layers} only$"):
+        view.logits(TOKENS, edits=[remove_head(without, 0)])
+
+
+# What opens, besides SHAPES
+MORE = {
+    "gemma3_text": {**GROUPED, "head_dim": 10, "sliding_window": 4},
+    "qwen3_next": {**SHAPES["qwen3_5_text"], **EXPERTS, "moe_intermediate_size": 32},
+    "lfm2": {**GROUPED, "layer_types": ["conv", "full_attention", "conv"], "block_ff_dim": 32},
+    "nemotron_h": {
+        **GROUPED, "layers_block_type": ["mamba", "attention", "mlp"], "mamba_num_heads": 4, "mamba_head_dim": 16,
+        "n_groups": 1,
+    },
+    "bloom": {"hidden_size": D, "n_layer": 2, "n_head": H, "vocab_size": V},
+    "gpt_neo": {
+        "hidden_size": D, "num_layers": 2, "num_heads": H, "attention_types": [[["global", "local"], 1]],
+        "vocab_size": V, "max_position_embeddings": 16,
+    },
+}  # fmt: skip
+
+
+def what_opens(model_type: str) -> str:
+    """Return the cell of the table of docs/usage.md about a model type."""
+    try:
+        view = make_view(model_type)
+    except UserError as error:
+        assert f"model_type={model_type}: cannot be observed" in str(error)
+        return "no"
+    check_passes(view)
+    config = view.model.config
+    facts = {
+        "grouped queries": getattr(config, "num_key_value_heads", H) < H,
+        "windows": view.context_length < config.max_position_embeddings,
+        "sinks": any(record.sinks is not None for record in view.record(TOKENS[:, :4])),
+        "hybrid": len(view.attention_layers) < view.n_layer,
+    }
+    return ", ".join(name for name, is_true in facts.items() if is_true) or "yes"
+
+
+def test_the_table_of_what_opens_is_what_opened(folder: Path) -> None:
+    types = defaultdict[str, list[str]](list)
+    for model_type in [*SHAPES, *MORE]:
+        types[what_opens(model_type)].append(model_type)
+    change_config(folder, quantization_config={"bits": 4})
+    with pytest.raises(UserError, match="quantized"):
+        open_transformers(str(folder), CPU)
+    types["no"].append("quantized weights")
+    table = "".join(f"| {', '.join(names)} | {opens} |\n" for opens, names in types.items())
+    assert f"| model type | opens |\n|---|---|\n{table}\n" in (ROOT / "docs/usage.md").read_text(), table
 
 
 @each_type
@@ -306,13 +401,3 @@ def test_contributions_to_the_final_norm_add_up_to_logits(model_type: str) -> No
     norm = next(module for name, module in body.named_children() if "norm" in name or name == "ln_f")
     expected = (norm(stream) - norm(0 * stream)) @ difference  # without the bias
     torch.testing.assert_close((pulled * stream).sum(-1), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("model_type", ["bloom", "gpt_neo"])
-def test_models_off_the_attention_interface_are_refused_by_name(model_type: str) -> None:
-    shape = {"hidden_size": D, "n_layer": 2, "num_layers": 2, "n_head": H, "num_heads": H, "vocab_size": V}
-    shape |= {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 16}
-    config = transformers.AutoConfig.for_model(model_type, **shape)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with pytest.raises(ValueError, match=f"model_type={model_type}"):
-        PretrainedView(model)

@@ -10,7 +10,7 @@ import torch
 
 from data.tested.pairs import Cell, Items, Pair
 from model.observe import HeadEdit, TransformerView
-from probe.attention import SET, HeadRows, HeadScores, measure_heads
+from probe.attention import SET, HeadRows, HeadScores, measure_heads, output_norms
 from probe.behaviour import (
     answer_values,
     answer_with_words_shuffled,
@@ -66,6 +66,17 @@ def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
             for name in HeadRows.__dataclass_fields__:
                 value = pytest.approx(float(getattr(expected, name)), abs=1e-4)
                 assert getattr(rows, name)[row, layer, head] == value, name
+
+
+def test_the_norm_of_a_value_has_the_gate_of_the_query() -> None:
+    text = TEXTS[0]
+    record = MODEL.record(torch.tensor([text.tokens]))[1]
+    gate = torch.rand(record.values.shape)
+    output = MODEL.output_weights(1)
+    query = torch.tensor([text.query])
+    norms = output_norms(output, record._replace(gate=gate), torch.tensor([0]), query, torch.tensor([[[1, 2]]]))
+    gated = record.values[0, :, 1:3] * gate[0, :, text.query][:, None]  # [H, 2, K]
+    torch.testing.assert_close(norms[0, :, 0], torch.einsum("hdk,hpk->hpd", output, gated).norm(dim=-1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,7 +33,7 @@ def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
     """Return the edit of one text, from the scores and outputs of unedited passes."""
     if name == "zero":
         return HeadEdit(*PLACE, output=torch.zeros_like)
-    scores = view.attention_scores(torch.tensor([cell.tokens]))[PLACE.layer, 0, PLACE.head, cell.query].clone()
+    scores = view.record(torch.tensor([cell.tokens]))[PLACE.layer].scores[0, PLACE.head, cell.query].clone()
     weights = scores.softmax(-1)
     right, wrong = map(list, (cell.meant[0], cell.other[0]))
     if name.startswith("swap"):

@@ -92,6 +92,16 @@ def test_few_clusters_enumerate_every_sign_pattern() -> None:
     assert test.smallest_p == 1 / 128
 
 
+def test_a_column_of_nan_is_no_head_and_changes_no_other() -> None:
+    blocks, scores = null_scores(3, np.random.default_rng(2))
+    with_gap = np.insert(scores, 1, np.nan, axis=1).reshape(-1, 2, 2)
+    heads, padded = Sample(scores, blocks, []), Sample(with_gap, blocks, [])
+    found, expected = padded.test(CONFIG), heads.test(CONFIG)
+    assert np.isnan(found.p[0, 1]) and np.isnan(found.t[0, 1])
+    assert found.p[~np.isnan(found.p)].tolist() == expected.p.tolist()
+    assert padded.chance_level(100, 0) == heads.chance_level(100, 0)
+
+
 def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_cluster() -> None:
     values = np.arange(1.0, 9.0)
     ratio = estimate_ratios({"swap": 2 * values}, values, noun_pairs(), CONFIG)["swap"]

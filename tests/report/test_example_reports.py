@@ -369,7 +369,7 @@ def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
     content, live, model = content_of("stories")
     layer, head = content["findings"][0]["place"]
-    scores = model.attention_scores(torch.tensor([read(live, live["text"]).tokens]))[layer, 0, head, -1].double()
+    scores = model.record(torch.tensor([read(live, live["text"]).tokens]))[layer].scores[0, head, -1].double()
     cat = scores.max()
     width = live["shape"]["d_model"] // live["shape"]["n_head"]
     with show(written("stories")) as view:

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> N
         view.pick("L1H2")
         view.page.locator("#live-lines [data-name=word-5]").click()
         assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
+
+
+def test_a_layer_without_attention_has_no_heads_on_the_page(show: Show) -> None:
+    sentences = [replace(each, weights=[[], *each.weights[1:]]) for each in CONTENT.sentences]
+    hybrid = replace(CONTENT, sentences=sentences, findings=[], live=replace(CONTENT.live, model=None))
+    with show(hybrid) as view:
+        picks = view.page.locator(".pick")
+        names = [pick.get_attribute("data-name") for pick in picks.all()]
+        assert names == [f"L1H{head}" for head in range(sample.N_HEAD)]
+        assert picks.first.get_attribute("aria-pressed") == "true"
+        view.check()
 
 
 def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run: Path) -> None:

@@ -6,7 +6,6 @@ by `torch.load(weights_only=True)`.
 
 import hashlib
 import json
-import os
 import re
 import sys
 import zipfile
@@ -20,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from data.tokenizer import end_id, imported_tokenizer, load_tokenizer
-from model.pretrained_view import PretrainedView
+from model.pretrained_view import PretrainedView, check_memory
 from settings.errors import UserError, export_extra, one_line
 
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
@@ -148,15 +147,7 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = AutoConfig.from_pretrained(folder, **options)
     with torch.device("meta"):
-        n_weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
-    n_bytes = 2 * 4 * n_weights  # float32, for the model and an untrained one
-    available = n_bytes
-    if device.type == "cuda":
-        available = torch.cuda.mem_get_info(device)[1]
-    elif hasattr(os, "sysconf"):  # not on Windows
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if n_bytes > available:
-        raise UserError(f"needs {n_bytes:,} bytes with an untrained copy, but {device.type} has {available:,}")
+        check_memory(AutoModelForCausalLM.from_config(config), device)
 
     # The weights must be those of config.json.
     options |= {"dtype": torch.float32, "attn_implementation": "eager", "weights_only": True}

@@ -5,6 +5,7 @@ with recording and edits, so one implementation serves every architecture that u
 Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others. In a hybrid only the layers that call it have heads.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -32,6 +33,7 @@ from model.observe import (
     of_words,
     softmax,
 )
+from model.transformer import n_parameters
 from settings.errors import UserError
 
 _INTERFACE = "antecedent"  # name of our attention function in transformers
@@ -327,9 +329,10 @@ class PretrainedView(ObservableModel):
         return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
 
     def untrained(self, seed: int) -> "PretrainedView":
-        """Return a model of the same shape with transformers' initial weights for `seed`."""
+        """Return a model of the same shape with transformers' initial weights for `seed`; UserError without memory."""
         from transformers import AutoModelForCausalLM
 
+        check_memory(self.model, self.device, "with the untrained copy that it is compared with", n_copies=2)
         config = deepcopy(self.model.config)  # from_config writes the attention implementation into it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -426,6 +429,18 @@ def _replaced(modules: Sequence[Any], forward: Callable[..., Any]) -> Iterator[N
             module.forward = forward  # only this object's method; its class keeps the real one
             stack.callback(delattr, module, "forward")
         yield
+
+
+def check_memory(model: nn.Module, device: torch.device, what: str = "", n_copies: int = 1) -> None:
+    """Raise UserError unless `n_copies` of a model's weights in float32 fit into the memory of the device."""
+    n_bytes = 4 * n_copies * n_parameters(model)
+    available = n_bytes
+    if device.type == "cuda":
+        available = torch.cuda.mem_get_info(device)[1]
+    elif hasattr(os, "sysconf"):  # not on Windows
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if n_bytes > available:
+        raise UserError(f"the model needs {n_bytes:,} bytes {what}".rstrip() + f", but {device.type} has {available:,}")
 
 
 def _layers_around(modules: dict[int, nn.Module], model: nn.Module, n_layer: int) -> list[nn.Module]:

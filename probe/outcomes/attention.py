@@ -103,18 +103,18 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         return f"{question.name}: no items in the part {' and '.join(sorted(missing))}" if missing else ""
 
     def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
-        # Every head of every model at all texts; untrained models at dev and the headline only.
+        # Every head of every model at all texts. Untrained models, which may not fit, are first: dev and headline only.
         config = job.config
         if not questions:
             return
-        job.progress("the heads at all texts", 0.0)
-        trained = measure_heads(job.model, job.items, config.tokens_per_batch)
         names = {question.name for question in questions}
         needed = job.items.where(lambda pair: pair.question in names and pair.part in (DEV, HEADLINE))
         untrained = []
         for number, model in enumerate(job.untrained_models(), 1):
-            job.progress("untrained models", number / (1 + config.n_untrained))
+            job.progress("untrained models", (number - 1) / (1 + config.n_untrained))
             untrained.append(measure_heads(model, needed, config.tokens_per_batch))
+        job.progress("the heads at all texts", config.n_untrained / (1 + config.n_untrained))
+        trained = measure_heads(job.model, job.items, config.tokens_per_batch)
         types = head_types(job.model, job.items.cells[0].tokens[0], config.seed)
 
         # One question after the other

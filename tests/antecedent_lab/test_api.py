@@ -110,6 +110,24 @@ def test_hybrids_and_sinks_are_probed_by_attention_and_by_edges(name: str, folde
     assert edge.outcome == "edge" and edge.place.layer in layers
 
 
+def test_memory_for_an_untrained_copy_is_asked_of_the_probe_only(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_bytes = 4 * open_model(folders["qwen3"], device="cpu").n_parameters
+    pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2 * n_bytes - 1}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    opened = open_model(folders["qwen3"], device="cpu")
+    assert np.isfinite(opened.effects(TEXTS, " she", " he")).all()
+    problem = (
+        f"needs {2 * n_bytes:,} bytes with the untrained copy that it is compared with, but cpu has {2 * n_bytes - 1:,}"
+    )
+    with pytest.raises(UserError, match=f"^the model {problem}$"):
+        probe_model(opened, items=str(ROOT / "docs/questions/it_cat.jsonl"), **SETTINGS)
+    pages["SC_PHYS_PAGES"] = n_bytes - 1
+    with pytest.raises(UserError, match=f"^model=.*: the model needs {n_bytes:,} bytes, but cpu has"):
+        open_model(folders["qwen3"], device="cpu")
+
+
 def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
     arguments = [f"model={folders['qwen3']}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]

@@ -13,6 +13,7 @@ STORIES = "stories"
 # mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model.
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
+    "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models: over seeds
     "check": {"items", "verbose"},  # a file of items, without a model
     "before": {"items", "tokenizer", "out", "live", "verbose"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
@@ -27,7 +28,7 @@ _MACHINE = {"device", "threads", "cache_dir"}
 class EvalSettings:
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 
-    model: str | None = setting("a run of train.py, a folder of save_pretrained or a hub name; null: the newest run")
+    model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: seeds; null: the newest run")
     run: str | None = setting("the same as model=, for a run")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
@@ -46,12 +47,19 @@ class EvalSettings:
     @property
     def mode(self) -> str:
         """The mode of MODES that the settings select."""
-        return next((name for name in MODES if getattr(self, name, None) not in (None, False)), "probe")
+        return next((name for name in MODES if getattr(self, name, None) not in (None, False, [])), "probe")
+
+    @property
+    def models(self) -> list[str]:
+        """The models of model=A,B,C; empty if it names one, which may be a folder with a comma in its name."""
+        is_one = self.model is None or "," not in self.model or Path(self.model).exists()
+        return [] if is_one else [name.strip() for name in str(self.model).split(",")]
 
     @property
     def is_external(self) -> bool:
-        """Whether the model is not a run of train.py, whose folder has everything."""
-        return self.model is not None and not (Path(self.model) / "checkpoints").is_dir()
+        """Whether a model is not a run of train.py, whose folder has everything."""
+        names = self.models or ([] if self.model is None else [self.model])
+        return any(not (Path(name) / "checkpoints").is_dir() for name in names)
 
     @property
     def own_file(self) -> str | None:
@@ -61,7 +69,7 @@ class EvalSettings:
     def __post_init__(self) -> None:
         """Raise UserError unless every setting that is given belongs to the mode."""
         allowed = MODES[self.mode] | {self.mode} | _MACHINE
-        if self.mode != "runs":
+        if self.mode not in ("runs", "models"):
             allowed |= _MODELS
         for name, value in asdict(self).items():
             if value is None or value is False:  # not given
@@ -71,7 +79,7 @@ class EvalSettings:
             if isinstance(value, str) and not value.strip():
                 problem = "the name is empty" if name != "text" else "the text is empty"
             elif name not in allowed:
-                problem = f"cannot be combined with {self.mode}="
+                problem = f"cannot be combined with {'model=A,B' if self.mode == 'models' else f'{self.mode}='}"
             elif name == "run" and self.model is not None:
                 problem = "cannot be combined with model=, which means the same"
             elif name == "items" and value != STORIES and self.own_file is None:
@@ -80,6 +88,8 @@ class EvalSettings:
                 problem = "give items=FILE.jsonl, the file to check"
             elif name == "items" and self.own_file and self.mode == "text":
                 problem = "shows no sentence; leave it out"
+            elif name == "items" and self.own_file and self.mode == "models":
+                problem = "is asked of one model; leave it out"
             elif name in ("out", "tokenizer") or (name == "items" and value == STORIES):
                 is_possible = self.is_external or (name == "tokenizer" and self.before)
                 problem = "" if is_possible else "only for a model of another program; a run has its own"

@@ -32,7 +32,7 @@ from training.loop import Initial
 from training.run_dir import RESUMES, RUNS
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
-_EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
+EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
 
@@ -222,7 +222,7 @@ def open_external(
         # Two folders of one name must not share results.
         place = sha256(str(external.path.resolve()).encode()).hexdigest()[:6]
         results = results.with_name(f"{results.name}-{place}")
-    _check_results_folder(results)
+    check_results_folder(results)
 
     # The observed attention must be what the model computes.
     try:
@@ -278,7 +278,7 @@ def _external(
     module = getattr(model, "model", getattr(model, "module", None))
     kind = facts["model_type"]
     return OpenedModel(
-        folder=_EXTERNAL_RESULTS / default if out is None else Path(out),
+        folder=EXTERNAL_RESULTS / default if out is None else Path(out),
         name=name,
         source=name,
         model=model,
@@ -303,7 +303,7 @@ def _folder_name(folder: Path) -> str:
     return path.name
 
 
-def _check_results_folder(folder: Path) -> None:
+def check_results_folder(folder: Path) -> None:
     """Raise UserError if `folder` is one of a run or a model, whose results would be lost."""
     if (folder / "config.json").exists() or folder.resolve() == RUNS.resolve():
         raise UserError(f"out={folder}: holds a run or a model; choose another folder")

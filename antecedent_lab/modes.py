@@ -18,7 +18,7 @@ from antecedent_lab.saved import (
     results_folder,
 )
 from antecedent_lab.sources import source_of
-from antecedent_lab.sweeps import compare_sweep
+from antecedent_lab.sweeps import compare_seeds, compare_sweep
 from data.stories.lexicon import REFERENTS
 from data.stories.lint import PronounNote, lint
 from model.transformer import Transformer
@@ -46,8 +46,9 @@ Log = Callable[[str], None]
 
 def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     """Run the mode that the settings select."""
-    if settings.mode == "runs":
-        compare_sweep(settings, config, probed)
+    if settings.mode in ("runs", "models"):
+        compare = compare_sweep if settings.mode == "runs" else compare_seeds
+        compare(settings, config, probed)
         return
     opened = _open_first(settings)
     if settings.mode == "before":
@@ -58,14 +59,14 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         probe(opened, settings, config)
 
 
-def probed(run: Path, settings: EvalSettings, config: ProbeConfig, log: Log) -> ProbeResults:
-    """Return the probe.json of a run of a sweep; the run is tested now if it has not been with these settings."""
-    opened = _open(str(run), "runs", settings)
+def probed(name: str, settings: EvalSettings, config: ProbeConfig, log: Log) -> ProbeResults:
+    """Return the probe.json of one of several models, which is tested now if it has not been with these settings."""
+    of_one = replace(settings, runs=None, model=name, out=None)
+    opened = _open(name, "model", of_one)
     results, _ = read_results(opened)
     if results is None or results.settings != affordable(config, opened):
-        log(printable(f"probing {run}"))
-        of_run = replace(settings, runs=None, model=str(run))
-        probe(opened, of_run, config, lambda lines: None)
+        log(printable(f"probing {name}"))
+        probe(opened, of_one, config, lambda lines: None)
         results, _ = read_results(opened)
         assert results is not None
     return results
@@ -107,7 +108,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened, log, subfolder) as folder:
+    with results_folder(opened.folder, log, subfolder) as folder:
         result = probe_source(opened, source, config)
         try:
             if folder is not None:
@@ -146,7 +147,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     name = folder_name(f"{before.source}_{Path(own_file).stem}" if own_file else before.source)
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened, subfolder=f"compared/{name}") as folder:
+    with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         try:
             if folder is not None:
@@ -170,7 +171,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     notes = lint(text)
     rows = _nouns_before(tokenized, notes)
-    with results_folder(opened) as folder:
+    with results_folder(opened.folder) as folder:
         results, missing = read_results(opened)
 
         # Printed lines

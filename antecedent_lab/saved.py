@@ -26,20 +26,18 @@ def folder_name(text: str) -> str:
 
 
 @contextmanager
-def results_folder(
-    opened: OpenedModel, log: Callable[[str], None] = print, subfolder: str = ""
-) -> Iterator[Path | None]:
-    """Yield the locked folder for results; None, after a note, if a run of another user cannot be written.
+def results_folder(root: Path, log: Callable[[str], None] = print, subfolder: str = "") -> Iterator[Path | None]:
+    """Yield the locked folder for results in `root`; None, after a note, if a run of another user cannot be written.
 
     If nothing is written to a new folder, because of a mistake or a signal, it is removed. Raises BlockingIOError if
     another process writes there.
     """
-    folder = opened.folder / "probe" / subfolder
+    folder = root / "probe" / subfolder
     created = [path for path in (folder, *folder.parents) if not path.exists()]
-    opened.folder.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
 
     # A run of somebody else can be read, but not written.
-    blocked = first_unwritable(opened.folder)
+    blocked = first_unwritable(root)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
         yield None

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -36,6 +37,7 @@ from model.observe import (
 from model.transformer import n_parameters
 from settings.errors import UserError
 
+_Scaled = Callable[[Tensor], Tensor]
 _INTERFACE = "antecedent"  # name of our attention function in transformers
 # Names of attributes for the output projection in an attention module, of the norm in a model's body.
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
@@ -90,16 +92,16 @@ def _observed_attention(
     current = _current_pass.get() or _Pass()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     current.modules[layer] = module
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scaled = partial(_scaled, scaling=query.shape[-1] ** -0.5 if scaling is None else scaling, softcap=softcap)
     if current.edit_lists is not None:
-        return _site_attention(query, key, value, layer, current, scaling, softcap, s_aux), None
+        return _site_attention(query, key, value, layer, current, scaled, s_aux), None
 
     # The formula, with the edits of this layer.
     n_shared = query.shape[1] // key.shape[1]
     values = value.repeat_interleave(n_shared, dim=1)  # [B, H, T, K]
     scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
     assert attention_mask is not None  # see `_full_mask`
-    scores = _scaled(scores, scaling, softcap).masked_fill(~attention_mask, float("-inf"))
+    scores = scaled(scores).masked_fill(~attention_mask, float("-inf"))
     weights, head_output = edited_heads(scores, values, layer, current.edits, s_aux)
 
     # What the current pass keeps of this layer.
@@ -121,14 +123,7 @@ def _scaled(scores: Tensor, scaling: float, softcap: float | None) -> Tensor:
 
 
 def _site_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layer: int,
-    current: _Pass,
-    scaling: float,
-    softcap: float | None,
-    sinks: Tensor | None,
+    query: Tensor, key: Tensor, value: Tensor, layer: int, current: _Pass, scaled: _Scaled, sinks: Tensor | None
 ) -> Tensor:
     """Return the head outputs [E * B, 1, H, K] at the site alone, from cached keys and values, with E lists of edits.
 
@@ -146,8 +141,7 @@ def _site_attention(
     # The lists and the query heads of a group are rows of one product: keys are not copied.
     scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, cached.keys)
     scores[:, rows, :, :, current.site] = (queries * own_key[:, :, :, None]).sum(-1).transpose(0, 1)
-    scores = _scaled(scores, scaling, softcap)
-    scores = scores.masked_fill(~cached.is_visible[:, None, None], float("-inf"))
+    scores = scaled(scores).masked_fill(~cached.is_visible[:, None, None], float("-inf"))
 
     # Edits see the rows in the order [E * B, H, T].
     weights = softmax(scores.flatten(2, 3).flatten(0, 1)[:, :, None], sinks)[:, :, 0]
@@ -204,9 +198,7 @@ class PretrainedView(ObservableModel):
         self._layers = _layers_around(self._modules, model, self.n_layer)
         heads = {scores.shape[1] for scores, *_ in first_pass.layers.values()}
         if not self._layers or len(heads) != 1 or not _are_near(logits, reference):
-            raise UserError(
-                f"{kind}, its attention is not softmax(scores) @ values by transformers' AttentionInterface"
-            )
+            raise UserError(f"{kind}, its attention is not softmax(scores) @ values by AttentionInterface")
 
         [self.n_head] = heads
         projections = [_first_attribute(module, _OUTPUT_PROJECTIONS) for module in self._modules.values()]

@@ -30,7 +30,7 @@ OF_TRAINING = {
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """One finished run of a sweep."""
+    """One finished run of a sweep, or a model of another program, without metrics."""
 
     name: str
     seed: int
@@ -120,6 +120,8 @@ def value_of(finding: Finding, name: str) -> float:
 
 def of_training(run: SweepRun) -> dict[str, float | None]:
     """Return the values of a run by the names in OF_TRAINING; a text has no lower bound."""
+    if not run.metrics.validation:
+        return dict.fromkeys(OF_TRAINING)
     last = run.metrics.validation[-1]
     norms = [record.gradient_norm for record in run.metrics.train if record.step <= FIRST_STEPS]
     loss = last.loss if last.gap is None else None

@@ -269,3 +269,41 @@ def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str)
     output(run_program("eval.py", f"runs={sweep}", cache, *SMALL_PROBE))
     names = [each["name"] for each in json.loads((sweep / "probe" / "sweep.json").read_text())["variants"]]
     assert names == ["standard", "scale=none"] and (sweep / "probe" / "sweep.md").is_file()
+
+
+@pytest.mark.slow
+def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    # Exports are asked about the stories of the default settings.
+    small = [argument for argument in SMALL if not argument.startswith("data.")]
+    folders = []
+    for seed in (1, 2, 3):
+        run = tmp_path / "sweep" / str(seed)
+        output(run_program("train.py", *small, cache, f"seed={seed}", f"out={run}"))
+        output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
+        folders.append(str(run / "export" / "hf"))
+    output(run_program("eval.py", f"runs={tmp_path / 'sweep'}", cache, *SMALL_PROBE))
+    models = [f"model={','.join(folders)}", "items=stories"]
+    out = output(run_program("eval.py", *models, f"out={tmp_path / 'models'}", cache, *SMALL_PROBE, cwd=tmp_path))
+    assert "1 of 3: probing" in out and "differ in the training seed alone is not known" in out
+
+    of_runs, of_models = (
+        json.loads((tmp_path / name / "probe" / "sweep.json").read_text())["variants"][0]
+        for name in ("sweep", "models")
+    )
+    assert of_models["runs"] == folders and of_models["seeds"] == of_runs["seeds"] and of_models["values"] == {}
+    assert {row["question"] for row in of_models["questions"]} == {"number", "gender", "verb"}
+    for found, expected in zip(of_models["questions"], of_runs["questions"], strict=True):
+        assert (found["question"], found["heads"]) == (expected["question"], expected["heads"])
+        assert found["values"].keys() == expected["values"].keys()
+        for name, summary in found["values"].items():
+            assert summary["by_run"] == pytest.approx(expected["values"][name]["by_run"], abs=1e-4), name
+            assert summary["mean"] == pytest.approx(expected["values"][name]["mean"], abs=1e-4), name
+
+    # One of another shape
+    other = tmp_path / "other"
+    output(run_program("train.py", *small, cache, "model.n_head=1", f"out={other}"))
+    output(run_program("antecedent_lab/__main__.py", "export", f"run={other}"))
+    models[0] = f"model={folders[0]},{other / 'export/hf'}"
+    refused = run_program("eval.py", *models, cache, *SMALL_PROBE, cwd=tmp_path)
+    assert f"model={other / 'export/hf'}: n_head is not that of {folders[0]}" in refused.error

@@ -74,13 +74,13 @@ def test_damaged_records_are_an_error(opened: OpenedModel) -> None:
 
 
 def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with results_folder(opened, subfolder="outside") as folder:
+    with results_folder(opened.folder, subfolder="outside") as folder:
         assert folder == opened.folder / "probe" / "outside"
-        with pytest.raises(BlockingIOError), results_folder(opened, subfolder="outside"):
+        with pytest.raises(BlockingIOError), results_folder(opened.folder, subfolder="outside"):
             pass
     monkeypatch.setattr(saved, "first_unwritable", lambda folder: folder)
     notes: list[str] = []
-    with results_folder(opened, notes.append) as folder:
+    with results_folder(opened.folder, notes.append) as folder:
         assert folder is None and "cannot be written" in notes[0]
 
 
@@ -89,7 +89,7 @@ def test_a_new_folder_without_files_is_removed(opened: OpenedModel, error: BaseE
     opened = replace(opened, folder=opened.folder / "new")
 
     for files, remains in (([], False), (["page"], True), ([], True)):  # at last the folder was there before
-        with pytest.raises(type(error)), results_folder(opened, subfolder="own/mine") as folder:
+        with pytest.raises(type(error)), results_folder(opened.folder, subfolder="own/mine") as folder:
             for name in files:
                 (folder / name).touch()
             raise error

@@ -11,14 +11,18 @@ from torch import Tensor
 from model.observe import HeadEdit
 from settings.errors import UserError
 
+_ROUNDING = 1e-5  # of the sum of a row without a sink
+
 
 def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:
-    """Return the weights [B, T] with those on `mask` [B, T] set to 0 and the others scaled to a sum of 1.
+    """Return the weights [B, T] with those on `mask` [B, T] set to 0 and the others, a sink too, scaled to a sum of 1.
 
     This equals scores of -inf before the softmax (Geva et al. 2023, "attention knockout").
     """
     remaining = weights.masked_fill(mask, 0)
-    return remaining / remaining.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    of_sink = 1 - weights.sum(-1, keepdim=True)
+    total = remaining.sum(-1, keepdim=True) + of_sink.where(of_sink > _ROUNDING, 0.0)
+    return remaining / total.clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def exchange_weights(weights: Tensor, left: Tensor, right: Tensor, share: float = 1.0) -> Tensor:

@@ -32,7 +32,7 @@ class Scores:
 
     @property
     def keys(self) -> list[np.ndarray]:
-        """The scores by which heads are ranked; the last counts most, as in `numpy.lexsort`. A layer without attention has nan."""
+        """The scores by which heads are ranked, the most important last; a layer without attention has nan."""
         return [self.contrast, self.accuracy, self.block_accuracy, ~np.isnan(self.accuracy)]
 
 

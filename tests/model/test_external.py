@@ -18,10 +18,10 @@ from torch import Tensor
 
 from antecedent_lab.export import ExportSettings
 from data.tokenizer import END, bpe_tokenizer
-from model.edits import exchange_links, remove_head
+from model.edits import cut_weights, exchange_links, remove_head
 from model.export import as_llama, export_transformers, from_llama, own_model
 from model.external import find_model, open_transformers
-from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView
+from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView, softmax
 from model.pretrained_view import PretrainedSitePass, PretrainedView
 from probe.contract import check_observed, check_passes
 from probe.edits import all_heads
@@ -295,7 +295,11 @@ def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> N
     view = make_view.__wrapped__("llama")  # not from the cache: its layers change
     check_refusals(view)
     view.model.model.layers[1].mlp.register_forward_hook(lambda _, __, output: output + output.roll(1, dims=1) / 2)
-    assert type(view.site_pass(torch.randint(V, (2, 6)), torch.tensor([5, 3]))) is SitePass
+    hybrid = make_view.__wrapped__("qwen3_5_text")
+    for layer in (0, 2):  # so little that the logits hardly differ
+        hybrid.model.model.layers[layer].linear_attn.out_proj.weight.mul_(1e-6)
+    for mixing in (view, hybrid):
+        assert type(mixing.site_pass(torch.randint(V, (2, 6)), torch.tensor([5, 3]))) is SitePass
 
 
 @each_type
@@ -326,6 +330,10 @@ def test_hybrids_and_sinks_keep_the_contract_and_the_numbers_of_their_layers(mod
     sums = view.attention_weights(TOKENS)[list(view.attention_layers)].sum(-1)
     if model_type == "gpt_oss":
         assert found["row_sum"] < 0 and sums.max() < 1
+        record, mask = view.record(TOKENS)[1], torch.zeros(len(TOKENS), T, dtype=torch.bool)
+        mask[:, 5] = True
+        cut = softmax(record.scores.masked_fill(mask[:, None, None], -torch.inf), record.sinks)
+        torch.testing.assert_close(cut_weights(record.weights()[:, 0, 6], mask), cut[:, 0, 6])
         return
     torch.testing.assert_close(sums, torch.ones_like(sums))
 

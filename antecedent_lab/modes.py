@@ -48,7 +48,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     """Run the mode that the settings select."""
     if settings.mode in ("runs", "models"):
         compare = compare_sweep if settings.mode == "runs" else compare_seeds
-        compare(settings, config, probed)
+        compare(settings, lambda name, log: probed(name, settings, config, log))
         return
     opened = _open_first(settings)
     if settings.mode == "before":

@@ -10,7 +10,6 @@ from typing import Any
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.loading import EXTERNAL_RESULTS, check_results_folder, load_resumes, load_run_settings
 from antecedent_lab.saved import folder_name, results_folder
-from probe.config import ProbeConfig
 from probe.results import ProbeResults
 from probe.sweep import Sweep, SweepRun, by_variant, compare_runs
 from report.sweep_tables import sweep_markdown
@@ -22,13 +21,13 @@ from settings.typed_json import from_json, to_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs, first_unwritable
 
-# Returns the results of a model, which it tests if that has not been done with these settings; prints by its last one.
-Probed = Callable[[str, EvalSettings, ProbeConfig, Callable[[str], None]], ProbeResults]
+# Returns the results of a model, by its name, and tests it if that has not been done; prints by the second argument.
+Tested = Callable[[str, Callable[[str], None]], ProbeResults]
 _NUMBERED = "Models are numbered as in model=; that they differ in the training seed alone is not known."
 _SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts that seeds of one training share
 
 
-def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -> None:
+def compare_sweep(settings: EvalSettings, tested: Tested) -> None:
     """Test the runs of a sweep; print and write what holds over its seeds or, if settings differ, what they change."""
     # Errors in the sweep are reported before minutes of probing.
     sweep = Path(settings.runs or "")
@@ -37,56 +36,53 @@ def compare_sweep(settings: EvalSettings, config: ProbeConfig, probed: Probed) -
     changes, standard = differing_settings(configs, compose_settings())
     by_variant(changes)
 
-    with results_folder(sweep) as folder:
-        results = _probed_all(list(map(str, runs)), settings, config, probed)
-        records = []
-        for (run, metrics), of_run in zip(runs.items(), results, strict=True):
-            seed, changed = changes[run.name]
-            records.append(SweepRun(run.name, seed, metrics, of_run, changed))
-        notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
-        _write(compare_runs(records, standard, notes), folder)
+    untested = {}
+    for run, metrics in runs.items():
+        seed, changed = changes[run.name]
+        untested[str(run)] = partial(SweepRun, run.name, seed, metrics, changes=changed)
+    notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
+    _compare(sweep, untested, standard, notes, tested)
 
 
-def compare_seeds(settings: EvalSettings, config: ProbeConfig, probed: Probed) -> None:
+def compare_seeds(settings: EvalSettings, tested: Tested) -> None:
     """Test several models of one shape as seeds of one training; print and write what holds over them."""
-    names = settings.models
-    if len(set(names)) < len(names):
+    untested = {}
+    for number, name in enumerate(settings.models, start=1):
+        untested[name] = partial(SweepRun, name, number, Metrics([], [], []))
+    if len(untested) < len(settings.models):
         raise UserError(f"model={settings.model}: names a model twice")
     root = Path(settings.out) if settings.out else EXTERNAL_RESULTS / folder_name(str(settings.model))
     check_results_folder(root)
+    _compare(root, untested, {}, [_NUMBERED], tested)
+
+
+def _compare(
+    root: Path,
+    untested: Mapping[str, Callable[..., SweepRun]],
+    standard: Mapping[str, Any],
+    notes: Sequence[str],
+    tested: Tested,
+) -> None:
+    """Test models, each by its name, which makes a record; print the tables of all, and write them to root/probe."""
     with results_folder(root) as folder:
-        results = _probed_all(names, settings, config, probed)
-        records = []
-        for number, (name, of_model) in enumerate(zip(names, results, strict=True), start=1):
+        records = list[SweepRun]()
+        for number, (name, record) in enumerate(untested.items(), start=1):
+            log = partial(print, f"{number} of {len(untested)}:", flush=True)
+            records.append(record(probe=tested(name, log)))
             for fact in _SHAPE:
-                if of_model.model.shape.get(fact) != results[0].model.shape.get(fact):
-                    raise UserError(f"model={name}: {fact} is not that of {names[0]}; seeds have one shape")
-            records.append(SweepRun(name, number, Metrics([], [], []), of_model))
-        _write(compare_runs(records, {}, [_NUMBERED]), folder)
+                shapes = [each.probe.model.shape.get(fact) for each in (records[0], records[-1])]
+                if shapes[0] != shapes[1] and records[-1].changes == records[0].changes:
+                    raise UserError(f"model={name}: {fact} is not that of {records[0].name}; seeds have one shape")
 
-
-def _probed_all(
-    names: Sequence[str], settings: EvalSettings, config: ProbeConfig, probed: Probed
-) -> list[ProbeResults]:
-    """Return what each model has tested."""
-    results = []
-    for number, name in enumerate(names, start=1):
-        log = partial(print, f"{number} of {len(names)}:", flush=True)
-        results.append(probed(name, settings, config, log))
-    return results
-
-
-def _write(sweep: Sweep, folder: Path | None) -> None:
-    """Print the tables, and write them to the folder, if there is one."""
-    # The tables show what the files say, with its six digits.
-    content = to_json(sweep)
-    rounded: Sweep = from_json(Sweep, content, "sweep.json")
-    tables = sweep_markdown(rounded)
-    print(printable(f"\n{tables}"))
-    if folder is not None:
-        files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
-        write_files(folder, files, "sweep.json")
-        print(f"wrote {', '.join(files)} to {folder}")
+        # The tables show what the files say, with its six digits.
+        content = to_json(compare_runs(records, standard, notes))
+        rounded: Sweep = from_json(Sweep, content, "sweep.json")
+        tables = sweep_markdown(rounded)
+        print(printable(f"\n{tables}"))
+        if folder is not None:
+            files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
+            write_files(folder, files, "sweep.json")
+            print(f"wrote {', '.join(files)} to {folder}")
 
 
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:

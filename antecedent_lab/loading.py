@@ -286,7 +286,7 @@ def _external(
         tokenizer=reader[0],
         bos_id=reader[1],
         data=stories,
-        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories, Path()),
+        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
         shape={"name": name, "items": items, **facts},
         n_parameters=n_parameters(module) if isinstance(module, nn.Module) else 0,
         departures=() if kind == "llama" else (f"model_type={kind}",),

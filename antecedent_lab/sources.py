@@ -107,7 +107,7 @@ def _text_source(
             few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
             warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
         else:
-            if reads_shipped_text(corpus, cache_dir):
+            if reads_shipped_text(corpus):
                 unseen = sections(read_documents([UNSEEN_TEXT]))
                 passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
             items += whose_passages_of(opened.model, reader, with_two(passages), training, config)
@@ -129,14 +129,14 @@ def _training_documents(corpus: Corpus | None) -> list[tuple[str, str]]:
     return sections(split_documents(corpus, replace(corpus.train, tokens=corpus.train.tokens[:_FITTED_TOKENS])))
 
 
-def reads_shipped_text(corpus: Corpus | None, cache_dir: str) -> bool:
+def reads_shipped_text(corpus: Corpus | None) -> bool:
     """Return whether a model is tested on the text that comes with the project, and was not trained on UNSEEN_TEXT."""
     if corpus is None:
         return True
     if not isinstance(corpus.config, TextConfig):
         return False
     shipped = replace(corpus.config, path=str(SHIPPED_TRAINING_TEXT), validation_path=str(SHIPPED_TEXT))
-    return corpus.fingerprint == corpus_fingerprint(shipped, Path(cache_dir))
+    return corpus.fingerprint == corpus_fingerprint(shipped)
 
 
 def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:

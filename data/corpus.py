@@ -36,7 +36,6 @@ _SETTINGS_WITHOUT_CONTENT = ("path", "validation_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
 _LONG_TEXT = 2**24  # characters: a longer text is announced
-_KEPT_HASHES = 2**24  # bytes: the hash of a larger file is kept, a smaller one is hashed at every start
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None
         raise FileExistsError(f"cache_dir={cache_dir}: is a file; choose a folder")
     if isinstance(config, HubConfig):
         config = pin_revision(config)
-    fingerprint = corpus_fingerprint(config, cache_dir, tokenizer)
+    fingerprint = corpus_fingerprint(config, tokenizer)
 
     folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
     if isinstance(config, StoriesConfig):
@@ -77,7 +76,7 @@ def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None
     return Corpus(tokenizer, train, validation, folder, fingerprint, config, tuple(meta["notes"]))
 
 
-def corpus_fingerprint(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None = None) -> str:
+def corpus_fingerprint(config: DataConfig, tokenizer: Tokenizer | None = None) -> str:
     """Return a hash of all that determines the tokens: settings, generator's version, commit or files, tokenizer."""
     settings = asdict(config)
     for name in _SETTINGS_WITHOUT_CONTENT:
@@ -89,25 +88,15 @@ def corpus_fingerprint(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer
         content.append(GENERATOR_VERSION)
     if isinstance(config, TextConfig):
         for files in config_files(config):
-            content.append(files and [("".join(file.suffixes), _file_hash(file, cache_dir)) for file in files])
+            content.append(files and [("".join(file.suffixes), _file_hash(file)) for file in files])
     if tokenizer is not None:
         content.append(tokenizer.to_str())
     return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
 
 
-def _file_hash(path: Path, cache_dir: Path) -> str:
-    """Return the SHA-256 of a file; that of a large one is kept in the cache until its size or a time of it changes."""
-    status = path.stat()
-    identity = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-    kept = cache_dir / "hashes" / hashlib.sha256(repr(identity).encode()).hexdigest()
-    is_large = status.st_size > _KEPT_HASHES
-    if is_large and kept.exists():
-        return kept.read_text()
+def _file_hash(path: Path) -> str:
     with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if is_large:
-        _write_once(kept, lambda temporary: temporary.write_text(found))
-    return found
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:

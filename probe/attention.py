@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.tested.pairs import Cell, Items, check_blocks
+from data.tested.pairs import Cell, Items
 from model.observe import LayerRecord, ObservableModel, with_sinks
 from probe.batches import text_batches
 from probe.results import Head
@@ -203,8 +203,7 @@ class HeadScores:
         return HeadScores(self.items, HeadRows(**columns))
 
     def scores(self) -> Scores:
-        """Return the scores of every head, each [N_b, L, H]; ValueError unless the pairs are whole blocks."""
-        check_blocks(self.items)
+        """Return the scores of every head, each [N_b, L, H]; the pairs are whole blocks: order 0, then order 1."""
         return score(self.rows.log_ratio, self.rows.attention_margin)
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from itertools import pairwise
 from os.path import commonprefix
 
 import numpy as np
@@ -198,32 +197,19 @@ class Items:
         return len(self.pairs) > 1 and self.pairs[0].block == self.pairs[1].block
 
 
-def check_blocks(items: Items) -> None:
-    """Raise ValueError unless the pairs are whole blocks: order 0, then order 1."""
-    orders = [pair.order for pair in items.pairs]
-    blocks = [pair.block for pair in items.pairs]
-    if orders != [0, 1] * (len(orders) // 2) or blocks[::2] != blocks[1::2]:
-        raise ValueError("the items are not whole blocks of two pairs")
-
-
 def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> dict[Span, Word]:
     """Return the positions of the tokens that overlap each word, counted with BOS in front.
 
     A byte-level token may begin with the space before its word. The bytes of one character may be several tokens.
-    `offsets` are the characters [start, end) of each token but BOS, empty for special tokens. Raise UserError if words
-    overlap or a word has no tokens for itself.
+    `offsets` are the characters [start, end) of each token but BOS, empty for special tokens. Raise UserError if a word
+    has no tokens for itself.
     """
-    ordered = sorted(set(spans))
-    for (start, end), (next_start, next_end) in pairwise(ordered):
-        if end > next_start:
-            raise UserError(f"the words {text[start:end]!r} and {text[next_start:next_end]!r} overlap")
-
     # Both ends of the tokens ascend, so a binary search finds the tokens of a word.
     tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
     starts = [offsets[i][0] for i in tokens]
     ends = [offsets[i][1] for i in tokens]
     positions: dict[Span, Word] = {}
-    for start, end in ordered:
+    for start, end in spans:
         # The tokens that end after the start of the word and begin before its end.
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)

@@ -3,14 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from report.content import eval_command
 from settings.errors import damaged_file_error
-from settings.files import LOCK, lock
+from settings.files import lock
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable
 from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history
@@ -29,35 +29,18 @@ def folder_name(text: str) -> str:
 def results_folder(root: Path, log: Callable[[str], None] = print, subfolder: str = "") -> Iterator[Path | None]:
     """Yield the locked folder for results in `root`; None, after a note, if a run of another user cannot be written.
 
-    If nothing is written to a new folder, because of a mistake or a signal, it is removed. Raises BlockingIOError if
-    another process writes there.
+    Raises BlockingIOError if another process writes there.
     """
     folder = root / "probe" / subfolder
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
-
-    # A run of somebody else can be read, but not written.
     blocked = first_unwritable(root)
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
         yield None
         return
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with closing(lock(folder)):
-            yield folder
-    except BaseException:
-        _remove_empty(created)
-        raise
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove new folders, the innermost first, that hold at most a lock."""
-    for folder in folders:
-        with suppress(OSError):
-            if [path.name for path in folder.iterdir()] == [LOCK]:
-                (folder / LOCK).unlink()
-            folder.rmdir()
+    with closing(lock(folder)):
+        yield folder
 
 
 def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:

@@ -84,19 +84,6 @@ def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypa
         assert folder is None and "cannot be written" in notes[0]
 
 
-@pytest.mark.parametrize("error", [UserError("wrong"), KeyboardInterrupt()])
-def test_a_new_folder_without_files_is_removed(opened: OpenedModel, error: BaseException) -> None:
-    opened = replace(opened, folder=opened.folder / "new")
-
-    for files, remains in (([], False), (["page"], True), ([], True)):  # at last the folder was there before
-        with pytest.raises(type(error)), results_folder(opened.folder, subfolder="own/mine") as folder:
-            for name in files:
-                (folder / name).touch()
-            raise error
-        assert (opened.folder.exists(), opened.folder.parent.exists()) == (remains, True)
-    assert (opened.folder / "probe/own/mine/page").exists()
-
-
 def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:
     names = {"../../evil/x": "evil_x", "er/sie": "er_sie", "指代问题": "指代问题", "///": "model"}
     assert {text: folder_name(text) for text in names} == names

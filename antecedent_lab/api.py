@@ -65,7 +65,6 @@ class ProbedModel:
                 "unit": finding.unit,
                 "n": finding.n,
             }
-            # Every measure, with its interval
             for name, estimate in judged.values.items():
                 row[name] = estimate.value
                 if estimate.low is not None:
@@ -142,7 +141,6 @@ def open_model(
         raise UserError(f"threads={threads}: must be between 1 and {MAX_THREADS:,}")
     torch_device = choose_device(Device(device), Precision.float32, threads).device
 
-    # A run of train.py has everything in its folder.
     if setting == "run" and not (Path(model) / "checkpoints").is_dir():
         raise UserError(f"run={model}: is no run of train.py, which has a folder checkpoints")
     if not is_loaded and (Path(model) / "checkpoints").is_dir():
@@ -151,7 +149,6 @@ def open_model(
             raise UserError(f"{setting}={model}: {problem}")
         return open_run(Path(model), torch_device)
 
-    # An external model may be tested on the stories, with their default settings.
     if items not in (None, STORIES):
         raise UserError(f"items={items}: must be {STORIES}")
     stories = compose_settings().data if items == STORIES else None
@@ -175,7 +172,6 @@ def probe_model(
     `open_model` and of the group probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or
     OSError with one line.
     """
-    # Settings of the probe; the others are for opening the model
     probe = asdict(ProbeConfig())
     for name in probe:
         probe[name] = settings.pop(name, probe[name])
@@ -206,7 +202,6 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
     if source.name and not studied.findings:
         raise UserError(f"too little to test: {'; '.join(studied.missing)}")
 
-    # What probe.json says
     few = f"On a CPU a model of this size is compared with at most {MAX_UNTRAINED_LARGE} untrained models."
     limits = [few] if affordable(replace(config, n_untrained=99), opened).n_untrained < 99 else []
     results = ProbeResults(

@@ -74,7 +74,6 @@ class EvalSettings:
         for name, value in asdict(self).items():
             if value is None or value is False:  # not given
                 continue
-            # The reason why it cannot be used, if there is one
             problem = ""
             if isinstance(value, str) and not value.strip():
                 problem = "the name is empty" if name != "text" else "the text is empty"

@@ -129,7 +129,6 @@ def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config:
             losses = record
     if losses is None:
         losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
-    # The loss, and its distance from the entropy lower bound where that is known
     loss = f"{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte"
     log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
@@ -146,7 +145,6 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     print(printable(f"compared with {before.source}"), flush=True)
     name = folder_name(f"{before.source}_{Path(own_file).stem}" if own_file else before.source)
 
-    # The folder is locked before minutes of work begin.
     with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         try:
@@ -174,7 +172,6 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     with results_folder(opened.folder) as folder:
         results, missing = read_results(opened)
 
-        # Printed lines
         for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
             print(f"note: {printable(line)}")
         weights = word_attention(opened.model, tokenized)
@@ -186,7 +183,6 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         chances = ", ".join(f"{opened.decode(token)} {chance:.2f}" for token, chance in best)
         print(printable("\n".join([*lines, "", f"next word: {chances}"])))
 
-        # The page, with the sentence first
         if folder is not None:
             content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
             write_files(folder, {PAGE: page(content)})

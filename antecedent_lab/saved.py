@@ -53,7 +53,6 @@ def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
         content = json.loads(path.read_text())
         if content["schema_version"] == SCHEMA_VERSION:
             results = ProbeResults.from_json(content)
-            # The same step of the same run or file?
             model = results.model
             tested = (model.step, results.data.get("fingerprint"), model.shape.get("sha256"))
             if tested == (opened.step, opened.data_fingerprint, opened.shape.get("sha256")):

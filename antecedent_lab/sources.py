@@ -73,7 +73,6 @@ def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
     items = story_items(dev, test, (opened.tokenizer, opened.bos_id))
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}
 
-    # An external model must know their words.
     warnings: list[str] = []
     if opened.is_external:
         warnings = [_UNKNOWN_TRAINING, *check_items(opened, items)]
@@ -95,7 +94,6 @@ def _text_source(
     questions = [NEXT_PRONOUN]
     warnings = [_UNKNOWN_TRAINING] if opened.is_external else []
 
-    # Whose gender a head copies
     if path is not None:
         warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
     elif len(all_heads(opened.model)) > MANY_HEADS:
@@ -113,7 +111,6 @@ def _text_source(
             items += whose_passages_of(opened.model, reader, with_two(passages), training, config)
             questions.append(WHOSE)
 
-    # A text of its own has a name and a folder.
     source_name = ""
     data = {"fingerprint": opened.data_fingerprint}
     if path is not None:
@@ -196,7 +193,6 @@ def whose_passages_of(
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:
     """Return warnings about texts in the tokens of a model; UserError if it cannot read them."""
-    # The model must be able to read all of them.
     tokens = [token for cell in items.cells for token in cell.tokens]
     largest = max(max(*cell.tokens, *cell.answers, *cell.foils) for cell in items.cells)
     longest = 1 + max(len(cell.tokens) for cell in items.cells)
@@ -206,7 +202,6 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
     if largest >= opened.model.vocab_size:
         raise UserError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
 
-    # What the results leave open.
     warnings = []
     n_unknown = sum(token == opened.unknown for token in tokens)
     if n_unknown:

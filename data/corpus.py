@@ -68,7 +68,6 @@ def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None
     else:
         _write_once(folder, lambda path: _write_text(config, cache_dir, path, tokenizer))
 
-    # The tokens are mapped, not read.
     meta = json.loads((folder / "meta.json").read_text())
     train = _open_split(folder, "train", meta)
     validation = _open_split(folder, "validation", meta)
@@ -83,7 +82,6 @@ def corpus_fingerprint(config: DataConfig, tokenizer: Tokenizer | None = None) -
         settings.pop(name, None)
     content: list[Any] = [_FORMAT, settings]
 
-    # What the settings name: files, or the version of the generator.
     if isinstance(config, StoriesConfig):
         content.append(GENERATOR_VERSION)
     if isinstance(config, TextConfig):
@@ -121,9 +119,6 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
     by_document = np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer)))
     texts = corpus.tokenizer.decode_batch([document.tolist() for document in by_document], skip_special_tokens=True)
     return [text for text in texts if text.strip()]
-
-
-# Folders
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
@@ -170,9 +165,6 @@ def _dtype(tokenizer: Tokenizer) -> str:
     return "uint16" if tokenizer.get_vocab_size() <= 2**16 else "uint32"
 
 
-# Stories
-
-
 def _write_stories(config: StoriesConfig, folder: Path, tokenizer: Tokenizer | None) -> None:
     print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
     train = generate_split(config, "train")
@@ -217,9 +209,6 @@ def _encode_stories(
         problem = f"the tokenizer lacks {len(missing)} words of the {split} stories, for example {min(missing)!r}"
         raise UserError(f"{setting}: {problem}; train it, or the model of init=, on more stories") from None
     return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
-
-
-# Text
 
 
 @dataclass
@@ -298,7 +287,6 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
 
     It starts with the first document after the given fraction, or with the character if no document starts there.
     """
-    # Where each document starts, and the length of all, in characters.
     starts = array("q")
     n_train = 0
     for text, starts_document in texts.train():
@@ -311,7 +299,6 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
     if n_validation is not None:
         return n_train + n_validation, n_train
 
-    # The first document that starts at or after the fraction.
     character = int(n_train * (1 - validation_fraction))
     later = int(np.searchsorted(np.asarray(starts), max(1, character)))
     return n_train, starts[later] if later < len(starts) else character

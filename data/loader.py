@@ -166,14 +166,12 @@ def validation_batches(
         yield from _validation_stories(split, tokens_per_batch, n_tokens)
         return
 
-    # Whole windows of `context_length` targets, several per batch.
     end = len(split.tokens) if n_tokens is None else min(n_tokens + 1, len(split.tokens))
     n_rows = max(1, tokens_per_batch // context_length)
     n_windows = (end - 1) // context_length
     for first in range(0, n_windows, n_rows):
         starts = np.arange(first, min(first + n_rows, n_windows)) * context_length
         yield _next_token_batch(split.tokens[starts[:, None] + np.arange(context_length + 1)])
-    # The rest is a shorter window of its own.
     if (end - 1) % context_length:
         yield _next_token_batch(split.tokens[None, n_windows * context_length : end])
 
@@ -190,7 +188,6 @@ def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int 
     if n_tokens is not None:
         n_stories = max(1, min(n_stories, int(np.searchsorted(split.starts, n_tokens))))
 
-    # Lengths in tokens, [n_stories], rounded up.
     lengths = np.diff(split.starts[: n_stories + 1])
     padded = -(-lengths // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     for length in np.unique(padded):

@@ -226,7 +226,6 @@ def _ask_hub(config: HubConfig) -> str:
     import huggingface_hub  # slow to import, and only texts of the hub need it
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-    # Every way in which the hub can fail has a line that says what to do.
     name = f"data.name={config.name}"
     try:
         info = huggingface_hub.HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT)

@@ -31,7 +31,6 @@ def exchange_weights(weights: Tensor, left: Tensor, right: Tensor, share: float 
     Within each set the new total is distributed in proportion to the old weights, evenly if they are all 0. Exchanging
     all of them twice restores the weights.
     """
-    # Either set takes the total of the other; the weights outside stay.
     left_total, left_shares = _total_and_shares(weights, left)
     right_total, right_shares = _total_and_shares(weights, right)
     exchanged = weights.masked_fill(left | right, 0) + right_total * left_shares + left_total * right_shares

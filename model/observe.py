@@ -356,7 +356,6 @@ class TransformerSitePass(SitePass):
         self._values = list[Tensor]()  # one per layer [B, H, T, K]
         self._streams = list[Tensor]()  # [B, 1, D] at the site before each layer and after the last
 
-        # The unedited pass over all positions.
         x = view.model.embed(tokens)  # [B, T, D]
         for block in view.model.layers():
             self._streams.append(at_positions(x, site[:, None]))
@@ -383,7 +382,6 @@ class TransformerSitePass(SitePass):
             keys[rows, :, site] = key[:, :, 0]
             values[rows, :, site] = value[:, :, 0]
 
-            # Attention of the site alone, with the edits of this layer.
             scores = block.attention.scores(query, keys, site[:, None])  # [E * B, H, 1, T]
             weights = scores.softmax(-1)[:, :, 0]  # [E * B, H, T]
             apply_edits(weights, layer, edit_lists, "weights")

@@ -59,7 +59,6 @@ class HeadRows:
         """Return the log ratio [N] of the summed attention weights of several heads."""
         antecedents, distractors = np.zeros((2, len(self.mass)))
         for head in heads:
-            # The share of the weight on mentions that is on antecedents.
             share = 1 / (1 + np.exp(-self.log_ratio[:, *head].astype(np.float64)))
             antecedents += self.mass[:, *head] * share
             distractors += self.mass[:, *head] * (1 - share)

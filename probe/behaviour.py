@@ -67,7 +67,6 @@ def measure_payoffs(
 
     Every text must have a payoff.
     """
-    # The texts up to the payoff, whose next token is the answer.
     texts = [cell.tokens[: (cell.payoff or 0) + 1] for cell in cells]
     margins, losses = np.empty((2, len(cells)))
     for members, rows, tokens, payoffs in text_batches(texts, tokens_per_batch):

@@ -81,9 +81,6 @@ class Margins:
         return np.asarray(changed.mean(axis=1))
 
 
-# Passes
-
-
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
@@ -148,7 +145,6 @@ def measure_margins(
             site_pass = model.site_pass(batch.tokens, batch.query) if at_query else None
             by_passes = edits if site_pass is None else [name for name in edits if name == "zero"]
 
-            # Unedited; whole passes begin with its streams.
             streams = model.residual_stream(batch.tokens) if by_passes else None
             logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff, (), streams)
             margins.clean[batch.pairs] = batch.by_pair(logits)
@@ -327,9 +323,6 @@ def counterpart(x: Tensor) -> Tensor:
     """Return `x` [B, ...] with the rows of each pair exchanged."""
     exchanged: Tensor = x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
     return exchanged
-
-
-# Which heads are edited
 
 
 def all_heads(model: ObservableModel) -> list[Head]:

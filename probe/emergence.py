@@ -43,7 +43,6 @@ def _measure(
         return None
     values = {name: point.recorded() for name, point in points.items()}
 
-    # For TensorBoard
     is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
     images = draw(points) if draw and is_evaluation else {}
     lines = _greedy_lines(view, corpus, list(items)) if is_evaluation else []
@@ -102,12 +101,10 @@ def _passages(corpus: Corpus, max_tokens: int, limit: int) -> dict[str, Items]:
 
 def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
     """Return `n_sequences` texts in whole blocks, evenly spread over each question, by its name."""
-    # Every question gets as many blocks.
     names = [name for name in QUESTIONS if SAME_WORDS in items.parts(name)]
     n_blocks = max(1, n_sequences // 4 // max(1, len(names)))
     watched = {}
     for name in names:
-        # Every n-th block, n chosen so that they spread over all.
         matching = items.of(name, SAME_WORDS)
         distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
         starts = np.arange(0, len(matching), 2 * distance)[:n_blocks]

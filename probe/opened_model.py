@@ -104,7 +104,6 @@ class OpenedModel:
 
     def measure_example(self, example: Example, head: Head) -> Shown:
         """Return a head's weights on both nouns at the query, and the most probable next words after a last query."""
-        # Attention from the query.
         text = self.tokenize(example.text)
         attention = word_attention(self.model, text)  # [L, H, W, W]
         words = (example.query, example.antecedent, example.distractor)

@@ -77,7 +77,6 @@ def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question]
 
 def answer(case: Case) -> Finding:
     """Return the answer to one question."""
-    # Choose and test
     heads = case.choose()
     head = judged(heads, case.measure(heads), case.question)
 

@@ -14,13 +14,11 @@ _COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}
 
 def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tested:
     """Return the measures of heads with criteria, verdict, level and reasons. Missing values do not pass."""
-    # Every criterion, in the order of the bars
     criteria = []
     for name in question.criteria:
         bars = [bar for bar in question.bars if bar.criterion == name]
         criteria.append(_criterion(name, bars, measured))
 
-    # The level up to which everything is met
     passed = {criterion.name for criterion in criteria if criterion.passed}
     level = "E0"
     for higher in _BAR_LEVELS:
@@ -28,7 +26,6 @@ def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tes
             break
         level = higher
 
-    # The verdict
     verdict = NOT_ESTABLISHED
     if not measured.exclusions and len(passed) == len(criteria):
         verdict = SUPPORTED

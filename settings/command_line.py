@@ -65,7 +65,6 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
 
 def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
     """Return the help of a program, with the value of every setting under these arguments and its meaning."""
-    # Compose the settings that the other arguments would give.
     overrides = [argument for argument in arguments if "=" in argument]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_path), version_base="1.3"):
@@ -98,7 +97,6 @@ def _name(group: str, field: str) -> str:
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
-    # An argument is a flag, a setting of Hydra, a setting of ours, or a group with its choice.
     names = [*filter(None, groups), *setting_names(groups)]
     for argument in arguments:
         try:

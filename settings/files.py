@@ -103,7 +103,6 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
     """
     staging = folder / STAGING
     try:
-        # Write all files to the temporary folder.
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for name, content in files.items():

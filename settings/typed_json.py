@@ -36,7 +36,6 @@ def to_json(value: Any) -> Any:
             elif item is not None or not entry.metadata.get("absent"):
                 written[entry.name] = to_json(item)
         return written
-    # Other values are written as the JSON type that is nearest.
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -60,7 +59,6 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin in (Union, UnionType):  # X | None
         return None if value is None else from_json(of_items[0], value, where)
-    # Types with parts, which have places of their own.
     if origin in (list, tuple) or hasattr(kind, "_fields"):
         return _sequence_from_json(kind, value, where)
     if origin is dict:
@@ -68,7 +66,6 @@ def from_json(kind: Any, value: Any, where: str) -> Any:
         return {key: from_json(of_items[1], item, f"{where}.{key}") for key, item in value.items()}
     if is_dataclass(kind):
         return _object_from_json(kind, value, where)
-    # Single values
     if kind is float and value is None:
         return math.nan
     if kind is float and type(value) is int:

@@ -142,7 +142,6 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
 
 def make_optimizers(model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype) -> list[WeightOptimizer]:
     """Return AdamW and, if it is chosen for the matrices of the blocks, Muon, on a CPU in `matrix_type`."""
-    # Sort the weights by kind.
     matrices: list[Tensor] = []
     embeddings: list[Tensor] = []
     gains: list[Tensor] = []
@@ -154,7 +153,6 @@ def make_optimizers(model: nn.Module, settings: OptimSettings, matrix_type: torc
         else:
             embeddings.append(weight)
 
-    # Each kind has its own learning rate and weight decay.
     rate = settings.embedding_learning_rate
     matrix_group = WeightGroup(matrices, settings.learning_rate, settings.weight_decay)
     groups = [WeightGroup(embeddings, rate, settings.embedding_weight_decay), WeightGroup(gains, rate, 0.0)]

@@ -55,7 +55,6 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
     `train`, which is generated again if None. Test contains, for every plot and hold-out, `n_test_frames` x
     `n_test_pairs` blocks of 4 cells; dev half as many, with held-out words and frames of its own.
     """
-    # The mix of training.
     if split == "train":
         return _sample_mix(config, "train", config.n_train_stories)
     if split == "validation":
@@ -63,7 +62,6 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
         plain_texts = {story.text for story in train if story.family == "no_pronoun"}
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
 
-    # Designs, in which every plot has the same number of stories.
     return _sample_design(config, split)
 
 

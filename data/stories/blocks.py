@@ -22,7 +22,6 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, min
     Otherwise the cells differ in everything but frame and pair, as training needs. Stories of the training split have
     no link.
     """
-    # The cell (frame, pair) must belong to the language's split and hold-out.
     pairs = language.pairs_of(plot)
     pair = rng.choice(pairs)
     while placement(frame, pair) != (language.split, language.holdout):
@@ -41,7 +40,6 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, min
 def _sample_cell(
     rng: Random, language: Language, plot: Plot, frame: str, pair: MentionPair, order: int, meant: int
 ) -> LinkedText:
-    # What the block decides; the grammar draws the rest.
     bindings = {
         "PLOT": plot.name,
         "FRAME": frame,

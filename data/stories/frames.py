@@ -10,7 +10,6 @@ from pathlib import Path
 from data.stories.lexicon import unit_hash
 from data.words import word_lists
 
-# The texts of each slot
 TEXTS = {
     slot: re.split(r"\n| \| ", texts) for slot, texts in word_lists(Path(__file__).with_name("grammar.txt")).items()
 }
@@ -48,7 +47,6 @@ NOUN_FRAMES = (
     *_frames("SIGHT PREPOSITION", "we SIGHT the {A} PREPOSITION the {B} ."),
     *(f"the {{A}} {{A.was}} {place} and the {{B}} {{B.was}} {place_2} ." for place, place_2 in _TWO_PLACES),
 )
-# Two names.
 NAME_FRAMES = (
     *_frames("POSTURE PREPOSITION", "{A} POSTURE PREPOSITION {B} ."),
     *_frames("MEETING PLACE", "{A} MEETING {B} PLACE ."),
@@ -57,7 +55,6 @@ NAME_FRAMES = (
 )
 # The same with the gender of each name stated or not.
 MAYBE_GENDERED_FRAMES = tuple(re.sub("{(.)}", r"{\1.gendered}", text) for text in NAME_FRAMES)
-# The verb in the active and in the passive voice
 ACTIVE_FRAMES = _cause_frames("{CAUSE}", "OFTEN {CAUSE}")
 PASSIVE_FRAMES = _cause_frames("was {CAUSED} by", "was OFTEN {CAUSED} by")
 

@@ -49,7 +49,6 @@ class Derivation:
 
     def slot_places(self) -> dict[str, list[Span]]:
         """Return the characters of each use of a slot, in order."""
-        # The characters of each word.
         words: list[Span] = []
         end = 0
         for word in self.words:

@@ -13,7 +13,6 @@ from pathlib import Path
 from data.words import word_lists
 
 _WORDS = word_lists(Path(__file__).with_suffix(".txt"))
-# The pronoun of every form.
 PRONOUN_OF_FORM = {"it": "It", "its": "It"} | dict.fromkeys(("they", "them", "their"), "They")
 PRONOUN_OF_FORM |= {"she": "She", "her": "She"} | dict.fromkeys(("he", "him", "his"), "He")
 
@@ -80,5 +79,4 @@ def _name_referents(side: str, pronoun: str) -> tuple[Referent, ...]:
 NOUNS = (*_parse_nouns(_WORDS["animals"], "animal", 12), *_parse_nouns(_WORDS["things"], "thing", 8))
 # Feminine and masculine names
 NAMES = (_name_referents("feminine", "She"), _name_referents("masculine", "He"))
-# Every word that a story can mention.
 REFERENTS = {referent.word: referent for group in (*NOUNS, *NAMES) for referent in group}

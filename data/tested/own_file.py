@@ -132,7 +132,6 @@ def load_question(path: Path) -> OwnQuestion:
         if bool(blocks[-1].controls) != bool(blocks[0].controls):
             raise UserError(f"{where}: give all lines the field control, or none")
 
-    # Each block in the part to which it belongs.
     parts = iter(divided([_names(block.texts[0]) for block in blocks if block.split is None]))
     texts: dict[str, list[LinkedText]] = {part: [] for part in _HOLDOUTS}
     controls = list[LinkedText]()
@@ -238,9 +237,6 @@ def _check_new(block: _Block, known: dict[Any, tuple[str, str]]) -> None:
         earlier, place = known.setdefault(key, (name, block.where))
         if earlier != name:
             raise UserError(f"{block.where}: {key[1]!r} has the {key[0]} {name!r}, but {earlier!r} at {place}")
-
-
-# Parts
 
 
 def _names(text: LinkedText) -> tuple[str, str, str]:

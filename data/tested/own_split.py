@@ -66,7 +66,6 @@ def _divisions(codes: np.ndarray) -> Iterator[_Parts]:
     is_frame = np.isin(names, codes[:, 0])
     places = np.empty_like(names)
     places[names] = np.where(is_frame, np.cumsum(is_frame), np.cumsum(~is_frame)) - 1  # among frames, or words
-    # How many frames and words the first groups have
     ends = np.cumsum([0, *map(len, groups)])
     n_frames = np.append(0, np.cumsum(is_frame))[ends]
     n_words = ends - n_frames

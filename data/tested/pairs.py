@@ -210,11 +210,9 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
     ends = [offsets[i][1] for i in tokens]
     positions: dict[Span, Word] = {}
     for start, end in spans:
-        # The tokens that end after the start of the word and begin before its end.
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)
         word = text[start:end]
-        # Together the tokens must spell the word and nothing else.
         if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
             around = text[max(0, start - 20) : end + 20]
             raise UserError(f"{word!r} has no tokens for itself in {around!r}")

@@ -66,7 +66,6 @@ class ParsedText:
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
         """Yield the first word and the mentions of each run of sentences up to word `i`, the longest first."""
-        # The sentences and mentions that begin within the last MAX_WORDS words.
         begins = self.sentences[bisect_left(self.sentences, i - MAX_WORDS) : bisect_left(self.sentences, i)]
         near = self.mentions[bisect_left(self._firsts, i - MAX_WORDS) : bisect_left(self._firsts, i)]
         for begin in begins:
@@ -133,7 +132,6 @@ def _sentence_starts(words: Sequence[str]) -> list[int]:
     starts = [0]
     for i, word in enumerate(words[:-1]):
         if word in _ENDS and not (word == "." and i and words[i - 1] in TITLES):
-            # Skip what closes the sentence: more marks and quotes.
             start = i + 1
             while start < len(words) and (words[start] in _CLOSING or words[start] in _ENDS):
                 start += 1

@@ -155,12 +155,8 @@ def _best_window(
             ranked.append((0, begin, mentions))
         elif len(entities) == 1 and mentions[0].category == category:
             ranked.append((1, begin, mentions))
-    # The longest word of one rank
     best = min(ranked, key=lambda window: window[:2], default=None)
     return best and best[1:]
-
-
-# Twins
 
 
 class Counterparts:
@@ -188,7 +184,6 @@ class Counterparts:
 
     def of(self, passage: Passage) -> Mapping[str, str] | None:
         """Return the replacement of each mention's text in a passage; None if a mention has none."""
-        # Two names with as many tokens change places.
         sides = [sorted({*passage.surfaces(side)}) for side in (0, 1)]
         if len(sides[0]) == len(sides[1]) == 1:
             (name,), (counterpart,) = sides
@@ -196,7 +191,6 @@ class Counterparts:
             if are_names and self._n_tokens(name) == self._n_tokens(counterpart):
                 return {name: counterpart, counterpart: name}
 
-        # Otherwise each gets a counterpart of its own.
         replacements: dict[str, str] = {}
         for side, surfaces in enumerate(sides):
             for surface in surfaces:
@@ -249,16 +243,12 @@ def content_words(passage: Passage) -> list[Span]:
     return words
 
 
-# A rule
-
-
 def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
     The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
     same N_LAST words, backing off to fewer words; 1/2 for words that it has not seen.
     """
-    # The pronouns of each class after each run of words.
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for _, text in documents:
         originals = ENGLISH_WORD.findall(text)
@@ -280,9 +270,6 @@ def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
     return rule
 
 
-# Passages in the tokens of a model
-
-
 class Reader(NamedTuple):
     """How a model reads a text."""
 
@@ -300,7 +287,6 @@ def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: 
     make = partial(passage_items, passages, name, reader, seed)
     items = make(limits[0], has_two=False) + make(limits[1], has_two=True)
 
-    # A random half of the documents
     names = np.unique(np.array([pair.clusters[0] for pair in items.pairs], dtype=str))
     chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
     pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in items.pairs]
@@ -334,7 +320,6 @@ def passage_items(
             break
         passage = usable[i]
 
-        # The twin, and a content word to compare the mentions with.
         replacements = counterparts.of(passage)
         if replacements is None:
             left_out["no counterpart of the other class"] += 1
@@ -343,7 +328,6 @@ def passage_items(
         content = content_words(passage)
         control = content[int(rng.integers(len(content)))] if content else None
 
-        # Both in the tokens of the model.
         try:
             cells = _cells(passage, twin, control, reader)
         except UserError as reason:
@@ -354,7 +338,6 @@ def passage_items(
         pair = Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms)
         pairs.append(replace(pair, place=passage.place, form=passage.form))
 
-    # No entity may dominate.
     selected = cap_clusters([pair.clusters[1:] for pair in pairs], max_share, limit)
     if len(pairs) > len(selected):
         rest = f"more than enough, or an entity in more than {max_share:.0%} of the passages"
@@ -371,7 +354,6 @@ def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -
     first = _cell(passage, Twin(passage.text), forms, control, reader)
     second = _cell(passage, twin, forms[::-1], control, reader)
 
-    # The two classes must differ.
     answers = (*first.answers, *first.foils)
     is_unknown = unknown_id(reader.tokenizer) in answers
     if answers != (*second.foils, *second.answers) or first.answers == first.foils or is_unknown:
@@ -389,7 +371,6 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     if tuple(foil.ids[:-1]) != prefix or twin.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
-    # The tokens of the mentions and of the content word.
     moved = {span: twin.moved(span) for span in (*chain(*passage.mentions), *([control] if control else []))}
     try:
         words = word_positions(twin.text, answer.offsets[:-1], moved.values())
@@ -419,7 +400,6 @@ def cap_clusters(labels: Sequence[tuple[str, ...]], max_share: float, limit: int
     """
     cap = max(1, int(max_share * min(len(labels), limit)))
     while True:
-        # Keep every value whose clusters are not full yet.
         counts = Counter[tuple[int, str]]()
         selected: list[int] = []
         for i, of_value in enumerate(labels):

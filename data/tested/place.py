@@ -40,7 +40,6 @@ def place_features(passage: Passage) -> list[float]:
     near = nearest(passage)
     values = [*_features_of(passage, near), *_features_of(passage, 1 - near)]
 
-    # The words before the pronoun, and its form.
     words = list(map(str.lower, ENGLISH_WORD.findall(passage.text)))
     since_end = next((i for i, word in enumerate(reversed(words)) if word in _ENDS), len(words))
     form = passage.forms[0]

@@ -117,7 +117,6 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         trained = measure_heads(job.model, job.items, config.tokens_per_batch)
         types = head_types(job.model, job.items.cells[0].tokens[0], config.seed)
 
-        # One question after the other
         context = _Context(job.model, trained, untrained, types, config)
         for number, question in enumerate(questions):
             job.progress(question.name, number / len(questions))
@@ -251,7 +250,6 @@ class _AttentionCase(Case):
         return by_part
 
     def measure(self, heads: Sequence[Head]) -> Measured:
-        # Scores
         smallest_p = self.smallest_p
         if len(heads) == 1:
             scored = dict(self.parts[HEADLINE].values)
@@ -261,7 +259,6 @@ class _AttentionCase(Case):
             scored |= {name: Estimate(min(1.0, 2 * scored[name].value)) for name in self.p_values}
             smallest_p *= 2
 
-        # Weights on mentions, controls and edits
         effects = _effects(heads, self.tested.items, self.context)
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
@@ -275,7 +272,6 @@ class _AttentionCase(Case):
             if self.rival and len(heads) == 1:
                 values["rival_swap"] = _effects([self.rival], self.tested.items, self.context, ["swap"])["swap"]
 
-        # What else a reason says
         instead = {}
         if effects and "swap" not in effects:
             constant = "the model's answer does not follow what decides, so it cannot depend on this edge"
@@ -385,9 +381,6 @@ def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: 
     return reasons
 
 
-# Scores
-
-
 def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[str, np.ndarray], float]:
     """Return p of all columns of scores [N_b, ...], and the smallest p that is possible."""
     # A link must pass both tests: above 1/2 in pair accuracy, above 0 in contrast. Its p is the larger one.
@@ -469,9 +462,6 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, fl
     return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, context.config), of_all
 
 
-# For the report
-
-
 def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     """Return the texts of the block of median contrast, so that the example shown is no better than half of all."""
     contrasts = tested.scores().contrast[:, *head]
@@ -480,9 +470,6 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
         shown += [Shown.of("median", text, cell) for text, cell in zip(pair.texts, pair.cells, strict=True)]
     return shown
-
-
-# Two models
 
 
 def _spread_blocks(items: Items, most: int) -> Items:

@@ -66,7 +66,6 @@ swap: share of the decision that changes sides if the head's attention to the tw
 the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
-        # Passages of each kind, and documents in each half.
         counts = []
         problems = []
         for name, has_two in (("one person", False), ("a woman and a man", True)):
@@ -86,7 +85,6 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
             elif fewest < MIN_CLUSTERS:
                 problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
 
-        # Entities of each class in the tested half.
         _, *of_classes = items.of(question.name, TESTED).n_clusters().values()
         if not problems and min(of_classes) < MIN_CLUSTERS:
             few = f"only {min(of_classes)} different entities of one class in the tested half"
@@ -211,13 +209,11 @@ class _EdgeCase(Case):
         margins_of_dev = choosing.two.clean
         del choosing  # a gigabyte in a model of 135 million weights
 
-        # The tested half: every candidate's edges cut.
         job.progress("testing", 0.4)
         self.tested = Half(job.model, job.items.of(self.question.name, TESTED), self.config.tokens_per_batch)
         self.effects = self.tested.edge_effects(singles)
         self.test = self.effects.test(self.config)
 
-        # What the model answers
         job.progress("what the head decides", 0.8)
         two = self.tested.two
         of_both = _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), self.config)
@@ -226,7 +222,6 @@ class _EdgeCase(Case):
         return [self.head]
 
     def measure(self, heads: Sequence[Head]) -> Measured:
-        # All passages
         config = self.config
         effects = self.tested.edge_effects([heads])
         test = effects.test(config)
@@ -301,9 +296,6 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 
-# What the model answers
-
-
 def _answers_of(tested: Half, config: ProbeConfig) -> Values:
     """Return whether the margin follows the entities, and whom the model picks of two."""
     follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
@@ -334,9 +326,6 @@ def _rules(items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, floa
     meant = np.array([pair.meant for pair in items.pairs])
     accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
     return accuracies
-
-
-# For the report
 
 
 def _grids(model: ObservableModel, candidates: Sequence[Head], columns: dict[str, np.ndarray]) -> dict[str, Grid]:

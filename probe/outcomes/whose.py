@@ -162,7 +162,6 @@ class _WhoseCase(Case):
         return Measured(whose_values(self.sites, heads, self.config, versions))
 
     def facts(self, judged: Tested) -> dict[str, Any]:
-        # Rules that do not know the model.
         items = self.sites.items
         known = Known.of(items)
         by_place = (known.place > 0) == known.is_nearest
@@ -211,7 +210,6 @@ def whose_values(
     known = Known.of(items)
     strata = strata_of(known.place)
 
-    # Beyond the place rule.
     margins = sites.margins([heads], ["swap"])
     edges = edges_of(margins, known)
     beyond, p_beyond = found_beyond(edges, known.covariates(edges), known.is_nearest, config.seed)

@@ -46,7 +46,6 @@ class EvalSettings:
 
     @property
     def mode(self) -> str:
-        """The mode of MODES that the settings select."""
         return next((name for name in MODES if getattr(self, name, None) not in (None, False, [])), "probe")
 
     @property
@@ -63,11 +62,9 @@ class EvalSettings:
 
     @property
     def own_file(self) -> str | None:
-        """The file of a question of the user's own."""
         return self.items if self.items and self.items.lower().endswith(".jsonl") else None
 
     def __post_init__(self) -> None:
-        """Raise UserError unless every setting that is given belongs to the mode."""
         allowed = MODES[self.mode] | {self.mode} | _MACHINE
         if self.mode not in ("runs", "models"):
             allowed |= _MODELS

@@ -222,7 +222,6 @@ class _Counts:
 
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path, tokenizer: Tokenizer | None) -> None:
-    """Tokenize a text into `folder`."""
     folder.mkdir()
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     # Measure the text first: the validation part may start inside the training text.

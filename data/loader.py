@@ -61,7 +61,6 @@ class _StreamBatches:
     seed: int
 
     def __post_init__(self) -> None:
-        """Raise UserError if the text is shorter than one crop."""
         if len(self.split.tokens) <= self.context_length:
             problem = f"the training text has only {len(self.split.tokens)} tokens; set it lower"
             raise UserError(f"model.context_length={self.context_length}: {problem}")

@@ -16,5 +16,4 @@ class ProbeConfig:
     n_controls: int = setting("control tasks for selectivity", default=100, low=10)
 
     def __post_init__(self) -> None:
-        """Raise UserError if a value is too small."""
         check_limits(self, "probe.")

@@ -117,7 +117,6 @@ class _Batch:
 
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
-    """Yield the pairs in batches of up to `tokens_per_batch` tokens or one pair."""
     lengths = [len(cell.tokens) for cell in items.cells]
     of_pairs = list(map(max, lengths[::2], lengths[1::2]))
     for index in length_batches(of_pairs, tokens_per_batch, n_texts=2):
@@ -211,7 +210,6 @@ class Sites:
             self._passes.append((batch, site_pass))
 
     def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
-        """Return the margins with the heads of each set edited together."""
         edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
         places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:

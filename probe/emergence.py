@@ -113,7 +113,6 @@ def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
 
 
 def _phrase(name: str, point: HeadPoint) -> str:
-    """Return the best head and its first measure in one phrase."""
     measure = next(iter(point.grids))
     bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
     return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"

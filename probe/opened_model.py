@@ -81,7 +81,6 @@ class OpenedModel:
 
     @property
     def is_external(self) -> bool:
-        """Whether the model was trained by another program."""
         return self.settings is None
 
     @property

@@ -37,7 +37,6 @@ class Bar:
 
     @property
     def key(self) -> str:
-        """The name of the number that is compared."""
         return self.measure if self.end == "value" else f"{self.measure}_{self.end}"
 
 
@@ -60,7 +59,6 @@ class Question:
 
     @property
     def criteria(self) -> list[str]:
-        """The names of the criteria of "supported", in order."""
         return list(dict.fromkeys(bar.criterion for bar in self.bars))
 
     @property

@@ -223,7 +223,6 @@ class Finding:
 
     @property
     def place(self) -> Head:
-        """The chosen head."""
         return self.head.heads[0]
 
     @property

@@ -16,8 +16,6 @@ Rule = Callable[[Cell], float]  # 1 if it prefers the antecedent, -1 another men
 
 
 def _prefer(word_score: Callable[[Cell, Word], float]) -> Rule:
-    """Return the rule that prefers the mention of highest score."""
-
     def rule(cell: Cell) -> float:
         of_meant = max(word_score(cell, word) for word in cell.meant)
         of_others = max(word_score(cell, word) for word in cell.other)

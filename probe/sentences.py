@@ -61,7 +61,6 @@ class TokenizedText:
         return [0, *(self._word_of(span) for span in self.spans)]
 
     def tokens_of(self, word: int) -> list[int]:
-        """Return the positions of the tokens of a word."""
         return [i for i, of_word in enumerate(self.word_of_token) if of_word == word]
 
     def _word_of(self, token: Span) -> int:

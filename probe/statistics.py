@@ -174,7 +174,6 @@ class Sample:
         return list(map(Estimate, self.values.mean(axis=0).tolist(), *intervals.tolist()))
 
     def mean(self, config: ProbeConfig) -> Estimate:
-        """Return the mean of values [N] with its interval."""
         return Sample(self.values[:, None], self.clusterings, self.designs).means(config)[0]
 
 

@@ -38,7 +38,6 @@ def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tes
 
 
 def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
-    """Return whether all bars of a criterion are met; with a missing value it is "not measured"."""
     values = found.values
     measured = {}
     limits = {}

@@ -79,7 +79,6 @@ class RunLog:
         self.board.flush()
 
     def show(self, step: int, images: dict[str, np.ndarray], lines: list[str]) -> None:
-        """Show images [height, width, 3] uint8 and lines of text in TensorBoard."""
         for tag, image in images.items():
             self.board.add_image(tag, image, step, dataformats="HWC")
         if lines:

@@ -84,7 +84,6 @@ def read_stories(path: Path) -> list[LinkedText]:
 
 
 def _tuples(value: Any) -> Any:
-    """Return a list of JSON as a tuple, and lists in it."""
     return tuple(tuple(v) if isinstance(v, list) else v for v in value) if isinstance(value, list) else value
 
 

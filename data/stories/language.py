@@ -196,7 +196,6 @@ def _uniform(*texts: str) -> Options:
 
 
 def _if_meant(options_a: Options, options_b: Options) -> _Rule:
-    """Return the rule of a slot that depends on which of A and B is the antecedent."""
     return lambda language, bindings: options_a if bindings["MEANT"] == "A" else options_b
 
 

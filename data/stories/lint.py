@@ -68,5 +68,4 @@ def _named_by_verb(words: list[str], nouns: Collection[str]) -> str | None:
 
 
 def _decides(word: str, candidates: Iterable[Referent]) -> bool:
-    """Return whether a word is a verb of exactly one of the candidates."""
     return sum(word in candidate.verbs for candidate in candidates) == 1

@@ -55,7 +55,6 @@ def _codes(blocks: Sequence[tuple[str, str, str]]) -> np.ndarray:
 
 
 def _fewest(codes: np.ndarray) -> int:
-    """Return the number of different frames, or words of a side, whichever is smallest."""
     return min(int(np.count_nonzero(np.bincount(column))) for column in codes.T)
 
 

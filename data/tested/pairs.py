@@ -193,7 +193,6 @@ class Items:
 
     @property
     def has_blocks(self) -> bool:
-        """Whether two pairs each are a block."""
         return len(self.pairs) > 1 and self.pairs[0].block == self.pairs[1].block
 
 
@@ -245,7 +244,6 @@ def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
 
 
 def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]) -> Cell:
-    """Return a text in tokens with its link."""
     encoding = encode_text(tokenizer, text)
     ids = encoding.ids
     named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]

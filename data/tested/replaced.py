@@ -82,7 +82,6 @@ def _content_spans(text: str) -> list[Span]:
 
 
 def _with_words(text: str, spans: list[Span], words: list[str]) -> str:
-    """Return a text with `words` in place of its `spans`."""
     for (start, end), word in reversed(list(zip(spans, words, strict=True))):
         text = text[:start] + word + text[end:]
     return text

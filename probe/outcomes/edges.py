@@ -178,7 +178,6 @@ class Half:
         return sample_of(self.items, np.concatenate([of_one, of_two]))
 
     def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        """Return `Margins.swaps` of sets of heads in the passages with two entities."""
         return self.two.margins(sets, ["swap"]).swaps()
 
 

@@ -20,7 +20,7 @@ from probe.contract import check_contract
 from probe.outcomes import OUTCOMES
 from probe.outcomes.outcome import CannotTestError, Case, Job
 from probe.questions import DEV, Question
-from probe.results import SUPPORTED, Curve, Finding, Tested
+from probe.results import SUPPORTED, Finding
 from probe.verdict import judged
 
 
@@ -83,20 +83,18 @@ def answer(case: Case) -> Finding:
     # Heads may share the work, so that none is supported alone: they are added, tested together, and judged.
     curve = case.grow(head)
     added = [step[0] for step in curve]
-    together = head if len(heads) > 1 else None
-    if len(added) > 1 and case.tests_set(head):
-        together = judged(added, case.measure(added), case.question)
-
-    # A supported set that swaps enough on dev takes the place of a weaker head.
+    together = None
     unit = "head"
     about = head
-    if together is not None and (len(heads) > 1 or _replaces(together, head, curve, case.least_swap)):
+    if len(heads) > 1:
         unit = "set"
-        about = together
+        together = head
+    elif len(added) > 1 and case.tests_set(head):
+        together = judged(added, case.measure(added), case.question)
+        # A supported set that swaps enough on dev takes the place of a weaker head.
+        swap_on_dev = curve[-1][1]
+        if together.verdict == SUPPORTED != head.verdict and swap_on_dev >= case.least_swap:
+            unit = "set"
+            about = together
     words = case.question.words_of_findings
     return Finding(**words, unit=unit, head=head, set=together, curve=curve, **case.facts(about))
-
-
-def _replaces(together: Tested, head: Tested, curve: Curve, least_swap: float) -> bool:
-    _, swap_on_dev, _ = curve[-1]
-    return together.verdict == SUPPORTED and head.verdict != SUPPORTED and swap_on_dev >= least_swap

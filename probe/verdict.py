@@ -2,14 +2,19 @@
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from probe.outcomes.outcome import Measured
 from probe.questions import Bar, Question
-from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, Values, show
+from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
 
 _BAR_LEVELS = ("E1", "E2", "E3")
-_COMPARE = {"above": operator.gt, "at least": operator.ge, "below": operator.lt}
+_COMPARE: dict[str, Callable[[Any, float], bool]] = {
+    "above": operator.gt,
+    "at least": operator.ge,
+    "below": operator.lt,
+}
 
 
 def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tested:
@@ -42,7 +47,8 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
     measured = {}
     limits = {}
     for bar in bars:
-        measured[bar.key] = _value(bar, values)
+        value = getattr(values[bar.measure], bar.end) if bar.measure in values else None
+        measured[bar.key] = value if value is not None and math.isfinite(value) else None
         limits[bar.key] = f"{bar.needed} {bar.limit:g}"
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None]
     outcome = "not met"
@@ -51,7 +57,7 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
     elif missing:
         outcome = "not measured"
         reason = f"{' and '.join(missing)} not measured"
-    elif all(_is_met(bar, values) for bar in bars):
+    elif all(_COMPARE[bar.needed](measured[bar.key], bar.limit) for bar in bars):
         outcome = "met"
         reason = ""
     else:
@@ -65,13 +71,3 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
         if name in found.remarks:
             reason = f"{reason}; {found.remarks[name]}"
     return Criterion(name, bars[0].level, measured, limits, outcome, reason)
-
-
-def _value(bar: Bar, values: Values) -> float | None:
-    value = getattr(values[bar.measure], bar.end) if bar.measure in values else None
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _is_met(bar: Bar, values: Values) -> bool:
-    value = _value(bar, values)
-    return value is not None and _COMPARE[bar.needed](value, bar.limit)

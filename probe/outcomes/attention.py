@@ -5,7 +5,7 @@ heads of all models are measured once for all questions. Axes: N_b blocks, L lay
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -117,10 +117,9 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         trained = measure_heads(job.model, job.items, config.tokens_per_batch)
         types = head_types(job.model, job.items.cells[0].tokens[0], config.seed)
 
-        context = _Context(job.model, trained, untrained, types, config)
         for number, question in enumerate(questions):
             job.progress(question.name, number / len(questions))
-            yield _AttentionCase(question, context)
+            yield _AttentionCase(question, job, trained, untrained, types)
 
     def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
         heads = " and ".join(map(str, finding.judged.heads))
@@ -208,34 +207,33 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         return point_of(best, {"accuracy": accuracy, "contrast": contrast}, values)
 
 
-@dataclass(frozen=True)
-class _Context:
-    """Everything that the questions are answered from."""
-
-    model: ObservableModel
-    trained: HeadScores
-    untrained: list[HeadScores]  # at dev and the headline
-    head_types: dict[str, np.ndarray]  # [L, H] by type
-    config: ProbeConfig
-
-    def of(self, question: Question, part: str) -> HeadScores:
-        return self.trained.of(question.name, part)
-
-
 class _AttentionCase(Case):
     """One question about the attention of all heads."""
 
-    def __init__(self, question: Question, context: _Context) -> None:
+    def __init__(
+        self,
+        question: Question,
+        job: Job,
+        trained: HeadScores,
+        untrained: list[HeadScores],
+        head_types: dict[str, np.ndarray],
+    ) -> None:
+        """`untrained` are scores at dev and the headline, `head_types` [L, H] by type."""
         self.question = question
-        self.context = context
-        self.config = context.config
-        self.dev = context.of(question, DEV)
-        self.tested = context.of(question, HEADLINE)
+        self.model = job.model
+        self.config = job.config
+        self.trained = trained
+        self.untrained = untrained
+        self.head_types = head_types
+        self.dev = self.part(DEV)
+        self.tested = self.part(HEADLINE)
         self.rules = fit_rules(self.dev.items)
         self.head = best_head(self.dev.scores())
-        n_heads = self.dev.rows.mass[0].size
-        self.rival = best_head(self.dev.scores(), rank=2) if n_heads > 1 else None
+        self.rival = best_head(self.dev.scores(), rank=2) if len(all_heads(job.model)) > 1 else None
         self.p_values, self.smallest_p = _p_values(self.tested.scores(), self.tested.items, self.config)
+
+    def part(self, name: str) -> HeadScores:
+        return self.trained.of(self.question.name, name)
 
     def choose(self) -> list[Head]:
         return [self.head]
@@ -244,9 +242,9 @@ class _AttentionCase(Case):
     def parts(self) -> dict[str, Part]:
         """The scores of the head on every part of the tested items."""
         by_part = {}
-        for name in self.context.trained.items.parts(self.question.name):
+        for name in self.trained.items.parts(self.question.name):
             if name != DEV:
-                by_part[name] = _score_part(self.context.of(self.question, name), self.head, self.rules, self.config)
+                by_part[name] = _score_part(self.part(name), self.head, self.rules, self.config)
         return by_part
 
     def measure(self, heads: Sequence[Head]) -> Measured:
@@ -259,7 +257,7 @@ class _AttentionCase(Case):
             scored |= {name: Estimate(min(1.0, 2 * scored[name].value)) for name in self.p_values}
             smallest_p *= 2
 
-        effects = _effects(heads, self.tested.items, self.context)
+        effects = _effects(self.model, self.tested.items, heads, self.config)
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
         values["selectivity"] = Estimate(self._selectivity(heads))
@@ -268,9 +266,11 @@ class _AttentionCase(Case):
             design = self.dev.items.designs(len(keys[0]))[0]
             values["chosen_again"] = Estimate(chosen_again(keys, design, self.config.seed))
         if "swap" in effects:
-            values |= spills(self.context.model, self.tested.items, heads, self.config)
+            values |= spills(self.model, self.tested.items, heads, self.config)
             if self.rival and len(heads) == 1:
-                values["rival_swap"] = _effects([self.rival], self.tested.items, self.context, ["swap"])["swap"]
+                values["rival_swap"] = _effects(self.model, self.tested.items, [self.rival], self.config, ["swap"])[
+                    "swap"
+                ]
 
         instead = {}
         if effects and "swap" not in effects:
@@ -286,7 +286,7 @@ class _AttentionCase(Case):
     def grow(self, head: Tested) -> Curve:
         if head.verdict == SUPPORTED and head.value("swap") >= MIN_SHARE:
             return []
-        curve, of_all = _curve(self.dev, self.tested.items, self.context)
+        curve, of_all = _curve(self.model, self.dev, self.tested.items, self.config)
         self.least_swap = MIN_SHARE_OF_ALL * of_all
         return curve
 
@@ -295,10 +295,10 @@ class _AttentionCase(Case):
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
-            items = self.context.of(self.question, name).items
-            part.values.update(answer_values(self.context.model, items, self.config))
+            items = self.part(name).items
+            part.values.update(answer_values(self.model, items, self.config))
             if name == HEADLINE:
-                part.values.update(answer_with_words_shuffled(self.context.model, items, self.config))
+                part.values.update(answer_with_words_shuffled(self.model, items, self.config))
         scores = self.tested.scores()
         grids = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
         return {
@@ -318,7 +318,7 @@ class _AttentionCase(Case):
         exclusions = []
         contrasts = self.tested.scores().contrast
         for head in heads:
-            types = {name: float(grid[head]) for name, grid in self.context.head_types.items()}
+            types = {name: float(grid[head]) for name, grid in self.head_types.items()}
             contrast = float(contrasts[:, *head].mean())
             weighted = float(self.tested.rows.value_log_ratio[:, *head].mean())
             reasons = exclusions_of(self.question, types, contrast, weighted)
@@ -328,7 +328,7 @@ class _AttentionCase(Case):
     def _untrained(self) -> Values:
         """Return the headline scores of the untrained models' own best dev heads: mean and range."""
         means: dict[str, list[float]] = {"accuracy": [], "block_accuracy": []}
-        for untrained in self.context.untrained:
+        for untrained in self.untrained:
             head = best_head(untrained.of(self.question.name, DEV).scores())
             scores = untrained.of(self.question.name, HEADLINE).scores()
             for name, by_model in means.items():
@@ -338,7 +338,7 @@ class _AttentionCase(Case):
     def _beyond_control(self, heads: Sequence[Head]) -> Values:
         """Return how much higher the contrast is than in the texts without the link; empty without such texts."""
         tested = self.tested
-        control = self.context.of(self.question, CONTROL)
+        control = self.part(CONTROL)
         if not control.items.pairs:
             return {}
         head = heads[0]
@@ -352,7 +352,7 @@ class _AttentionCase(Case):
     def _selectivity(self, heads: Sequence[Head]) -> float:
         """Return how much better the best head is than with random labels, or a set, which these may choose too."""
         dev = self.dev
-        test = self.context.of(self.question, SAME_WORDS)
+        test = self.part(SAME_WORDS)
         if not test.items.pairs:
             # A file of the user's own has no test items with these words: every second dev block of each word pair
             names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
@@ -413,16 +413,14 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
 
 
-# Edits
-
-
-def _effects(heads: Sequence[Head], items: Items, context: _Context, edits: Sequence[str] = _EDITS) -> Values:
+def _effects(
+    model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig, edits: Sequence[str] = _EDITS
+) -> Values:
     """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
     pairs = items.comparable()
     if not pairs.pairs:
         return {}
-    config = context.config
-    margins = measure_margins(context.model, pairs, [heads], edits, config.tokens_per_batch)
+    margins = measure_margins(model, pairs, [heads], edits, config.tokens_per_batch)
     values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
     # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
@@ -432,7 +430,7 @@ def _effects(heads: Sequence[Head], items: Items, context: _Context, edits: Sequ
     return values | estimate_ratios(lost, margins.total, pairs, config)
 
 
-def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, float]:
+def _curve(model: ObservableModel, dev: HeadScores, tested: Items, config: ProbeConfig) -> tuple[Curve, float]:
     """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
     dev_pairs = dev.items.comparable()
     pairs = tested.comparable()
@@ -440,11 +438,11 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, fl
         return [], 0.0
     differences = dev.rows.weight_difference()
     heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
-    n_pairs = N_DEV_PAIRS if len(all_heads(context.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
+    n_pairs = N_DEV_PAIRS if len(all_heads(model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
     dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
 
     def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        margins = measure_margins(context.model, items, sets, ["swap"], context.config.tokens_per_batch)
+        margins = measure_margins(model, items, sets, ["swap"], config.tokens_per_batch)
         return margins.lost("swap"), margins.total
 
     # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
@@ -459,7 +457,7 @@ def _curve(dev: HeadScores, tested: Items, context: _Context) -> tuple[Curve, fl
     moved, total = swaps(dev_pairs, [candidates])
     of_all = float(moved.mean() / total.mean())
 
-    return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, context.config), of_all
+    return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, config), of_all
 
 
 def _median_block(tested: HeadScores, head: Head) -> list[Shown]:

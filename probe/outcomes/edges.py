@@ -29,7 +29,6 @@ from probe.results import (
     Shown,
     Tested,
     TestedModel,
-    Values,
     percent,
 )
 from probe.rules import preferred
@@ -217,7 +216,9 @@ class _EdgeCase(Case):
         two = self.tested.two
         of_both = _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), self.config)
         self.parts = {"both halves": of_both}
-        self.answers = _answers_of(self.tested, self.config)
+        follows = np.heaviside(self.tested.one.clean.mean(axis=1), 0.5)
+        self.answers = {"follows": sample_of(self.tested.one.items, follows).mean(self.config)}
+        self.answers |= _part_of(two.items, two.clean, self.config).values
         return [self.head]
 
     def measure(self, heads: Sequence[Head]) -> Measured:
@@ -264,6 +265,9 @@ class _EdgeCase(Case):
         tested = self.tested
         model = self.job.model
         columns = {"edge_effect": self.effects.values.mean(axis=0), "t": self.test.t, "p": self.test.p}
+        n_heads = len(all_heads(model))
+        n_edited = len(self.candidates)
+        few = f"of {n_heads} heads only {n_edited} were edited: those with the largest direct effect on dev"
         return {
             "n": len(tested.items),
             "clusters": {"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
@@ -274,13 +278,8 @@ class _EdgeCase(Case):
             "parts": self.parts,
             "examples": _typical(tested, self.head, judged.heads),
             "rival": self.rival,
-            "notes": _notes(len(all_heads(self.job.model)), len(self.candidates)),
+            "notes": [few] if n_edited < n_heads else [],
         }
-
-
-def _notes(n_heads: int, n_edited: int) -> list[str]:
-    few = f"of {n_heads} heads only {n_edited} were edited: those with the largest direct effect on dev"
-    return [few] if n_edited < n_heads else []
 
 
 def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
@@ -293,13 +292,6 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
     if not all(np.isfinite(direct[head]) for head in heads):
         raise CannotTestError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
-
-
-def _answers_of(tested: Half, config: ProbeConfig) -> Values:
-    """Return whether the margin follows the entities, and whom the model picks of two."""
-    follows = np.heaviside(tested.one.clean.mean(axis=1), 0.5)
-    values = {"follows": sample_of(tested.one.items, follows).mean(config)}
-    return values | _part_of(tested.two.items, tested.two.clean, config).values
 
 
 def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:

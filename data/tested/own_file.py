@@ -20,8 +20,6 @@ CONTROL = "control"  # the hold-out of texts without the link
 MOST_BLOCKS = 10_000
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
-_MAX_NAME = 80  # characters
-_EXAMPLE = '{"pattern": "{A} met {B}. <She|He> [slept|ran]", "words": ["Ann", "Tom"]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ def load_question(path: Path) -> OwnQuestion:
     blocks = list[_Block]()
     known: dict[Any, tuple[str, str]] = {}  # name and line of texts, words and frames
     for where, values in _objects(path):
-        if not blocks and not values.keys() & {"pattern", "words", "text"}:
+        if not blocks and not values.keys() & {"pattern", "words"}:
             header = _read_header(where, values)
             continue
         if len(blocks) == MOST_BLOCKS:
@@ -178,15 +176,11 @@ def _read_header(where: str, values: dict[str, Any]) -> _Header:
         text = getattr(header, name)
         if text is not None and not (text.strip() and text.isprintable()):
             raise UserError(f"{where}: {name} must be one line of text")
-    if len(header.question or "") > _MAX_NAME:
-        raise UserError(f"{where}: question must have at most {_MAX_NAME} characters")
     return header
 
 
 def _read_block(where: str, values: dict[str, Any]) -> _Block:
     """Return the block of a line; UserError if it contradicts itself."""
-    if "text" in values:
-        raise UserError(f"{where}: the four texts of a block are one line now, such as {_EXAMPLE} (docs/probe.md)")
     line = from_json(_Line, values, where)
     words = [*line.words]
     if " ".join(words).split() != words or words[0].lower() == words[1].lower():

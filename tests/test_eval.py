@@ -112,7 +112,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cac
     ("config.json", "{", "", "config.json"), ("tokenizer.json", "{", "", "tokenizer.json"),
     ("config.json", '"run"', '"runs"', "config.json: not the settings of a run"),
     ("config.json", '"rope_theta": 1', '"rope_theta": 2', "model.rope_theta"),
-    ("probe/probe.json", "{", "", "probe/probe.json"),
+    ("probe/probe.json", "{", "", "probe/probe.json"), ("metrics.jsonl", "{", "", "metrics.jsonl: damaged"),
 ])  # fmt: skip
 def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new: str, error: str) -> None:
     content = (run / file).read_text()

@@ -13,7 +13,7 @@ from antecedent_lab import saved
 from antecedent_lab.api import open_model
 from antecedent_lab.loading import load_resumes
 from antecedent_lab.progress import stages
-from antecedent_lab.saved import folder_name, read_history, read_metrics, read_results, results_folder
+from antecedent_lab.saved import folder_name, read_results, results_folder
 from antecedent_lab.sources import check_items, reads_shipped_text, source_of
 from antecedent_lab.sweeps import differing_settings
 from data.corpus import Corpus, corpus_fingerprint
@@ -63,14 +63,6 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
         file.write_text(content)
         with pytest.raises(UserError, match=f"^{file}: damaged.*; write it again: {re.escape(command)}$"):
             read_results(opened)
-
-
-def test_damaged_records_are_an_error(opened: OpenedModel) -> None:
-    assert (read_metrics(opened).train, read_history(opened)) == ([], None)
-    for name, read in (("metrics.jsonl", read_metrics), ("weights.jsonl", read_history)):
-        (opened.folder / name).write_text('{"split": "train"}\n')
-        with pytest.raises(UserError, match=f"{name}: damaged"):
-            read(opened)
 
 
 def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:

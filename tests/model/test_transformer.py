@@ -19,8 +19,6 @@ from tests.model.site_passes import L, check_against_whole_passes, check_refusal
 from tests.tiny_models import H, K, V, each_variant, random_model, random_view, untrained
 
 B, T = 2, 7
-
-
 TOKENS = torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
 
 

@@ -15,8 +15,6 @@ from tests.probe.test_verdict import DECIDES, EDGE, LINK, NAN, OF_PLACE, STRONG,
 from tests.report import sample
 
 MODEL = TestedModel("runs/a", 1200, "stories", {})
-
-
 OF_MODEL = {"flips": Estimate(0.6), "author": Estimate(0.7)}
 
 

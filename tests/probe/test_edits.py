@@ -96,25 +96,6 @@ def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_t
     assert effects.sum((1, 2)) == pytest.approx(np.abs(sites.clean.mean(axis=1)), abs=1e-5)
 
 
-def test_the_effects_of_a_head_that_alone_decides_are_those_by_hand() -> None:
-    """Head 0 writes GAIN x (weight on the antecedent - weight on the other one) into the difference of the verbs."""
-    items = made.noun_pairs()
-    n_others = np.array([len(pair.cells[0].tokens) - 2 for pair in items.pairs])
-    scores = np.exp([2.0, -2.0])
-    right, wrong = (scores / (scores.sum() + n_others)[:, None]).T
-    margins = measure_margins(made.three_heads(2.0), items, [[Head(0, head)] for head in range(3)], WHOLE, 4096)
-    assert margins.total.mean() / 2 == pytest.approx(made.GAIN * (right - wrong).mean(), rel=1e-4)
-    expected = {
-        "swap": 1, "zero": 0.5,
-        "cut_meant": (right - wrong + wrong / (1 - right)).mean() / (2 * (right - wrong).mean()),
-        "cut_other": (right - wrong - right / (1 - wrong)).mean() / (2 * (right - wrong).mean()),
-    }  # fmt: skip
-    expected["specificity"] = expected["cut_meant"] - expected["cut_other"]
-    for name, share in expected.items():
-        of_heads = margins.lost(name).mean(axis=0) / margins.total.mean()
-        assert of_heads == pytest.approx([share, 0, 0], rel=1e-3, abs=1e-6), name
-
-
 def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
     clean = np.array([[2.0, 1.0], [-1.0, -2.0], [2.0, 1.0]])
     exchanged = np.array([[-1.0, -2.0], [0.5, -1.5], [3.0, 1.5]])[..., None]

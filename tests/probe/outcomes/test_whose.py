@@ -22,11 +22,7 @@ from probe.results import Head
 from tests.probe import factories as made
 
 RNG = np.random.default_rng(0)
-
-
 PLACE = RNG.normal(0, 2, 600)
-
-
 IS_NEAREST = RNG.random(600) < special.expit(PLACE)
 
 
@@ -58,8 +54,6 @@ def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_a
 
 
 FORM = RNG.normal(size=(900, 6))
-
-
 DOCUMENTS = np.repeat(np.arange(300), 3)
 
 

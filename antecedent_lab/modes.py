@@ -110,11 +110,9 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     # The folder is locked before minutes of work begin.
     with results_folder(opened.folder, log, subfolder) as folder:
         result = probe_source(opened, source, config)
-        try:
-            if folder is not None:
-                result.save(folder, live=settings.live)
-        finally:  # minutes of work are shown on a full disk too
-            log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
+        log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
+        if folder is not None:
+            result.save(folder, live=settings.live)
     if folder is not None and log is print:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
@@ -147,15 +145,12 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 
     with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
-        try:
-            if folder is not None:
-                arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
-                content = comparison_content(before, opened, results, arguments, settings.live)
-                files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
-                write_files(folder, files, "comparison.json")
-        finally:
-            print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
+        print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
         if folder is not None:
+            arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
+            content = comparison_content(before, opened, results, arguments, settings.live)
+            files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
+            write_files(folder, files, "comparison.json")
             print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
 
 

@@ -35,15 +35,13 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            n_bytes = None if callable(content) else len(content)
-            raise with_path(error, path, n_bytes) from None
+            raise with_path(error, path) from None
         raise
 
 
-def with_path(error: OSError, path: Path, n_bytes: int | None) -> OSError:
-    """Return `error` with the path and how many bytes were to be written, if it is known."""
-    size = "" if n_bytes is None else f" (writing {n_bytes:,} bytes)"
-    return type(error)(error.errno, f"{error.strerror or error}{size}", str(path))
+def with_path(error: OSError, path: Path) -> OSError:
+    """Return `error` with the path that it is about."""
+    return type(error)(error.errno, error.strerror or str(error), str(path))
 
 
 def remove_unfinished_files(folder: Path) -> None:
@@ -97,7 +95,7 @@ def lock(folder: Path) -> FolderLock:
 
 
 def write_files(folder: Path, files: Mapping[str, str], marker: str | None = None) -> None:
-    """Write `files`, content by path in `folder`, so that `marker` exists only if all of them are from the same call.
+    """Write `files`, content by name in `folder`, so that `marker` exists only if all of them are from the same call.
 
     An error while they are written to a temporary folder changes nothing. Only one process may write at a time.
     """
@@ -106,18 +104,14 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for name, content in files.items():
-            for path in (folder / name, staging / name):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            if (folder / name).is_dir():
-                raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(folder / name))
             write_atomically(staging / name, content.encode())
 
         # From here on readers find no marker, the path that they look for, until every file is in its place.
         if marker is not None:
             (folder / marker).unlink(missing_ok=True)
-            _sync_folder((folder / marker).parent)
+            _sync_folder(folder)
         for name in sorted(files, key=lambda name: name == marker):
             (staging / name).replace(folder / name)
-            _sync_folder((folder / name).parent)
+            _sync_folder(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

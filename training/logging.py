@@ -44,7 +44,7 @@ class JsonLines:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            raise with_path(error, self.path, len(line)) from None
+            raise with_path(error, self.path) from None
 
     def close(self) -> None:
         self._file.close()

@@ -130,7 +130,7 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
 
 @pytest.mark.parametrize("call", range(1, 17))
 def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, call: int) -> None:
-    files = {"a.txt": "new a", "sub/b.txt": "new b", "marker.json": "new"}
+    files = {"a.txt": "new a", "b.txt": "new b", "marker.json": "new"}
     write_files(tmp_path, dict.fromkeys(files, "old"), "marker.json")
     status = in_child(exit_at(call, lambda: write_files(tmp_path, files, "marker.json")))
     contents = {name: (tmp_path / name).read_text() if (tmp_path / name).exists() else None for name in files}
@@ -139,7 +139,7 @@ def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, cal
     elif contents["marker.json"] == "old":
         assert set(contents.values()) == {"old"}
     write_files(tmp_path, files, "marker.json")
-    assert {*os.listdir(tmp_path)} == {"a.txt", "sub", "marker.json"}
+    assert {*os.listdir(tmp_path)} == {"a.txt", "b.txt", "marker.json"}
 
 
 def test_runs_without_a_name_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

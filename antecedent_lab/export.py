@@ -39,7 +39,6 @@ class ExportSettings:
 def command() -> None:
     """Export a run; everything is written to a temporary folder and renamed."""
     with one_line_errors():
-        # Refuse what cannot be exported before anything is written.
         settings = settings_from_arguments(ExportSettings, sys.argv[1:])
         run = find_run(settings.run)
         out = Path(settings.out or run / "export" / "hf")

@@ -190,7 +190,6 @@ def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int
 
     Without a pronoun: before the last word.
     """
-    # A head is read at the pronoun, and at the word that decides its meaning.
     read_at = [1 + text.word_spans.index(span) for note in notes for span in note.read_at] or [len(text.words) - 1]
     return {row: [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS] for row in read_at}
 

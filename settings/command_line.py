@@ -156,7 +156,6 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
     if any(argument.startswith("resume=") for argument in settings):
         settings = [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
 
-    # Under -m the runs are in folders of `out`.
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
     if outs and {"-m", "--multirun"} & set(flags):
         settings.append(f"hydra.sweep.dir={outs[-1]}")

@@ -37,7 +37,6 @@ def _cause_frames(did: str, did_often: str) -> tuple[str, ...]:
     )
 
 
-# Two nouns of different number.
 NOUN_FRAMES = (
     *_frames("POSTURE PREPOSITION", "the {A} POSTURE PREPOSITION the {B} ."),
     *_frames("PREPOSITION", "the {A} {A.was} PREPOSITION the {B} ."),

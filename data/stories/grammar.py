@@ -72,7 +72,6 @@ def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
     while stack:
         symbol = stack.pop()
         if isinstance(symbol, tuple):
-            # The slot is finished: note its words, unless it produced none.
             slot, first = symbol
             if first < len(words):
                 uses.append((slot, first, len(words)))

@@ -298,7 +298,6 @@ _CONTEXT = "It "  # any word can follow it
 
 
 def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple[str, ...]) -> _Choices:
-    # The tokens of each word as they are inside a sentence.
     tokens: dict[str, Word] = {}
     for word in (*answers, *foils):
         text = _CONTEXT + word

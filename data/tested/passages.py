@@ -126,7 +126,6 @@ def find_passages(doc: str, text: str) -> Iterator[Passage]:
             continue
         begin, mentions = window
 
-        # The subject is the first mention in the sentence of the last one.
         start = parsed.sentences[bisect_right(parsed.sentences, mentions[-1].first) - 1]
         subject = next(mention for mention in mentions if mention.first >= start)
         first, second = parsed.by_class(mentions)

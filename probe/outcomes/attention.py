@@ -198,7 +198,6 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
         }
 
-        # The model's answers, if every text has a payoff.
         if all(cell.payoff is not None for cell in items.cells):
             margins, losses = measure_payoffs(model, items.cells, tokens_per_batch)
             values["answer_accuracy"] = float(np.heaviside(margins, 0.5).mean())
@@ -483,7 +482,6 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, tokens_per_batch: 
     pairs = dev.comparable()
     chosen: dict[Head, None] = {}
     for model in models if pairs.pairs else ():
-        # The heads with the largest difference of weights
         differences = measure_heads(model, dev, tokens_per_batch).rows.weight_difference()
         heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
         margins = measure_margins(model, pairs, alone(heads), ["swap"], tokens_per_batch)

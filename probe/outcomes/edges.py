@@ -191,7 +191,6 @@ class _EdgeCase(Case):
         self.config = job.config
 
     def choose(self) -> list[Head]:
-        # All heads, or of many those with the largest direct effect; the largest edge effect is chosen.
         job = self.job
         job.progress("choosing a head", 0.0)
         choosing = Half(job.model, job.items.of(self.question.name, DEV), self.config.tokens_per_batch)

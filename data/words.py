@@ -1,6 +1,7 @@
 """How a text is split into words: as the tokenizers do it, and as the lists of English words need it."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 # As pre_tokenizers.Whitespace: a run of letters, digits and underscores, or a run of marks.
@@ -17,6 +18,13 @@ def words_of(text: str) -> list[str]:
 def word_spans(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Return the words of `words_of`, each with its characters [start, end)."""
     return [(match.group(), match.span()) for match in _WORD.finditer(text)]
+
+
+def with_words(text: str, changes: Mapping[tuple[int, int], str]) -> str:
+    """Return `text` with other words at some places, by the characters [start, end) of each."""
+    for start, end in sorted(changes, reverse=True):  # the last first, so that the places of the others stay
+        text = text[:start] + changes[start, end] + text[end:]
+    return text
 
 
 def word_lists(path: Path) -> dict[str, str]:

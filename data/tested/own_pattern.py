@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from data.tested.pairs import Link, LinkedText, Span
+from data.words import with_words
 from settings.errors import UserError
 
 OWN = "own"  # family of the items, until they are asked
@@ -46,7 +47,5 @@ def fill(where: str, pattern: str, words: Sequence[str], order: int, meant: int)
 def start_of(text: LinkedText) -> str:
     """Return what stands before the query, in small letters, with _ for each mention."""
     link = text.link
-    start = text.text[: link.query[0]]
-    for first, last in sorted(link.antecedents + link.distractors, reverse=True):
-        start = f"{start[:first]}_{start[last:]}"
+    start = with_words(text.text[: link.query[0]], dict.fromkeys(link.antecedents + link.distractors, "_"))
     return " ".join(start.lower().split())

@@ -24,7 +24,7 @@ from data.tested.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, T
 from data.tested.pairs import Cell, Items, Pair, Span, word_positions
 from data.tested.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
 from data.tokenizer import encode_text, unknown_id
-from data.words import ENGLISH_WORD
+from data.words import ENGLISH_WORD, with_words
 from settings.errors import UserError
 
 SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
@@ -222,12 +222,7 @@ def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin:
     changes: dict[Span, str] = {}
     for span in chain(*passage.mentions):
         changes[span] = replacements[passage.text[slice(*span)]]
-
-    # The last first, so that the places of the others stay
-    text = passage.text
-    for start, end in sorted(changes, reverse=True):
-        text = text[:start] + changes[start, end] + text[end:]
-    return Twin(text, changes)
+    return Twin(with_words(passage.text, changes), changes)
 
 
 def content_words(passage: Passage) -> list[Span]:

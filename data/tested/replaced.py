@@ -17,7 +17,7 @@ from data.tested.english import NOUN_CLASSES, word_set
 from data.tested.pairs import Items, Pair, Span
 from data.tested.passages import Reader
 from data.tokenizer import encode_text
-from data.words import ENGLISH_WORD
+from data.words import ENGLISH_WORD, with_words
 from settings.errors import UserError
 
 N_DRAWS = 3  # versions of each passage
@@ -49,7 +49,8 @@ class ContentWords:
             word = texts[0][start:end]
             words = self._words.get(self._form(word), [word])
             drawn.append(words[int(rng.integers(len(words)))])
-        return _with_words(texts[0], first, drawn), _with_words(texts[1], second, drawn)
+        of_first, of_second = (dict(zip(spans, drawn, strict=True)) for spans in (first, second))
+        return with_words(texts[0], of_first), with_words(texts[1], of_second)
 
 
 def with_replaced(items: Items, words: ContentWords, reader: Reader, seed: int) -> tuple[Items, Items]:
@@ -79,12 +80,6 @@ def _content_spans(text: str) -> list[Span]:
         if is_free and len(word) > 2 and word.isalpha() and word.islower() and word not in _NOT_REPLACED:
             spans.append(match.span())
     return spans
-
-
-def _with_words(text: str, spans: list[Span], words: list[str]) -> str:
-    for (start, end), word in reversed(list(zip(spans, words, strict=True))):
-        text = text[:start] + word + text[end:]
-    return text
 
 
 def _read(pair: Pair, texts: tuple[str, str], reader: Reader) -> Pair:

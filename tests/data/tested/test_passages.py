@@ -15,6 +15,7 @@ from data.tested.pairs import Cell
 from data.tested.parsing import MAX_WORDS, ParsedText
 from data.tested.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
 from data.tokenizer import word_tokenizer
+from data.words import with_words
 from tests.probe.factories import documents
 
 
@@ -232,10 +233,7 @@ def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() ->
 
 
 def without_mentions(passage: passages.Passage) -> str:
-    text = passage.text
-    for start, end in sorted(chain(*passage.mentions), reverse=True):
-        text = f"{text[:start]}_{text[end:]}"
-    return text
+    return with_words(passage.text, dict.fromkeys(chain(*passage.mentions), "_"))
 
 
 def test_names_are_drawn_anew_with_as_many_tokens_and_everything_else_stays() -> None:

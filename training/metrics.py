@@ -30,7 +30,6 @@ class ValidationRecord:
     floor: float | None = may_be_absent()
     gap: float | None = may_be_absent()
     gap_error: float | None = may_be_absent()
-    other: dict[str, Any] = flattened()
 
 
 @dataclass(frozen=True, slots=True)

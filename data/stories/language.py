@@ -195,10 +195,6 @@ def _uniform(*texts: str) -> Options:
     return [Option(1 / len(texts), tuple(text.split())) for text in texts]
 
 
-def _if_meant(options_a: Options, options_b: Options) -> _Rule:
-    return lambda language, bindings: options_a if bindings["MEANT"] == "A" else options_b
-
-
 def _mention_again(form: str = "") -> Options:
     return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
 
@@ -272,7 +268,7 @@ _RULES |= {
     "PRONOUN": _pronouns(str),
     "PRONOUN.lower": _pronouns(str.lower),
     "VERB": _verb,
-    "REPEAT": _if_meant(_uniform("{A}"), _uniform("{B}")),
+    "REPEAT": lambda language, bindings: _uniform(f"{{{bindings['MEANT']}}}"),
     # "The cat was feared by the dog": the cause is the first.
     "CAUSE": _cause("BY_FIRST", "BY_SECOND"),
     "CAUSED": _cause("BY_SECOND", "BY_FIRST"),

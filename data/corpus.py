@@ -1,7 +1,7 @@
 """Corpora: tokenized once into a cache folder named by a hash of their content, then memory-mapped.
 
 A folder holds train.bin and validation.bin (flat token ids), tokenizer.json, meta.json and, for stories, the start of
-each, the floor of each validation token, and the used splits with their gold links.
+each, and the floor of each validation token.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from data.loader import Split, StorySplit
-from data.stories import GENERATOR_VERSION, floors, generate_split, read_stories, write_stories
+from data.stories import GENERATOR_VERSION, floors, generate_split
 from data.tested.pairs import LinkedText
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import words_of
 from settings.data import DataConfig, HubConfig, StoriesConfig, TextConfig
-from settings.errors import UserError, damaged_file_error
+from settings.errors import UserError
 
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
@@ -98,18 +98,11 @@ def _file_hash(path: Path) -> str:
 
 
 def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
-    """Return the stories of a split with their gold links, which are generated at first use."""
+    """Return the stories of a split with their gold links; UserError if the tokenizer lacks one of their words."""
     config = corpus.config
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    path = corpus.folder / f"{split}_stories.jsonl"
-    if path.exists():
-        with damaged_file_error(path, "delete it"):
-            return read_stories(path)
-
     stories = generate_split(config, split)
-    texts = [story.text for story in stories]
-    _encode_stories(texts, split, config, corpus.tokenizer)  # raises an error for unknown words
-    _write_once(path, lambda temporary: write_stories(stories, temporary))
+    _encode_stories([story.text for story in stories], split, config, corpus.tokenizer)
     return stories
 
 
@@ -122,7 +115,7 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder or file that is missing under a temporary name and rename it, so that it is always complete.
+    """Write a folder that is missing under a temporary name and rename it, so that it is always complete.
 
     One process writes, the others wait. What an interrupted process has written is not used.
     """

@@ -14,20 +14,16 @@ Which frames, pairs and words training never uses is decided by a hash (language
 """
 
 import gc
-import json
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from random import Random
-from typing import Any
 
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language
 from data.stories.plots import PLOTS
-from data.tested.pairs import Link, LinkedText
+from data.tested.pairs import LinkedText
 from settings.data import StoriesConfig
 
 # To be raised whenever the same config gives other stories; caches depend on it.
@@ -63,28 +59,6 @@ def generate_split(config: StoriesConfig, split: str, train: list[LinkedText] | 
         return _sample_mix(config, "validation", config.n_validation_stories, exclude=plain_texts)
 
     return _sample_design(config, split)
-
-
-def write_stories(stories: Iterable[LinkedText], path: Path) -> None:
-    """Write one line of JSON per story."""
-    with path.open("w") as stream:
-        for story in stories:
-            stream.write(json.dumps(asdict(story)) + "\n")
-
-
-def read_stories(path: Path) -> list[LinkedText]:
-    """Return the stories of a file of `write_stories`, whose values are not checked: that took a second of eval.py."""
-    stories = []
-    with path.open() as stream:
-        for line in stream:
-            row = json.loads(line)
-            row["link"] = Link(**{name: _tuples(value) for name, value in row["link"].items()})
-            stories.append(LinkedText(**row))
-    return stories
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(tuple(v) if isinstance(v, list) else v for v in value) if isinstance(value, list) else value
 
 
 @_without_collector()

@@ -81,17 +81,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return load_corpus(SMALL, tmp_path_factory.mktemp("cache"))
 
 
-def test_dev_stories_are_generated_once_and_a_damaged_file_is_named(corpus: Corpus) -> None:
-    path = corpus.folder / "dev_stories.jsonl"
-    assert not path.exists()
-    rows = load_stories(corpus, "dev")
-    assert {row.holdout for row in rows} == {"iid", "headline"} and all(row.link.answers for row in rows)
-    assert path.exists() and load_stories(corpus, "dev") == rows
-    path.write_text(path.read_text()[:3000])
-    with pytest.raises(ValueError, match=f"{path.name}: damaged"):
-        load_stories(corpus, "dev")
-
-
 def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus: Corpus) -> None:
     split = corpus.validation
     texts = [story.text for story in load_stories(corpus, "validation")]

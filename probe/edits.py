@@ -147,7 +147,8 @@ def measure_margins(
             streams = model.residual_stream(batch.tokens) if by_passes else None
             logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff, (), streams)
             margins.clean[batch.pairs] = batch.by_pair(logits)
-            margins.counter[batch.pairs] = batch.by_pair(counterpart(logits))
+            exchanged = logits.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)  # the rows of each pair
+            margins.counter[batch.pairs] = batch.by_pair(exchanged)
             for c, name in product(range(len(sets)), edits):
                 if site_pass and name not in by_passes:
                     logits = site_pass.logits(batch.site_edits(name, sets[c]))
@@ -315,12 +316,6 @@ def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
         side = logits.gather(1, ids.clamp(min=0)).masked_fill(ids == NO_TOKEN, float("-inf"))
         sides.append(side.logsumexp(-1))
     return sides[0] - sides[1]
-
-
-def counterpart(x: Tensor) -> Tensor:
-    """Return `x` [B, ...] with the rows of each pair exchanged."""
-    exchanged: Tensor = x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
-    return exchanged
 
 
 def all_heads(model: ObservableModel) -> list[Head]:

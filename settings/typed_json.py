@@ -13,6 +13,7 @@ from settings.errors import UserError
 
 DIGITS = 6  # significant digits of a number in a file
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_hints = cache(get_type_hints)
 
 
 def may_be_absent() -> Any:
@@ -108,11 +109,6 @@ def _object_from_json(kind: Any, value: Any, where: str) -> Any:
     if remaining:
         raise UserError(f"{where}: unknown field {next(iter(remaining))}")
     return kind(**arguments)
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _check(value: Any, kind: type, where: str, words: str) -> None:

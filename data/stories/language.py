@@ -7,7 +7,7 @@ probable as a training story.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from itertools import groupby, product
 
 from data.stories import frames
@@ -99,7 +99,6 @@ class Language:
         self.holdout = holdout
         self.shares = shares
         self._held_out = split if holdout == "headline" else ""  # the split that words and frames are held out for
-        self._rules: dict[str, Options | _Rule] = {}  # by slot
 
     def frames_of(self, plot: Plot) -> tuple[str, ...]:
         return _frames(plot.name, self._held_out)
@@ -109,11 +108,14 @@ class Language:
         return _pairs(plot.name, self._held_out)
 
     def rules(self, slot: str, bindings: Bindings) -> Options:
-        """Return the options of a slot, given the bindings to its left."""
-        rule = self._rules.get(slot)
-        if rule is None:
-            name, _, form = slot.partition(".")
-            rule = self._rules[slot] = partial(_mention, name, form) if name in _PARTNERS else _RULES[slot]
+        """Return the options of a slot, given the bindings to its left; a mention gets its word at its first use."""
+        name, _, form = slot.partition(".")
+        if name in bindings and name in _PARTNERS:
+            return _inflected(bindings[name], form)
+        if name in _PARTNERS:
+            partner = bindings.get(_PARTNERS[name], "")
+            return _first_mention(self, bindings["PLOT"], name, partner, form)
+        rule = _RULES[slot]
         return rule if isinstance(rule, list) else rule(self, bindings)
 
 
@@ -125,14 +127,6 @@ def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
         return lambda language, bindings: make_once(language, *map(bindings.get, names))
 
     return rule_of
-
-
-def _mention(name: str, form: str, language: Language, bindings: Bindings) -> Options:
-    """Return the options of a mention; the word is drawn at its first use and bound."""
-    if name in bindings:
-        return _inflected(bindings[name], form)
-    partner = bindings.get(_PARTNERS[name], "")
-    return _first_mention(language, bindings["PLOT"], name, partner, form)
 
 
 @cache

@@ -14,7 +14,7 @@ from data.tokenizer import tokenizer_kind
 from model.export import from_llama
 from model.pretrained_view import PretrainedView
 from probe.opened_model import OpenedModel
-from probe.questions import QUESTIONS, STORY_QUESTIONS
+from probe.questions import STORY_QUESTIONS
 from probe.results import ProbeResults
 from settings.errors import UserError
 from settings.model import ModelConfig
@@ -102,7 +102,7 @@ def live_content(
     # A sentence to begin with: a tested one of an own question, else one of the stories or an English one
     finding = results.findings[0] if results and results.findings else None
     text = STORY_QUESTIONS[0].examples[0].text if opened.has_stories else ENGLISH_TEXT
-    if finding and finding.examples and finding.question not in QUESTIONS:
+    if finding and finding.examples and finding.file:
         shown = min(finding.examples, key=lambda example: len(example.text))
         text = shown.text.rstrip()
         if not shown.next:

@@ -338,7 +338,7 @@ def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
     table = model.model.token_embedding.weight.detach()
     like = torch.cosine_similarity(table, table[vocabulary.index("cat")], dim=-1)
     nearest = next(vocabulary[i] for i in like.argsort(descending=True)[1:] if vocabulary[i].isalpha())
-    scores = model.attention_scores(tokens)[layer, 0, head, -1]
+    scores = model.record(tokens)[layer].scores[0, head, -1]
     shares = (scores / 4).softmax(-1)
     exchanged = model.logits(tokens, edits=[exchange_links(layer, head, len(text.words) - 1, [cat], [dog])])
     models = [*(model_of(live, data) for data in live["earlier"]["data"]), model]

@@ -10,12 +10,12 @@ import pytest
 
 from data.words import word_spans
 from probe.config import ProbeConfig
-from probe.questions import HEADLINE
+from probe.questions import HEADLINE, STORY_QUESTIONS
 from probe.results import Change, Estimate, Head, Part, Shown
 from probe.sentences import TokenizedText
 from report import live, tables
 from report.content import MAX_SENTENCE_WEIGHTS, comparison_content, page_content, within_size
-from report.live import check_live, live_content
+from report.live import ENGLISH_TEXT, check_live, live_content
 from report.page import page as render
 from report.tables import finding_tables, number, sentence_lines
 from settings.errors import UserError
@@ -121,9 +121,10 @@ def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> 
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
-    for tested, text in ((EDGE, EDGE.examples[0].text), (OWN, "The cat sat. It")):
-        model = live_content(RUN, results(tested), None, None, []).model
-        assert (model.text, model.nouns) == (text, [])
+    for tested, text in ((NUMBER, STORY_QUESTIONS[0].examples[0].text), (OWN, "The cat sat. It")):
+        assert live_content(RUN, results(tested), None, None, []).model.text == text
+    english = replace(RUN, data=None)
+    assert not english.has_stories and live_content(english, results(EDGE), None, None, []).model.text == ENGLISH_TEXT
 
 
 def test_the_page_has_the_commands_that_make_it_again() -> None:

@@ -18,6 +18,8 @@ from settings.typed_json import from_json
 
 ROOT = Path(__file__).parent.parent
 REPORTS = {"stories": ROOT / "docs/report.html", "english": ROOT / "docs/report_english.html"}
+# The first registered run of the long recipe, which leads to the right person more often than the short one.
+ARGUMENTS = {"stories": [], "english": ["experiment=english/long", "seed=381", "precision=bfloat16", "threads=1"]}
 
 
 def written_again(html: str) -> str:
@@ -29,11 +31,10 @@ def written_again(html: str) -> str:
 
 
 def make(name: str, target: Path, folder: Path) -> None:
-    """Train the default model, or that of experiment=english, test it, and copy its report to `target`."""
+    """Train the model of a report, test it, and copy its report to `target`."""
     runs = folder / name
-    experiment = [] if name == "stories" else [f"experiment={name}"]
     cache = f"cache_dir={folder / 'cache'}"
-    run([sys.executable, "train.py", *experiment, f"out={runs}", cache], cwd=ROOT, check=True)
+    run([sys.executable, "train.py", *ARGUMENTS[name], f"out={runs}", cache], cwd=ROOT, check=True)
     run([sys.executable, "eval.py", f"run={runs}", cache], cwd=ROOT, check=True)
 
     # The page names the folder of the run, which only this machine has.

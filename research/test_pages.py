@@ -32,6 +32,7 @@ from research.measure import (
     value_cell,
 )
 from research.peers import PeerResults
+from research.review import ReviewResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.stages import StagesResults
@@ -54,6 +55,7 @@ PAGES: dict[str, Any] = {
     "it_cat": ItCatResults,
     "it_cat_long": ItCatResults,
     "peers": PeerResults,
+    "review": ReviewResults,
     "speed": SpeedResults,
     "whose": WhoseResults,
 }

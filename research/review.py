@@ -1,0 +1,168 @@
+"""What a reviewer asks: how firm each choice and effect is, and 28 criteria for claims about components of a model.
+
+The first table has the rows without a bar of the findings of tested models, of a planted head and of an untrained
+model. The second goes through the criteria of Mechanistic Validity (github.com/mechanistic-validity): whether a claim
+of this program meets each of them, by our own reading, with the numbers of the first finding of the first model.
+Writes research/results/review.{json,md}.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import MISSING
+
+from antecedent_lab.loading import open_run
+from antecedent_lab.sources import source_of
+from model.observe import TransformerView
+from model.transformer import Transformer
+from probe.config import ProbeConfig
+from probe.questions import STORY_QUESTIONS
+from probe.results import Estimate, Finding, ProbeResults
+from probe.study import study
+from report.text_tables import markdown_table
+from research.measure import listed, start_benchmark, value_cell, write_page
+from settings.files import read_json
+from settings.typed_json import from_json
+from tests.planted import plant
+
+MEASURES = ("chosen_again", "rival_swap", "swap_25", "swap_50", "swap_75", "swap", "on_target", "off_target")
+
+# Name, whether a claim meets it (yes, part, no), and where; {measure} is a value of the finding.
+CRITERIA = [
+    ("C1 falsifiability", "yes", "bars were fixed before; predictions are registered (preregistration.md)"),
+    ("C2 structural plausibility", "part", "the layer of verb's head was predicted; no signature in its weights"),
+    ("C3 task specificity", "part", "previous-token and induction heads get no claim; one head may serve two"),
+    ("C4 minimality", "part", "a set grows head by head; the next head alone swaps {rival_swap}"),
+    ("C5 convergent validity", "yes", "attention {accuracy}, swap {swap}, edge cut {cut_meant}, output removed {zero}"),
+    ("I1 necessity", "yes", "edge to the antecedent cut: {cut_meant} of the answer lost; output removed: {zero}"),
+    ("I2 sufficiency", "no", "the head is never run without all others"),
+    ("I3 specificity", "yes", "edge to the other mention cut: {cut_other}; specificity {specificity}"),
+    ("I4 consistency", "yes", "clusters resampled; 20 seeds; swap, cut and removal"),
+    ("I5 confound control", "yes", "rules, untrained models, words shuffled ({answer_shuffled} of the answers right)"),
+    ("I6 rival mechanism exclusion", "part", "one rival head: {rival_swap}; no other set is searched"),
+    ("E1 intervention reach", "yes", "the exchange moves the next word by {on_target} nats, to the other mention"),
+    ("E2 graded response", "yes", "a quarter, half, three quarters, all: {swap_25}, {swap_50}, {swap_75}, {swap}"),
+    ("E3 selectivity", "part", "one token before the query: {off_target} nats; no other task"),
+    ("E4 effect magnitude", "yes", "{swap} of an answer of {answer} nats changes sides; the bar is .2"),
+    ("E5 robustness", "part", "new nouns in new frames; no paraphrase, no other size"),
+    ("E6 cross-architecture generalization", "part", "variants of attention, other models; one family at a time"),
+    ("M1 reliability", "yes", "chosen again {chosen_again}; intervals; every seed is shown"),
+    ("M2 invariance", "part", "the same items in every variant; no common scale over sizes"),
+    ("M3 baseline separation", "yes", "untrained {untrained_accuracy}, best rule {best_rule}"),
+    ("M4 sensitivity", "yes", "planted and absent heads (calibration.md)"),
+    ("M5 calibration", "yes", "known ends: a planted head, an untrained model, a coin (worlds.md)"),
+    ("M6 construct coverage", "part", "whether a table of words is enough is said; attention is not the construct"),
+    ("V1 level declaration", "yes", "E0 to E3, in the claim"),
+    ("V2 level-evidence match", "yes", "the level is computed from the bars"),
+    ("V3 narrative coherence", "yes", "the claim is made from the values alone"),
+    ("V4 alternative exclusion", "part", "rules, head types and value-weighted attention; MLPs are not tested"),
+    ("V5 scope honesty", "yes", "each claim says what it does not show and what it assumes"),
+]  # fmt: skip
+
+
+@dataclass
+class _Options:
+    """python -m research.review run=DIR [others=FOLDER,FOLDER]: a tested run of the stories, other tested models."""
+
+    run: str = MISSING
+    others: str = ""
+    cache: str = ".cache"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One finding of one model."""
+
+    model: str
+    question: str
+    head: str
+    rival: str
+    verdict: str
+    values: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class _Criterion:
+    """One criterion, our reading, and the evidence."""
+
+    name: str
+    is_met: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class ReviewResults:
+    """Both tables."""
+
+    rows: list[_Row]
+    criteria: list[_Criterion]
+
+    def lines(self) -> list[str]:
+        header = ["model", "question", "head", "next", *(name.replace("_", " ") for name in MEASURES), "verdict"]
+        rows = []
+        for row in self.rows:
+            values = [value_cell(row.values.get(name), ".3f") for name in MEASURES]
+            rows.append([row.model, row.question, row.head, row.rival, *values, row.verdict])
+        counts = [sum(each.is_met == met for each in self.criteria) for met in ("yes", "part", "no")]
+        summary = f"By our reading {counts[0]} of {len(self.criteria)} are met, {counts[1]} in part, {counts[2]} not."
+        criteria = [[each.name, each.is_met, each.evidence] for each in self.criteria]
+        return [
+            *markdown_table(header, rows),
+            "",
+            f"{summary} The numbers are those of {self.rows[0].model}, {self.rows[0].question}.",
+            "",
+            *markdown_table(["criterion", "met", "by"], criteria),
+        ]
+
+
+def _row(model: str, finding: Finding) -> _Row:
+    head = finding.head
+    values = {name: head.values[name] for name in MEASURES if name in head.values}
+    return _Row(model, finding.question, str(finding.place), str(finding.rival or "-"), head.verdict, values)
+
+
+def _results(folder: str) -> ProbeResults:
+    path = Path(folder, "probe/probe.json")
+    results: ProbeResults = from_json(ProbeResults, read_json(path), str(path))
+    return results
+
+
+def _made(run: str, cache: str) -> list[_Row]:
+    """Return the rows of a planted head and of an untrained model, both of the shape of a run."""
+    opened = open_run(Path(run), torch.device("cpu"))
+    assert opened.transformer is not None
+    config = opened.transformer.config
+    vocabulary = opened.tokenizer.get_vocab()
+    planted = plant(config, vocabulary, "coreference", layer=1, head=2, strength=2.0, seed=0)
+    untrained = Transformer(config, opened.transformer.vocab_size, 0).eval()
+    items = source_of(opened, ProbeConfig(), cache).items
+    rows = []
+    for name, model in (("planted, L1H2", planted), ("untrained", untrained)):
+        found = study(TransformerView(model), opened.untrained, items, STORY_QUESTIONS, ProbeConfig(n_untrained=2))
+        rows += [_row(name, finding) for finding in found.findings]
+    return rows
+
+
+def _evidence(finding: Finding) -> list[_Criterion]:
+    values = {name: estimate.value for name, estimate in finding.head.values.items()}
+    for part in finding.parts.values():
+        values |= {name: estimate.value for name, estimate in part.values.items() if name.startswith("answer_")}
+    values["untrained_accuracy"] = finding.untrained["accuracy"].value
+    values["best_rule"] = max(finding.rules.values())
+    texts = {name: f"{value:.2f}" for name, value in values.items()}
+    return [_Criterion(name, is_met, text.format_map(texts)) for name, is_met, text in CRITERIA]
+
+
+def main(options: _Options) -> None:
+    """Read the results of all models, probe the made ones, write the page."""
+    first = _results(options.run)
+    rows = [_row("default run", finding) for finding in first.findings]
+    for folder in listed(options.others):
+        rows += [_row(Path(folder).name, finding) for finding in _results(folder).findings]
+    results = ReviewResults([*rows, *_made(options.run, options.cache)], _evidence(first.findings[0]))
+    write_page("review", "What a reviewer asks", results)
+
+
+if __name__ == "__main__":
+    start_benchmark(main, _Options)

@@ -64,6 +64,7 @@ class LiveModel:
     text: str  # the sentence that the page begins with
     verb_groups: list[VerbGroup]  # empty: not of stories
     chosen_tokenizer: str | None = None  # that the user named for a model of another program
+    english: str = ""  # a page beside this one whose model knows more words; "": none
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 

@@ -53,6 +53,9 @@ function typed(text) {
     lost.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}. What follows is a guess among the words it knows.` : "",
     dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
   ]);
+  const address = `${live.english}#${new URLSearchParams({ text })}`;
+  const link = element("a", { href: address, id: "live-english" }, "The same sentence in a model of English");
+  if (lost.length && live.english) document.getElementById("live-notes").append(element("p", { class: "note" }, link));
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
   drawChips();
 }

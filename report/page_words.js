@@ -3,7 +3,7 @@
 const GAP = "__";
 const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
 const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
-const CHIPS = [...VERBS, ..."cat dog owl kitten buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
+const CHIPS = [...VERBS.toReversed(), ..."cat dog owl kitten buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
 const OF_PEOPLE = ["Once upon a time, __ met __. She"];
 const FRAMES = ["One sunny day, the __ frightened the __ because it", "One sunny day, the __ sat near the __. It", ...OF_PEOPLE];
 const MOST_CHIPS = 16;

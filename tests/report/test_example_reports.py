@@ -272,6 +272,17 @@ def test_a_pupil_reads_what_the_model_does_not_know_and_every_chip_is_known(show
             assert len(chips) >= 6 and {f"{space}{word}" for chip in chips for word in chip.split()} <= known
 
 
+def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(REPORTS["stories"].as_uri())
+    page.locator("#live-text").fill("The zebra met Anna")
+    page.locator("#live-english").click()
+    page.wait_for_url("**/report_english.html**")
+    assert page.locator("#live-text").input_value() == "The zebra met Anna"
+    assert page.locator(".lines .unknown").count() == 0 and page.locator("#live-english").count() == 0
+    page.close()
+
+
 @each_report
 def test_a_next_word_that_is_clicked_is_written(name: str, show: Show) -> None:
     with show(written(name)) as view:

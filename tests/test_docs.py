@@ -16,6 +16,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from markdown_it import MarkdownIt
 
+import antecedent_lab
 import eval
 import train
 from antecedent_lab.export import ExportSettings
@@ -245,6 +246,23 @@ def test_the_arguments_of_a_command_in_the_documents_give_settings(command: str)
     own = [re.sub(r"^items=\w+\.jsonl", f"items={ROOT}/docs/questions/it_cat.jsonl", argument) for argument in single]
     with initialize_config_dir(str(folder), version_base="1.3"):
         assert settings(compose(program.removesuffix(".py"), hydra_arguments(own, groups)))
+
+
+def test_each_line_for_users_of_another_program_has_a_command_or_a_call_that_runs() -> None:
+    lines = re.findall(r"^- \*\*.*", README.partition("## If you come from\n")[2].partition("\n## ")[0], re.MULTILINE)
+    answers = np.random.default_rng(0).random((8, 2, 4)) < 0.5
+    given = {"layer": 1, "head": 0, "scores": answers, "frames": list("aabbccdd"), "nouns": list("xyxyxyxy")}
+    calls = []
+    for line in lines:
+        spans = re.findall(r"`([^`]+)`", line)
+        calls_here = [span for span in spans if span.endswith(")")]
+        assert calls_here or shlex.join(shlex.split(spans[0])) in commands(), line
+        calls += calls_here
+    usage = (ROOT / "docs/usage.md").read_text()
+    for call in [*calls, *re.findall(r"^test = (head_test\(.*?\))", usage, re.MULTILINE)]:
+        name = call.partition("(")[0]
+        exec(call, {name: getattr(antecedent_lab, name), **given})
+    assert len(lines) == 6 and len(calls) == 2
 
 
 def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:

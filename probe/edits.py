@@ -37,7 +37,7 @@ PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree diffe
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_HEADS = 6  # of a set
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
-N_SPILL_PAIRS = 50  # evenly spaced
+N_SPILL_PAIRS = 50  # to twice as many
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def measure_margins(
 def spills(model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig) -> Values:
     """Return how far exchanging the weights of `heads` moves the next word: at the query, and one token before it.
 
-    The Kullback-Leibler divergence from the unedited prediction in nats, the mean of up to N_SPILL_PAIRS pairs. One
+    The Kullback-Leibler divergence from the unedited prediction in nats, the mean of 50 to 99 evenly spaced pairs. One
     token before the query the same heads have the same two mentions, and nothing is to be linked yet.
     """
     pairs = items.where(lambda pair: pair.is_comparable)

@@ -23,7 +23,7 @@ function cardFacts() {
   const named = (word) => (word === undefined ? "" : `“${label(sentence.words[word], 16)}”`);
   words.sort((a, b) => a - b);
   const tokens = words.map((word) => read.members[word].at(-1));
-  return { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, named, ...explained(run, layer, head, at) };
+  return { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, looks: looked[left] >= LOOKS, named, ...explained(run, layer, head, at) };
 }
 
 // A card has texts to choose from, which of them is right, a table to show then, and perhaps what the answer does.
@@ -99,7 +99,7 @@ function exchangeCard({ sentence, layer, head, chosen, left, right }) {
 function trainingCard({ sentence, layer, head, chosen, left, named }) {
   const all = [...steps, live.step];
   const weights = all.map((step) => wordRow(passOf(sentence.text, [], step), chosen, layer, head)[left]);
-  const found = weights.findIndex((weight) => weight >= weights.at(-1) / 2);
+  const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const others = [...all.keys()].filter((i) => i !== found && i % 3 === found % 3).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
   const line = () => [named(left), ...weights.map(number)];
@@ -110,11 +110,11 @@ const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard
 
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
-  // A guess needs two earlier words, the last card a slider.
+  // A guess needs two earlier words, the last card a slider and a head that looks at one of them.
   const { says, ask } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   const facts = cardFacts();
-  const isPossible = facts?.right !== undefined && (!isTraining || (steps.length > 0 && !live.before));
+  const isPossible = facts?.right !== undefined && (!isTraining || (facts.looks && steps.length > 0 && !live.before));
   const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
   document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
   if (!isPossible) return show("cards", cardNames(), element("div", { class: "card" }, said));

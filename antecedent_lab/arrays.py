@@ -46,7 +46,12 @@ def head_test(
     `chosen_again` are of the same items as the choice: choose on other items if the size of the mean matters.
     UserError for scores that are not finite numbers, or clusters of another length.
     """
-    values = np.asarray(scores, dtype=float)
+    try:
+        values = np.asarray(scores, dtype=float)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise UserError(f"head_test: scores must be numbers [items, layers, heads]: {problem}") from problem
+    if not np.isfinite(centre) or np.iscomplexobj(scores):
+        raise UserError("head_test: scores must be real numbers, and centre a finite one")
     if values.ndim < 2 or values.size == 0 or not np.isfinite(values).all():
         raise UserError("head_test: scores [items, layers, heads] must be finite numbers, one row for each item")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]

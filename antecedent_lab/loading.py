@@ -51,6 +51,10 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
 
     init = settings.run.init
     began = [f"Its training began with the weights of {init}, which may have seen these sentences."] if init else []
+    if init and step == 0:
+        began.append(
+            "Its best checkpoint is step 0: no step lowered the loss, and these are the weights it began with."
+        )
 
     def untrained(seed: int) -> TransformerView:
         # The layers of a new model write nothing; on a text they would have no effect.
@@ -99,6 +103,7 @@ def open_initial(settings: TrainSettings, arguments: Sequence[str]) -> tuple[Tra
         external = open_transformers(init, device, setting="init")
         try:
             model, tokenizer = own_model(external.view.model), external.tokenizer
+            end_id(tokenizer)
         except UserError as problem:
             raise UserError(f"init={init}: {problem}") from problem
     if model is None:

@@ -11,10 +11,8 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
     sentences = [f"{outcome.opening(finding)}.", *outcome.sentences(finding, model)]
     rival = finding.head.values.get("rival_swap")
     if finding.rival and rival:
-        again = show(finding.head.value("chosen_again"))
-        sentences.append(
-            f"Chosen again in {again} of resampled dev items; next is {finding.rival}, swap {show(rival.value)}."
-        )
+        again = f"{finding.head.value('chosen_again'):.0%} of resampled dev sets choose this head"
+        sentences.append(f"{again}; without it {finding.rival} would be chosen (swap {show(rival.value)}).")
     sentences.append(f"Evidence level {finding.level}: {outcome.levels[finding.level]}.")
     for result in ("not met", "not measured"):
         names = [each.label for each in finding.judged.criteria if each.outcome == result]

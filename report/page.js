@@ -22,8 +22,8 @@ function openAddress() {
   document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(location.hash));
   const wasLesson = isLesson();
   if (openLesson()) return;
-  if (wasLesson) update({ edits: [], time: END, playing: false, guess: {} });
   if (openLink()) return;
+  if (wasLesson || !location.hash) update({ edits: [], time: END, playing: false, guess: {} });
   if (live && /^(#embed)?$/.test(location.hash)) setText(live.text);
   const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
   if (!named) return;

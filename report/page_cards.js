@@ -5,7 +5,7 @@ const N_CHOICES = 3; // to guess from
 const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
 
 // The chosen head at the last token of the chosen word, and up to three earlier words to guess from: nouns of the stories
-// first, then those that the head looks at. null: the chosen word has no token of its own.
+// or names first, then those that the head looks at. null: the chosen word has no token of its own.
 function cardFacts() {
   const sentence = current();
   const { reading: read, run } = livePass(sentence);
@@ -15,7 +15,8 @@ function cardFacts() {
   const { layer, head } = state;
   const looked = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
   const nouns = live.verb_groups.flatMap(({ words }) => words);
-  const interest = (word) => looked[word] + (nouns.includes(sentence.words[word]) ? 1 : 0);
+  const isNoun = (word) => (nouns.length ? nouns.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
+  const interest = (word) => looked[word] + (isNoun(sentence.words[word]) ? 1 : 0);
   const first = (word) => sentence.words.indexOf(sentence.words[word]) === word;
   const earlier = [...sentence.words.keys()].slice(1, query).filter((word) => read.members[word].length && first(word) && /\p{L}/u.test(sentence.words[word]));
   const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
@@ -39,18 +40,21 @@ function wordCard({ words, tokens, named }, measure, columns) {
 // The words of the vocabulary whose rows are most like that of the word that is looked at, and others to guess from.
 function embeddingCard({ read, run, left }) {
   const { d_model: width } = live.shape;
-  const table = run.model.weights["token_embedding.weight"];
-  const row = (id) => table.subarray(id * width, (id + 1) * width);
+  const all = run.model.weights["token_embedding.weight"];
+  const row = (id) => all.subarray(id * width, (id + 1) * width);
   const own = read.tokens[read.members[left].at(-1)];
   const like = (id) => total(row(id).map((cell, i) => cell * row(own)[i])) / length(row(id)) / length(row(own));
-  const others = [...liveTokenizer.vocabulary.keys()].filter((id) => id !== own && /^ ?\p{L}{2,}$/u.test(rawToken(liveTokenizer, id)));
+  const isWord = liveTokenizer.kind === "bpe" ? /^ \p{L}{3,}$/u : /^\p{L}{2,}$/u;
+  const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase() && isWord.test(rawToken(liveTokenizer, id));
+  const others = [...liveTokenizer.vocabulary.keys()].filter(isOther);
   others.sort((a, b) => like(b) - like(a));
   const shown = [others[0], others[others.length >> 2], others[others.length >> 1]];
   const ids = shown.sort((a, b) => a - b);
   const named = (id) => `“${tokenName(id)}”`;
   const most = largestCell([own, ...ids].flatMap((id) => [...row(id)]));
   const lines = () => [own, ...ids].map((id) => [named(id), cells(row(id), most, "embedding"), number(like(id))]);
-  return { options: ids.map(named), right: ids.indexOf(others[0]), table: () => tableOf(["word", "embedding", "cosine"], lines()) };
+  const table = () => tableOf(["word", "embedding", "cosine"], lines());
+  return { options: ids.map(named), right: ids.indexOf(others[0]), table, fields: { left: named(own) } };
 }
 
 function matricesCard({ run, layer, at, query, rows }) {
@@ -110,24 +114,24 @@ const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard
 
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
-  // A guess needs two earlier words, the last card a slider and a head that looks at one of them.
   const { says, ask } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   const facts = cardFacts();
-  const isPossible = facts?.right !== undefined && (!isTraining || (facts.looks && steps.length > 0 && !live.before));
+  const problem = noQuestion(facts);
   const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
   document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
-  if (!isPossible) return show("cards", cardNames(), element("div", { class: "card" }, said));
+  if (problem) return showCard(element("div", {}, said, element("p", { class: "rule" }, problem)));
 
   // The question
   const card = MAKERS[state.card - 1](facts);
   const { named, chosen, left, right, run } = facts;
   const [from, head, d] = [named(chosen), headName(state.layer, state.head), run.model.width];
-  const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model };
+  const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model, ...card.fields };
   const asked = element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, field) => fields[field]));
 
   // The guesses, or the answer
-  const key = JSON.stringify([state.card, head, chosen, current().text]);
+  const changes = card.act ? [] : [state.time, state.edits]; // an answer that changes the model stays
+  const key = JSON.stringify([state.card, head, chosen, current().text, ...changes]);
   const guess = (choice) => () => {
     update({ guess: { key, choice } });
     card.act?.();
@@ -140,9 +144,25 @@ function drawCard() {
   const isAnswered = state.guess.key === key;
   const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer() : guesses);
   const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
-  const legend = element("p", { class: "rule" }, `Blue: above 0; orange: below. d = ${d}: the numbers of a query.${turned}`);
-  const table = () => element("div", {}, scrolled("The answer", card.table()), legend);
-  show("cards", cardNames(), element("div", { class: "card" }, words, isAnswered ? table() : ""));
+  const table = isAnswered ? card.table() : null;
+  const legend = table?.querySelector(".cells") ? `Blue: above 0; orange: below. d = ${d}: the numbers of a query.${turned}` : "";
+  showCard(words, table && element("div", {}, scrolled("The answer", table), element("p", { class: "rule" }, legend)));
+}
+
+// Why a card has no question here; "" if it has one.
+function noQuestion(facts) {
+  const isTraining = state.card === CARDS.length;
+  if (facts?.right === undefined) return "For a question, choose a word with two different words before it.";
+  if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps.";
+  if (isTraining && !facts.looks) return "Choose a head that looks at one of the words.";
+  if (state.card > 4 && !isTraining && isRemoved(state.layer, state.head)) return "This head is removed.";
+  return "";
+}
+
+function showCard(...parts) {
+  show("cards", cardNames(), element("div", { class: "card" }, ...parts.filter(Boolean)));
+  const [row, chip] = [".chips", ".chips [aria-pressed=true]"].map((part) => document.querySelector(`#cards ${part}`));
+  row.scrollLeft = chip.offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row
 }
 
 function cardNames() {

@@ -114,7 +114,7 @@ function cells(values, most, name) {
   const node = element("div", { class: "cells", "aria-hidden": "true" });
   const gradient = `linear-gradient(to right, ${stops.join(", ")})`;
   if (Math.max(...shares) > 1) node.style.setProperty("background-image", gradient);
-  node.style.setProperty("--n", values.length);
+  node.style.setProperty("--n", Math.min(64, values.length)); // longer rows have narrower cells
   node.addEventListener("pointermove", ({ offsetX }) => {
     const i = Math.max(0, Math.min(values.length - 1, Math.floor((values.length * offsetX) / node.clientWidth)));
     node.title = `${name}, cell ${i + 1}: ${values[i].toFixed(5)}`;

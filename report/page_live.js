@@ -43,7 +43,8 @@ function typed(text) {
   const edits = state.edits.filter(isKept);
   const dropped = state.edits.length - edits.length;
   past = past.map((changes) => changes.filter(isKept)); // a step back is about the words that are there
-  const begun = completions().length ? typedPrefix() : null; // a known word that is not yet written to its end
+  const isTyping = document.activeElement?.id === "live-text";
+  const begun = isTyping && completions().length ? typedPrefix() : null; // a known word that is not yet written to its end
   const small = liveTokenizer.kind === "words" && /[.!?]\s*(it|they|she|he)$/.exec(shown)?.[1];
   const lost = unknown.filter((word) => word !== begun);
   const names = lost.slice(0, 8).map((word) => `“${label(word)}”`).join(", ");

@@ -40,6 +40,7 @@ def make(name: str, target: Path, folder: Path) -> None:
     # The page names the folder of the run, which only this machine has.
     html = (runs / "probe/report.html").read_text(encoding="utf-8")
     html = html.replace(str(runs), f"runs/{name}").replace(f" {cache}", "")
+    html = html.replace("/python train.py", f"/python train.py out=runs/{name}")
     if name == "stories":  # its model knows a few hundred words, so it leads to the other page
         html = html.replace('"english":""', '"english":"report_english.html"')
     target.write_text(written_again(html), encoding="utf-8")

@@ -71,6 +71,8 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
     [
         ([0.5, 1.0], [], "scores"),
         ([[0.5], [np.nan]], [], "finite"),
+        ([["a"], ["b"]], [], "numbers"),
+        ([[0.5, 1.0], [1.0]], [], "numbers"),
         ([[0.5], [1.0]], [["a"]], "2 labels"),
         ([[0.5], [1.0]], [["a", "a"]], "two kinds"),
     ],
@@ -78,3 +80,5 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
 def test_arrays_that_cannot_be_tested_are_refused(scores: list[float], clusters: list[list[str]], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         head_test(scores, *clusters)
+    with pytest.raises(UserError, match="centre a finite one"):
+        head_test([[0.5], [1.0]], centre=np.nan)

@@ -66,7 +66,7 @@ def _variant_row(variant: dict[str, Any], names: list[str]) -> _VariantRow:
     means: dict[str, Estimate | None] = dict.fromkeys(names)
     question = variant["questions"][0]
     for name, value in (variant["values"] | question["values"]).items():
-        means[name] = Estimate(value["mean"], *value["interval"])
+        means[name] = Estimate(value["mean"], *(value["interval"] or ()))
     tests = variant["differences"] | question["differences"]
     different = [name for name, test in tests.items() if test["is_significant"]]
     return _VariantRow(

@@ -19,7 +19,7 @@ class HeadTest:
     head: tuple[int, ...]
     mean: Estimate  # with its 95 % interval; of the largest of many, so a little too high
     p: np.ndarray  # of each head, corrected for the search over all
-    bar: float  # mean of the best head that luck exceeds in 1 of 20 models
+    bar: float  # 95th percentile of the largest mean if no head is above `centre`
     chosen_again: float  # share of resampled items in which the same head has the largest mean
     rival: tuple[int, ...] | None  # the head with the next largest mean; None: there is one head only
 
@@ -27,7 +27,7 @@ class HeadTest:
         """Return one line."""
         mean = self.mean
         numbers = f"mean {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}], p {self.p[self.head]:.4f}"
-        others = f"luck up to {self.bar:.3f}, chosen again {self.chosen_again:.2f}, next {self.rival}"
+        others = f"bar {self.bar:.3f}, chosen again {self.chosen_again:.2f}, next {self.rival}"
         return f"head {self.head}: {numbers}, {others}"
 
 
@@ -46,12 +46,12 @@ def head_test(
     `chosen_again` are of the same items as the choice: choose on other items if the size of the mean matters.
     UserError for scores that are not finite numbers, or clusters of another length.
     """
+    if not np.isfinite(centre) or np.ma.isMaskedArray(scores):
+        raise UserError("head_test: centre must be a finite number, and scores an array without a mask")
     try:
-        values = np.asarray(scores, dtype=float)
+        values = np.asarray(scores).astype(float, casting="same_kind")
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise UserError(f"head_test: scores must be numbers [items, layers, heads]: {problem}") from problem
-    if not np.isfinite(centre) or np.iscomplexobj(scores):
-        raise UserError("head_test: scores must be real numbers, and centre a finite one")
+        raise UserError(f"head_test: scores must be real numbers [items, layers, heads]: {problem}") from problem
     if values.ndim < 2 or values.size == 0 or not np.isfinite(values).all():
         raise UserError("head_test: scores [items, layers, heads] must be finite numbers, one row for each item")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]

@@ -143,6 +143,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     print(printable(f"compared with {before.source}"), flush=True)
     name = folder_name(f"{before.source}_{Path(own_file).stem}" if own_file else before.source)
 
+    # The folder is locked before minutes of work begin.
     with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))

@@ -33,7 +33,7 @@ def results_folder(root: Path, log: Callable[[str], None] = print, subfolder: st
     """
     folder = root / "probe" / subfolder
     root.mkdir(parents=True, exist_ok=True)
-    blocked = first_unwritable(root)
+    blocked = first_unwritable(root)  # a run of another user can be read, not written
     if blocked is not None:
         log(f"note: {blocked} cannot be written, so the results are only printed")
         yield None

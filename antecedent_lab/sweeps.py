@@ -73,6 +73,10 @@ def _compare(
                 shapes = [each.probe.model.shape.get(fact) for each in (records[0], records[-1])]
                 if shapes[0] != shapes[1] and records[-1].changes == records[0].changes:
                     raise UserError(f"model={name}: {fact} is not that of {records[0].name}; seeds have one shape")
+            digests = [each.probe.model.shape.get("sha256") for each in records]
+            if digests[-1] is not None and digests[-1] in digests[:-1]:
+                first = records[digests.index(digests[-1])].name
+                raise UserError(f"model={name}: has the weights of {first}; seeds have different ones")
 
         # The tables show what the files say, with its six digits.
         content = to_json(compare_runs(records, standard, notes))

@@ -37,7 +37,7 @@ PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree diffe
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_HEADS = 6  # of a set
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
-N_SPILL_PAIRS = 50  # to twice as many
+N_DIVERGENCE_PAIRS = 50  # to twice as many
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,14 @@ def measure_margins(
 
 
 @torch.no_grad()
-def spills(model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig) -> Values:
-    """Return how far exchanging the weights of `heads` moves the next word: at the query, and one token before it.
+def exchange_divergences(model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig) -> Values:
+    """Return KL(unedited || edited) of the next token with the weights of `heads` exchanged, in nats.
 
-    The Kullback-Leibler divergence from the unedited prediction in nats, the mean of 50 to 99 evenly spaced pairs. One
-    token before the query the same heads have the same two mentions, and nothing is to be linked yet.
+    on_target: at the query. off_target: one token before it, where the text has both mentions and no pronoun to link;
+    near 0 whatever the head does if the next token is certain there. Means over 50 to 99 evenly spaced pairs.
     """
     pairs = items.where(lambda pair: pair.is_comparable)
-    pairs = pairs.take(range(0, len(pairs), max(1, len(pairs) // N_SPILL_PAIRS)))
+    pairs = pairs.take(range(0, len(pairs), max(1, len(pairs) // N_DIVERGENCE_PAIRS)))
     values: Values = {}
     for name, n_before in (("on_target", 0), ("off_target", 1)):
         cut = Items([_ended(pair, n_before) for pair in pairs.pairs])

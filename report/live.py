@@ -24,7 +24,7 @@ MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
 MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
-# The frame in which models of the long recipe lead to the first person most often: tests/report/test_example_reports.py
+# A sentence after which the model of docs/report_english.html expects the first person's pronoun
 ENGLISH_TEXT = "Anna was angry at Ben."
 
 

@@ -13,18 +13,20 @@ function cardFacts() {
   const at = read.members[query].at(-1);
   if (at === undefined) return null;
   const { layer, head } = state;
-  const looked = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
+  const weights = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
   const nouns = live.verb_groups.flatMap(({ words }) => words);
   const isNoun = (word) => (nouns.length ? nouns.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
-  const interest = (word) => looked[word] + (isNoun(sentence.words[word]) ? 1 : 0);
-  const first = (word) => sentence.words.indexOf(sentence.words[word]) === word;
-  const earlier = [...sentence.words.keys()].slice(1, query).filter((word) => read.members[word].length && first(word) && /\p{L}/u.test(sentence.words[word]));
+  const interest = (word) => weights[word] + (isNoun(sentence.words[word]) ? 1 : 0);
+  const isFirst = (word) => sentence.words.indexOf(sentence.words[word]) === word;
+  const isChoice = (word) => read.members[word].length && isFirst(word) && /\p{L}/u.test(sentence.words[word]);
+  const earlier = [...sentence.words.keys()].slice(1, query).filter(isChoice);
   const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
-  const [left, right] = words.slice(0, 2).sort((a, b) => looked[b] - looked[a]);
+  const [left, right] = words.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
   const named = (word) => (word === undefined ? "" : `“${label(sentence.words[word], 16)}”`);
   words.sort((a, b) => a - b);
   const tokens = words.map((word) => read.members[word].at(-1));
-  return { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, looks: looked[left] >= LOOKS, named, ...explained(run, layer, head, at) };
+  const of = { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, named };
+  return { ...of, hasLine: weights[left] >= LOOKS, ...explained(run, layer, head, at) };
 }
 
 // A card has texts to choose from, which of them is right, a table to show then, and perhaps what the answer does.
@@ -43,16 +45,18 @@ function embeddingCard({ read, run, left }) {
   const all = run.model.weights["token_embedding.weight"];
   const row = (id) => all.subarray(id * width, (id + 1) * width);
   const own = read.tokens[read.members[left].at(-1)];
-  const like = (id) => total(row(id).map((cell, i) => cell * row(own)[i])) / length(row(id)) / length(row(own));
-  const isWord = liveTokenizer.kind === "bpe" ? /^ \p{L}{3,}$/u : /^\p{L}{2,}$/u;
-  const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase() && isWord.test(rawToken(liveTokenizer, id));
-  const others = [...liveTokenizer.vocabulary.keys()].filter(isOther);
-  others.sort((a, b) => like(b) - like(a));
+  const ownRow = row(own);
+  const cosine = (other) => other.reduce((sum, cell, i) => sum + cell * ownRow[i], 0) / length(other) / length(ownRow);
+  const cosines = liveTokenizer.vocabulary.map((_, id) => cosine(row(id)));
+  const isWord = { words: /^\p{L}{2,}$/u, bpe: /^ \p{L}{3,}$/u, characters: /^\p{L}$/u }[liveTokenizer.kind];
+  const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase();
+  const others = [...cosines.keys()].filter((id) => isWord.test(rawToken(liveTokenizer, id)) && isOther(id));
+  others.sort((a, b) => cosines[b] - cosines[a]);
   const shown = [others[0], others[others.length >> 2], others[others.length >> 1]];
   const ids = shown.sort((a, b) => a - b);
   const named = (id) => `“${tokenName(id)}”`;
   const most = largestCell([own, ...ids].flatMap((id) => [...row(id)]));
-  const lines = () => [own, ...ids].map((id) => [named(id), cells(row(id), most, "embedding"), number(like(id))]);
+  const lines = () => [own, ...ids].map((id) => [named(id), cells(row(id), most, "embedding"), number(cosines[id])]);
   const table = () => tableOf(["word", "embedding", "cosine"], lines());
   return { options: ids.map(named), right: ids.indexOf(others[0]), table, fields: { left: named(own) } };
 }
@@ -62,8 +66,9 @@ function matricesCard({ run, layer, at, query, rows }) {
   const { width } = run.model;
   const read = run.projected[layer].input.subarray(at * all, (at + 1) * all);
   const parts = { "the row": read, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
-  const lines = () => Object.entries(parts).map(([name, values]) => [name, cells(values, largestCell(values), name), String(values.length)]);
-  return { options: [width, all, all * width].map(String), right: 0, table: () => tableOf(["", "cells", "numbers"], lines()) };
+  const line = ([name, values]) => [name, cells(values, largestCell(values), name), String(values.length)];
+  const table = () => tableOf(["", "cells", "numbers"], Object.entries(parts).map(line));
+  return { options: [width, all, all * width].map(String), right: 0, table };
 }
 
 function scoreCard(facts) {
@@ -89,7 +94,8 @@ function mixtureCard(facts) {
 function nextWordCard(facts) {
   const { words, adds } = additions(facts);
   const totals = adds.map(total).slice(0, N_CHOICES);
-  const table = () => tableOf(["next word", `${headName(facts.layer, facts.head)} adds`], totals.map((sum, i) => [words[i], number(sum)]));
+  const header = ["next word", `${headName(facts.layer, facts.head)} adds`];
+  const table = () => tableOf(header, totals.map((sum, i) => [words[i], number(sum)]));
   return { options: words.slice(0, N_CHOICES), right: totals.indexOf(Math.max(...totals)), table };
 }
 
@@ -107,7 +113,8 @@ function trainingCard({ sentence, layer, head, chosen, left, named }) {
   const others = [...all.keys()].filter((i) => i !== found && i % 3 === found % 3).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
   const line = () => [named(left), ...weights.map(number)];
-  return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table: () => tableOf(["step", ...all.map(String)], [line()]), act: () => playFrom(0) };
+  const table = () => tableOf(["step", ...all.map(String)], [line()]);
+  return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
 }
 
 const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard, nextWordCard, exchangeCard, trainingCard];
@@ -139,7 +146,8 @@ function drawCard() {
   const buttons = [...card.options, "show me"].map((option, i) => button(option, guess(i), { class: "chip", "data-name": `guess-${i}` }));
   const guesses = element("p", { class: "actions" }, ...buttons);
   const { choice } = state.guess;
-  const guessed = choice === card.right ? " Your guess was right." : choice < card.options.length ? ` You guessed ${card.options[choice]}.` : "";
+  const wrong = choice < card.options.length ? ` You guessed ${card.options[choice]}.` : ""; // or "show me"
+  const guessed = choice === card.right ? " Your guess was right." : wrong;
   const answer = () => element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
   const isAnswered = state.guess.key === key;
   const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer() : guesses);
@@ -154,7 +162,7 @@ function noQuestion(facts) {
   const isTraining = state.card === CARDS.length;
   if (facts?.right === undefined) return "For a question, choose a word with two different words before it.";
   if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps.";
-  if (isTraining && !facts.looks) return "Choose a head that looks at one of the words.";
+  if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";
   if (state.card > 4 && !isTraining && isRemoved(state.layer, state.head)) return "This head is removed.";
   return "";
 }

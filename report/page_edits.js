@@ -2,7 +2,6 @@
 
 // The words of an edit.
 const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] };
-const CHANGED = { cut: "cut", exchange: "exchanged" };
 let past = []; // the changes before each click, newest last
 
 function changeTo(edits) {
@@ -71,11 +70,17 @@ function drawChanges() {
   show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
 }
 
+// The label of a changed line.
+function changeLabel({ kind, percent = 100 }) {
+  if (kind === "cut") return "cut";
+  return percent < 100 ? `${percent} % exchanged` : "exchanged";
+}
+
 // How much of the weights is exchanged.
 function doseOf(edit, i) {
-  const about = { type: "range", min: 0, max: 100, step: 25, value: edit.percent ?? 100, "aria-label": "Share exchanged, in percent", "data-name": `dose-${i}` };
-  const range = element("input", about);
-  range.addEventListener("change", () => changeTo(state.edits.map((each) => (each === edit ? { ...edit, percent: Number(range.value) } : each))));
+  const about = { type: "range", min: 0, max: 100, step: 25, value: edit.percent ?? 100, "data-name": `dose-${i}` };
+  const range = element("input", { ...about, "aria-label": "Share exchanged, in percent" });
+  range.addEventListener("change", () => changeTo(state.edits.with(i, { ...edit, percent: Number(range.value) })));
   return range;
 }
 

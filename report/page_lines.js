@@ -109,7 +109,7 @@ function linesPicture(sentence) {
     const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
     let y = top - 8;
     while (labels.some((other) => Math.abs(other.x - middle) < 6 * size && Math.abs(other.y - y) < size)) y += size;
-    const text = `${number(weights[target])} ${CHANGED[change?.kind] ?? ""}`;
+    const text = `${number(weights[target])} ${change ? changeLabel(change) : ""}`;
     if (isNamed || change) labels.push({ x: middle, y, text });
   }
   const texts = labels.map(({ text, ...at }) => shape("text", { class: `weight ${hue}`, "text-anchor": "middle", ...at }, text));
@@ -123,7 +123,7 @@ function pressLine(line, sentence, target, change, isFirst) {
   const query = queryOf(sentence);
   const [left, right] = [target, query].map((position) => label(sentence.words[position], 16));
   const weight = number(attentionRow(sentence, query)[target]);
-  const name = `Line from “${right}” to “${left}”: ${weight}${change ? `, ${CHANGED[change.kind]}` : ""}`;
+  const name = `Line from “${right}” to “${left}”: ${weight}${change ? `, ${changeLabel(change)}` : ""}`;
   line.append(shape("title", {}, name));
   if (!live) return;
   const about = { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: isFirst ? 0 : -1 };

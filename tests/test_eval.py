@@ -299,7 +299,10 @@ def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_pa
             assert summary["by_run"] == pytest.approx(expected["values"][name]["by_run"], abs=1e-4), name
             assert summary["mean"] == pytest.approx(expected["values"][name]["mean"], abs=1e-4), name
 
-    # One of another shape
+    # One with the same weights, and one of another shape
+    copied = shutil.copytree(folders[0], tmp_path / "copied")
+    refused = run_program("eval.py", f"model={folders[0]},{copied}", models[1], cache, *SMALL_PROBE, cwd=tmp_path)
+    assert f"model={copied}: has the weights of {folders[0]}" in refused.error
     other = tmp_path / "other"
     output(run_program("train.py", *small, cache, "model.n_head=1", f"out={other}"))
     output(run_program("antecedent_lab/__main__.py", "export", f"run={other}"))

@@ -17,7 +17,18 @@ from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.behaviour import answer_values, answer_with_words_shuffled, measure_payoffs, resolved_share
 from probe.config import ProbeConfig
-from probe.edits import DOSES, PASS_ERROR, Sets, all_heads, alone, curve_of, grown, measure_margins, screened, spills
+from probe.edits import (
+    DOSES,
+    PASS_ERROR,
+    Sets,
+    all_heads,
+    alone,
+    curve_of,
+    exchange_divergences,
+    grown,
+    measure_margins,
+    screened,
+)
 from probe.outcomes.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import (
     DEV,
@@ -265,7 +276,7 @@ class _AttentionCase(Case):
             design = self.dev.items.designs(len(keys[0]))[0]
             values["chosen_again"] = Estimate(chosen_again(keys, design, self.config.seed))
         if "swap" in effects:
-            values |= spills(self.model, self.tested.items, heads, self.config)
+            values |= exchange_divergences(self.model, self.tested.items, heads, self.config)
             if self.rival and len(heads) == 1:
                 values["rival_swap"] = _effects(self.model, self.tested.items, [self.rival], self.config, ["swap"])[
                     "swap"

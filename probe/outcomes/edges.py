@@ -15,7 +15,7 @@ from data.tested.pairs import Items
 from data.tested.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.edits import DOSES, Sets, Sites, all_heads, alone, curve_of, grown, screened, spills
+from probe.edits import DOSES, Sets, Sites, all_heads, alone, curve_of, exchange_divergences, grown, screened
 from probe.outcomes.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, TESTED, UNKNOWN_TO_MODEL, Question
 from probe.results import (
@@ -244,7 +244,7 @@ class _EdgeCase(Case):
             **self.answers,
             **shares,
             **estimate_ratios(exchanged, total, items, config),
-            **spills(self.job.model, items, heads, config),
+            **exchange_divergences(self.job.model, items, heads, config),
             "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],
             "t": Estimate(float(test.t[0])),

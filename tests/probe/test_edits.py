@@ -13,7 +13,7 @@ from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.config import ProbeConfig
-from probe.edits import Margins, Sites, grown, measure_margins, spills
+from probe.edits import Margins, Sites, exchange_divergences, grown, measure_margins
 from probe.results import Head
 from settings.errors import UserError
 from tests.probe import factories as made
@@ -107,9 +107,9 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
     assert margins.flips() == pytest.approx(np.array([[1.0], [0.5], [0.0]]))
 
 
-def test_spills_are_the_divergences_of_the_next_word_with_the_edit_by_hand() -> None:
+def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> None:
     view, items = made.pair_view(), made.random_pairs()
-    found = spills(view, items, [PLACE], ProbeConfig(n_bootstrap=100))
+    found = exchange_divergences(view, items, [PLACE], ProbeConfig(n_bootstrap=100))
     for name, n_before in (("on_target", 0), ("off_target", 1)):
         by_pair: dict[int, list[float]] = {}
         for i, text in np.ndindex(len(items), 2):

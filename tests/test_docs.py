@@ -296,6 +296,13 @@ def test_every_question_measure_field_and_bar_of_the_verdict_is_documented() -> 
                 assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'.removeprefix('0'))}0?(?!\d)", row), bar
 
 
+def test_the_untrained_model_of_the_review_is_chosen_again_as_often_as_said() -> None:
+    rows = json.loads((ROOT / "research/results/review.json").read_text())["rows"]
+    shares = {row["question"]: row["values"]["chosen_again"]["value"] for row in rows if row["model"] == "untrained"}
+    number, gender = (f"{shares[name]:.2f}".removeprefix("0") for name in ("number", "gender"))
+    assert f"{number} and {gender} in [an untrained model]" in " ".join(PROBE.split())
+
+
 def test_the_page_about_attention_shows_the_output_of_its_code() -> None:
     blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", ATTENTION, re.DOTALL)
     assert len(blocks) == ATTENTION.count("```python") >= 12

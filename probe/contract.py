@@ -28,13 +28,13 @@ LIMITS = {
     "future_logits": (1e-6, "later tokens change earlier logits"),  # relative
     "logits": (1e-4, "the recorded pass does not end in the model's logits"),  # relative
 }
-_MAX_LOGITS = 2**27  # numbers, half a gigabyte in float32
+_MAX_LOGITS = 2**25  # numbers, 0.1 GB in float32; four such arrays are in memory
 
 
 def check_contract(model: ObservableModel, cells: Sequence[Cell], n_cells: int = 64) -> dict[str, float]:
     """Return the violations of `check_observed` over up to `n_cells` evenly spaced cells.
 
-    Fewer cells are checked if their logits would take more than half a gigabyte.
+    Fewer cells are checked if their logits would take more than 0.1 GB.
     """
     longest = 1 + max(len(cell.tokens) for cell in cells)  # with one later token
     n_cells = max(1, min(n_cells, _MAX_LOGITS // (model.vocab_size * longest)))

@@ -174,10 +174,8 @@ def exchange_divergences(model: ObservableModel, items: Items, heads: Sequence[H
         cut = cut.where(lambda pair: all(max(chain(*cell.meant, *cell.other)) <= cell.query for cell in pair.cells))
         moved = np.empty((len(cut), 2))
         for batch in _batches(cut, config.tokens_per_batch, model.device):
-            logs = [
-                model.logits(batch.tokens, batch.query, edits).log_softmax(-1)
-                for edits in ((), batch.edits("swap", heads))
-            ]
+            site_pass = model.site_pass(batch.tokens, batch.query)
+            logs = site_pass.edited_logits([[], batch.site_edits("swap", heads)]).log_softmax(-1)  # [2, B, V]
             kl = (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
             moved[batch.pairs] = kl.double().cpu().numpy().reshape(-1, 2)
         if len(cut):

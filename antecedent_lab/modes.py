@@ -1,7 +1,7 @@
 """What eval.py does: choose the mode that the settings select, open the model, and call it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,13 @@ from antecedent_lab.saved import (
 )
 from antecedent_lab.sources import source_of
 from antecedent_lab.sweeps import compare_seeds, compare_sweep
-from data.stories.lexicon import REFERENTS
-from data.stories.lint import PronounNote, lint
+from data.stories.lexicon import REFERENTS, pronouns_of
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.results import Head, ProbeResults
-from probe.sentences import TokenizedText, next_tokens, removal_effects, word_attention
+from probe.sentences import next_tokens, removal_effects, word_attention
 from report.content import comparison_content, page_content, unknown_note
 from report.live import check_live
 from report.page import page
@@ -163,12 +162,11 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     if len(tokenized.tokens) > opened.model.context_length:
         limit = opened.model.context_length - 1
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
-    notes = lint(text)
-    rows = _nouns_before(tokenized, notes)
+    rows = _nouns_before(tokenized.words)
     with results_folder(opened.folder) as folder:
         results, missing = read_results(opened)
 
-        for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
+        for line in unknown_note(opened, tokenized):
             print(f"note: {printable(line)}")
         weights = word_attention(opened.model, tokenized)
         effects = None
@@ -186,13 +184,13 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1", flush=True)
 
 
-def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
-    """Return the known nouns and names before each pronoun, and before a later word that decides, by word index.
-
-    Without a pronoun: before the last word.
-    """
-    read_at = [1 + text.word_spans.index(span) for note in notes for span in note.read_at] or [len(text.words) - 1]
-    return {row: [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS] for row in read_at}
+def _nouns_before(words: list[str]) -> dict[int, list[str]]:
+    """Return the known nouns and names before each pronoun, or else before the last word, by its index."""
+    rows = pronouns_of(words) or [len(words) - 1]
+    nouns = {}
+    for row in rows:
+        nouns[row] = [word for word in dict.fromkeys(words[:row]) if word in REFERENTS]
+    return nouns
 
 
 def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from data.tested.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, TITLES, word_set
 from data.tested.pairs import Cell, Items, Pair, Span, word_positions
-from data.tested.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
+from data.tested.parsing import PRONOUNS, Mention, ParsedText, pronoun_forms
 from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD, with_words
 from settings.errors import UserError
@@ -121,38 +121,42 @@ def find_passages(doc: str, text: str) -> Iterator[Passage]:
         if sentence == last_sentence:
             continue
         meant = forms.index(parsed.words[i])
-        window = _best_window(parsed, i, is_pronoun, CLASSES[meant])
+        window = _best_window(parsed, i, is_pronoun, meant)
         if window is None:
             continue
         begin, mentions = window
 
         start = parsed.sentences[bisect_right(parsed.sentences, mentions[-1].first) - 1]
         subject = next(mention for mention in mentions if mention.first >= start)
-        first, second = parsed.by_class(mentions)
+        spans: tuple[list[Span], list[Span]] = ([], [])
+        entities = ["", ""]
+        for mention in mentions:
+            spans[mention.side].append(parsed.span(mention, begin))
+            entities[mention.side] = mention.entity
         yield Passage(
             doc=doc,
             text=text[parsed.matches[begin].start() : parsed.matches[i].start()],
             forms=forms,
             meant=meant,
-            mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
-            entities=(first[0].entity if first else "", second[0].entity if second else ""),
-            subject=parsed.span(subject.first, subject.last, begin),
+            mentions=(tuple(spans[0]), tuple(spans[1])),
+            entities=(entities[0], entities[1]),
+            subject=parsed.span(subject, begin),
         )
         last_sentence = sentence
 
 
 def _best_window(
-    parsed: ParsedText, i: int, is_pronoun: Sequence[bool], category: str
+    parsed: ParsedText, i: int, is_pronoun: Sequence[bool], meant: int
 ) -> tuple[int, list[Mention]] | None:
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
     ranked: list[tuple[int, int, list[Mention]]] = []  # (rank, first word, mentions): the lowest is preferred
     for begin, mentions in parsed.windows(i):
         if any(is_pronoun[begin:i]):
             continue
-        entities = {(mention.category, mention.entity) for mention in mentions}
+        entities = {(mention.side, mention.entity) for mention in mentions}
         if len(entities) == 2 and not set.intersection(*map(set, entities)):  # two classes and two names
             ranked.append((0, begin, mentions))
-        elif len(entities) == 1 and mentions[0].category == category:
+        elif len(entities) == 1 and mentions[0].side == meant:
             ranked.append((1, begin, mentions))
     best = min(ranked, key=lambda window: window[:2], default=None)
     return best and best[1:]

@@ -275,6 +275,10 @@ class Reader(NamedTuple):
     bos_id: int  # the token before every text
     max_tokens: int  # with that token
 
+    def n_tokens(self, word: str) -> int:
+        """Return the number of tokens of a word after a space."""
+        return len(encode_text(self.tokenizer, f" {word}").ids)
+
 
 def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: int, limits: tuple[int, int]) -> Items:
     """Return the passages of the question `name` in the parts "dev" and "tested".
@@ -310,7 +314,7 @@ def passage_items(
     """
     usable = [passage for passage in passages if passage.has_two == has_two]
     rng = np.random.default_rng(seed)
-    counterparts = Counterparts(usable, lambda word: len(encode_text(reader.tokenizer, f" {word}").ids), seed)
+    counterparts = Counterparts(usable, reader.n_tokens, seed)
     pairs = list[Pair]()
     left_out = Counter[str]()
     for i in rng.permutation(len(usable)):

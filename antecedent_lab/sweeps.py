@@ -111,7 +111,6 @@ def differing_settings(
     arguments; `configs` has the content of config.json by run name. Raises UserError if two runs are the same, or if
     runs did not read the same batches in the same order.
     """
-    # What can make results differ: settings and data.
     variants: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
@@ -120,12 +119,10 @@ def differing_settings(
         if variants[run] == variants[later_run]:
             raise UserError(f"{run} and {later_run} have the same settings and the same seed; leave out one of them")
 
-    # The standard: with the fewest differences from the defaults.
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}
     known = result_settings(defaults)
     first = min(variants, key=lambda run: len(changed_settings(known, variants[run])))
 
-    # The differences of each run from the standard.
     runs: dict[str, tuple[int, dict[str, Any]]] = {}
     standard: dict[str, Any] = {}
     for run, variant in variants.items():

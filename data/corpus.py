@@ -31,8 +31,6 @@ from settings.errors import UserError
 
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
-# The files are hashed instead of their names.
-_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
 _LONG_TEXT = 2**24  # characters: a longer text is announced
@@ -78,7 +76,7 @@ def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None
 def corpus_fingerprint(config: DataConfig, tokenizer: Tokenizer | None = None) -> str:
     """Return a hash of all that determines the tokens: settings, generator's version, commit or files, tokenizer."""
     settings = asdict(config)
-    for name in _SETTINGS_WITHOUT_CONTENT:
+    for name in ("path", "validation_path"):  # the files are hashed instead
         settings.pop(name, None)
     content: list[Any] = [_FORMAT, settings]
 

@@ -69,8 +69,7 @@ def find_run(run: str | None, setting: str = "run") -> Path:
             raise FileNotFoundError(f"{setting}={run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
-    # Runs, and the runs of sweeps with and without out=.
-    manifests = list(RUNS.rglob("checkpoints/manifest.json"))
+    manifests = list(RUNS.rglob("checkpoints/manifest.json"))  # also of the runs of sweeps
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
@@ -121,7 +120,6 @@ def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
     """Append the changes since `old_config`, which the checkpoint has, to resumes.jsonl, and warn of each."""
-    # Changed settings, versions and machine.
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"
     old_environment = read_json(file) if file.exists() else environment
@@ -131,14 +129,12 @@ def record_resume(
     machine = {**environment, **environment["packages"], **known}
     machine_changes = changed_settings(old_machine, machine)
 
-    # Append the record.
     when = datetime.now(UTC).isoformat(timespec="seconds")
     record = {"step": step, "time": when, "environment": machine_changes, "settings": changes}
     resumes = run / RESUMES
     old_lines = resumes.read_bytes() if resumes.exists() else b""
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
 
-    # Warn.
     for name, (old, new) in {**machine_changes, **changes}.items():
         print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
 

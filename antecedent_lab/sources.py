@@ -67,8 +67,8 @@ def source_of(
 
 
 def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
-    dev, test = (load_stories(corpus, split) for split in ("dev", "test"))
-    items = story_items(dev, test, (opened.tokenizer, opened.bos_id))
+    reader = (opened.tokenizer, opened.bos_id)
+    items = story_items(load_stories(corpus, "dev"), load_stories(corpus, "test"), reader)
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}
 
     warnings: list[str] = []
@@ -137,9 +137,8 @@ def reads_shipped_text(corpus: Corpus | None) -> bool:
 
 def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     _check_texts(opened, own)
-    parts = (own.dev, [*own.test, *own.control])
-    pairs = [link_pairs(part, opened.tokenizer, opened.bos_id) for part in parts]
-    dev, test = (items.asked(own.name) for items in pairs)
+    dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id).asked(own.name)
+    test = link_pairs([*own.test, *own.control], opened.tokenizer, opened.bos_id).asked(own.name)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 

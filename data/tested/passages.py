@@ -373,9 +373,9 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     if tuple(foil.ids[:-1]) != prefix or twin.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
-    moved = {span: twin.moved(span) for span in (*chain(*passage.mentions), *([control] if control else []))}
+    spans = [*chain(*passage.mentions), *([control] if control else [])]
     try:
-        words = word_positions(twin.text, answer.offsets[:-1], moved.values())
+        words = word_positions(twin.text, answer.offsets[:-1], map(twin.moved, spans))
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
     tokens = (reader.bos_id, *prefix)
@@ -384,13 +384,13 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     return Cell(
         tokens=tokens,
         query=len(prefix),
-        meant=tuple(words[moved[span]] for span in passage.mentions[passage.meant]),
-        other=tuple(words[moved[span]] for span in passage.mentions[1 - passage.meant]),
+        meant=tuple(words[twin.moved(span)] for span in passage.mentions[passage.meant]),
+        other=tuple(words[twin.moved(span)] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
         payoff=len(prefix),
-        control=words[moved[control]] if control else (),
-        subject=words[moved[passage.subject]],
+        control=words[twin.moved(control)] if control else (),
+        subject=words[twin.moved(passage.subject)],
     )
 
 

@@ -108,8 +108,8 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
     """Return the documents of a split of the corpus, as far as its tokenizer decodes them."""
     tokens = np.asarray(split.tokens)
     by_document = np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer)))
-    texts = corpus.tokenizer.decode_batch([document.tolist() for document in by_document], skip_special_tokens=True)
-    return [text for text in texts if text.strip()]
+    texts = corpus.tokenizer.decode_batch(list(map(np.ndarray.tolist, by_document)), skip_special_tokens=True)
+    return list(filter(str.strip, texts))
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:

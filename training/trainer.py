@@ -148,7 +148,6 @@ class StepStats(NamedTuple):
     loss: Tensor
     gradient_norm: Tensor  # [] float32, before clipping
     learning_rate: float  # that of the weight matrices
-    n_tokens: int  # read by all ranks
 
 
 def train_step(trainer: Trainer) -> StepStats:
@@ -171,11 +170,10 @@ def train_step(trainer: Trainer) -> StepStats:
         seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 1.6 ms
     loss, norm = trainer.graph(batches) if trainer.graph else _update(trainer, batches)
 
-    n_tokens = trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     trainer.step += 1
-    trainer.n_tokens += n_tokens
+    trainer.n_tokens += trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     trainer.seconds += time.perf_counter() - start
-    return StepStats(loss, norm, factor * optim.learning_rate, n_tokens)
+    return StepStats(loss, norm, factor * optim.learning_rate)
 
 
 def wait_for_device(trainer: Trainer) -> None:

@@ -244,7 +244,6 @@ def compare_models(
                 problem = f"reads the sentences as other tokens than {after.source}"
                 raise UserError(f"before={before.source}: {problem}; items are compared one by one")
 
-    # One question after the other
     changes = []
     with stages("two models", print if after.n_parameters > LARGE_MODEL else None) as show:
         for number, question in enumerate(questions):

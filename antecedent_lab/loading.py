@@ -39,7 +39,6 @@ _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training
 
 def open_run(run: Path, device: torch.device) -> OpenedModel:
     """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
-    # Settings, tokenizer and weights, which must belong together.
     settings, config = load_run_settings(run)
     tokenizer = _load_run_tokenizer(run, config)
     weights, step = _load_weights(run, settings)
@@ -261,7 +260,6 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
     except UserError as error:
         raise UserError(f"model={kind}: {error}") from None
 
-    # What results say about it
     facts = dict(
         source="python", model_type=kind, n_layer=model.n_layer, n_head=model.n_head, d_model=width,
         context_length=model.context_length, vocab_size=model.vocab_size,

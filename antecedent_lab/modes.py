@@ -1,7 +1,7 @@
 """What eval.py does: choose the mode that the settings select, open the model, and call it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,13 @@ from antecedent_lab.saved import (
 )
 from antecedent_lab.sources import source_of
 from antecedent_lab.sweeps import compare_seeds, compare_sweep
-from data.stories.lexicon import REFERENTS
-from data.stories.lint import PronounNote, lint
+from data.stories.lexicon import REFERENTS, pronouns_of
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.results import Head, ProbeResults
-from probe.sentences import TokenizedText, next_tokens, removal_effects, word_attention
+from probe.sentences import next_tokens, removal_effects, word_attention
 from report.content import comparison_content, page_content, unknown_note
 from report.live import check_live
 from report.page import page
@@ -108,13 +107,11 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened.folder, log, subfolder) as folder:
+    with results_folder(opened.folder, subfolder) as folder:
         result = probe_source(opened, source, config)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
-        if folder is not None:
-            result.save(folder, live=settings.live)
-    if folder is not None and log is print:
-        print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
+        report = result.save(folder, live=settings.live)
+    log(f"\nreport {report.resolve().as_uri()}")
 
 
 def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig, log: Log) -> None:
@@ -147,12 +144,11 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
-        if folder is not None:
-            arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
-            content = comparison_content(before, opened, results, arguments, settings.live)
-            files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
-            write_files(folder, files, "comparison.json")
-            print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
+        arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
+        content = comparison_content(before, opened, results, arguments, settings.live)
+        files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
+        write_files(folder, files, "comparison.json")
+    print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
 
 
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
@@ -163,12 +159,11 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     if len(tokenized.tokens) > opened.model.context_length:
         limit = opened.model.context_length - 1
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
-    notes = lint(text)
-    rows = _nouns_before(tokenized, notes)
+    rows = _nouns_before(tokenized.words)
     with results_folder(opened.folder) as folder:
         results, missing = read_results(opened)
 
-        for line in [*unknown_note(opened, tokenized), *(note.note for note in notes)]:
+        for line in unknown_note(opened, tokenized):
             print(f"note: {printable(line)}")
         weights = word_attention(opened.model, tokenized)
         effects = None
@@ -179,20 +174,18 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         chances = ", ".join(f"{opened.decode(token)} {chance:.2f}" for token, chance in best)
         print(printable("\n".join([*lines, "", f"next word: {chances}"])))
 
-        if folder is not None:
-            content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
-            write_files(folder, {PAGE: page(content)})
-    if folder is not None:
-        print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1", flush=True)
+        content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
+        write_files(folder, {PAGE: page(content)})
+    print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1")
 
 
-def _nouns_before(text: TokenizedText, notes: Sequence[PronounNote]) -> dict[int, list[str]]:
-    """Return the known nouns and names before each pronoun, and before a later word that decides, by word index.
-
-    Without a pronoun: before the last word.
-    """
-    read_at = [1 + text.word_spans.index(span) for note in notes for span in note.read_at] or [len(text.words) - 1]
-    return {row: [word for word in dict.fromkeys(text.words[:row]) if word in REFERENTS] for row in read_at}
+def _nouns_before(words: list[str]) -> dict[int, list[str]]:
+    """Return the known nouns and names before each pronoun, or else before the last word, by its index."""
+    rows = pronouns_of(words) or [len(words) - 1]
+    nouns = {}
+    for row in rows:
+        nouns[row] = [word for word in dict.fromkeys(words[:row]) if word in REFERENTS]
+    return nouns
 
 
 def _chosen_heads(results: ProbeResults | None) -> dict[Head, list[str]]:

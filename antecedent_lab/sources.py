@@ -17,8 +17,6 @@ from data.tested.passages import Passage, Reader, passage_items, passage_parts, 
 from data.tested.place import MIN_FITTED, fit_place_rule, redrawn
 from data.tested.replaced import ContentWords, with_replaced
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
-from data.tokenizer import encode_text
-from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
@@ -69,8 +67,8 @@ def source_of(
 
 
 def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
-    dev, test = (load_stories(corpus, split) for split in ("dev", "test"))
-    items = story_items(dev, test, (opened.tokenizer, opened.bos_id))
+    reader = (opened.tokenizer, opened.bos_id)
+    items = story_items(load_stories(corpus, "dev"), load_stories(corpus, "test"), reader)
     data = {"fingerprint": corpus.fingerprint, "generator_version": GENERATOR_VERSION}
 
     warnings: list[str] = []
@@ -88,15 +86,16 @@ def _text_source(
     else:
         texts = read_documents(text_files(path or str(SHIPPED_TEXT), "path"))
     documents = sections(texts)
-    reader = (opened.tokenizer, opened.bos_id)
+    reader = Reader(opened.tokenizer, opened.bos_id, opened.model.context_length)
+    n_heads = len(all_heads(opened.model))
     passages = passages_in(documents)
-    items = passages_of(opened.model, reader, passages, config)
+    items = passages_of(reader, n_heads, passages, config)
     questions = [NEXT_PRONOUN]
     warnings = [_UNKNOWN_TRAINING] if opened.is_external else []
 
     if path is not None:
         warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
-    elif len(all_heads(opened.model)) > MANY_HEADS:
+    elif n_heads > MANY_HEADS:
         large = f"in a model of more than {MANY_HEADS} heads"
         warnings.append(f"Whose gender a head copies is not tested {large}: enough passages would take too long.")
     else:
@@ -108,7 +107,7 @@ def _text_source(
             if reads_shipped_text(corpus):
                 unseen = sections(read_documents([UNSEEN_TEXT]))
                 passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
-            items += whose_passages_of(opened.model, reader, with_two(passages), training, config)
+            items += whose_passages_of(reader, with_two(passages), training, config)
             questions.append(WHOSE)
 
     source_name = ""
@@ -138,9 +137,8 @@ def reads_shipped_text(corpus: Corpus | None) -> bool:
 
 def _own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     _check_texts(opened, own)
-    parts = (own.dev, [*own.test, *own.control])
-    pairs = [link_pairs(part, opened.tokenizer, opened.bos_id) for part in parts]
-    dev, test = (items.asked(own.name) for items in pairs)
+    dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id).asked(own.name)
+    test = link_pairs([*own.test, *own.control], opened.tokenizer, opened.bos_id).asked(own.name)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     warnings = [_UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
 
@@ -155,39 +153,24 @@ def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: t
     return link_pairs(known, *reader).named(DEV) + link_pairs(test, *reader)
 
 
-def passages_of(
-    model: ObservableModel,
-    reader: tuple[Tokenizer, int],
-    passages: Sequence[Passage],
-    config: ProbeConfig,
-) -> Items:
-    """Return passages in the tokens of a model, in two parts; `reader` is its tokenizer and start token."""
-    limits = MAX_PASSAGES if len(all_heads(model)) <= MANY_HEADS else MAX_PASSAGES_LARGE
-    return passage_parts(passages, NEXT_PRONOUN.name, Reader(*reader, model.context_length), config.seed, limits)
+def passages_of(reader: Reader, n_heads: int, passages: Sequence[Passage], config: ProbeConfig) -> Items:
+    """Return passages in the tokens of a model with `n_heads` heads in all, in two parts."""
+    limits = MAX_PASSAGES if n_heads <= MANY_HEADS else MAX_PASSAGES_LARGE
+    return passage_parts(passages, NEXT_PRONOUN.name, reader, config.seed, limits)
 
 
 def whose_passages_of(
-    model: ObservableModel,
-    reader: tuple[Tokenizer, int],
-    passages: Sequence[Passage],
-    training: Sequence[Passage],
-    config: ProbeConfig,
+    reader: Reader, passages: Sequence[Passage], training: Sequence[Passage], config: ProbeConfig
 ) -> Items:
     """Return passages with names drawn anew, and the same with every content word replaced.
 
     All `passages` mention two entities, as those of the `training` text, which the place rule is fitted to and the
     words come from.
     """
-    tokenizer, bos_id = reader
-
-    def n_tokens(word: str) -> int:
-        return len(encode_text(tokenizer, f" {word}").ids)
-
-    drawn = redrawn(passages, fit_place_rule(training), n_tokens, config.seed)
-    of_model = Reader(tokenizer, bos_id, model.context_length)
-    items = passage_items(drawn, WHOSE.name, of_model, config.seed, MAX_WHOSE, has_two=True, max_share=1.0)
-    words = ContentWords([passage.text for passage in training], n_tokens)
-    kept, replaced = with_replaced(items, words, of_model, config.seed)
+    drawn = redrawn(passages, fit_place_rule(training), reader.n_tokens, config.seed)
+    items = passage_items(drawn, WHOSE.name, reader, config.seed, MAX_WHOSE, has_two=True, max_share=1.0)
+    words = ContentWords([passage.text for passage in training], reader.n_tokens)
+    kept, replaced = with_replaced(items, words, reader, config.seed)
     return kept.named(TESTED) + replaced.named(REPLACED)
 
 

@@ -19,7 +19,7 @@ from settings.files import write_files
 from settings.train import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
 from settings.typed_json import from_json, to_json
 from training.metrics import Metrics, load_metrics
-from training.run_dir import find_runs, first_unwritable
+from training.run_dir import find_runs
 
 # Returns the results of a model, by its name, and tests it if that has not been done; prints by the second argument.
 Tested = Callable[[str, Callable[[str], None]], ProbeResults]
@@ -83,18 +83,14 @@ def _compare(
         rounded: Sweep = from_json(Sweep, content, "sweep.json")
         tables = sweep_markdown(rounded)
         print(printable(f"\n{tables}"))
-        if folder is not None:
-            files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
-            write_files(folder, files, "sweep.json")
-            print(f"wrote {', '.join(files)} to {folder}")
+        files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
+        write_files(folder, files, "sweep.json")
+        print(f"wrote {', '.join(files)} to {folder}")
 
 
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
-    """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
+    """Return the metrics of each run of a sweep; UserError if there is none or one is unfinished."""
     runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
-    for folder in (sweep, *runs):
-        if blocked := first_unwritable(folder):
-            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not metrics.has_ended:
             resume = program_command("train", "resume=true", f"out={run}")
@@ -111,7 +107,6 @@ def differing_settings(
     arguments; `configs` has the content of config.json by run name. Raises UserError if two runs are the same, or if
     runs did not read the same batches in the same order.
     """
-    # What can make results differ: settings and data.
     variants: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         settings = result_settings(saved_settings(config))
@@ -120,12 +115,10 @@ def differing_settings(
         if variants[run] == variants[later_run]:
             raise UserError(f"{run} and {later_run} have the same settings and the same seed; leave out one of them")
 
-    # The standard: with the fewest differences from the defaults.
     seeds = {run: settings.pop("seed") for run, settings in variants.items()}
     known = result_settings(defaults)
     first = min(variants, key=lambda run: len(changed_settings(known, variants[run])))
 
-    # The differences of each run from the standard.
     runs: dict[str, tuple[int, dict[str, Any]]] = {}
     standard: dict[str, Any] = {}
     for run, variant in variants.items():

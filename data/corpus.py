@@ -31,8 +31,6 @@ from settings.errors import UserError
 
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
-# The files are hashed instead of their names.
-_SETTINGS_WITHOUT_CONTENT = ("path", "validation_path")
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
 _LONG_TEXT = 2**24  # characters: a longer text is announced
@@ -78,7 +76,7 @@ def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None
 def corpus_fingerprint(config: DataConfig, tokenizer: Tokenizer | None = None) -> str:
     """Return a hash of all that determines the tokens: settings, generator's version, commit or files, tokenizer."""
     settings = asdict(config)
-    for name in _SETTINGS_WITHOUT_CONTENT:
+    for name in ("path", "validation_path"):  # the files are hashed instead
         settings.pop(name, None)
     content: list[Any] = [_FORMAT, settings]
 
@@ -110,8 +108,8 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
     """Return the documents of a split of the corpus, as far as its tokenizer decodes them."""
     tokens = np.asarray(split.tokens)
     by_document = np.split(tokens, np.flatnonzero(tokens == end_id(corpus.tokenizer)))
-    texts = corpus.tokenizer.decode_batch([document.tolist() for document in by_document], skip_special_tokens=True)
-    return [text for text in texts if text.strip()]
+    texts = corpus.tokenizer.decode_batch(list(map(np.ndarray.tolist, by_document)), skip_special_tokens=True)
+    return list(filter(str.strip, texts))
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:

@@ -1,6 +1,7 @@
 """Batches of token ids as a pure function of (seed, step): to resume a run, its step is enough."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -124,7 +125,7 @@ def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) 
     rows: list[list[int]] = []
     for first in range(0, len(order), _PACKING_WINDOW):
         window = order[first : first + _PACKING_WINDOW]
-        by_space: list[list[list[int]]] = [[] for _ in range(context_length + 1)]  # rows by their free tokens
+        by_space: dict[int, list[list[int]]] = defaultdict(list)  # rows by their free tokens
         for story in window[np.argsort(-lengths[window], kind="stable")].tolist():
             length = int(lengths[story])
             space = next((space for space in range(length, context_length + 1) if by_space[space]), None)

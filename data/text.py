@@ -84,7 +84,7 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
         if start.exists():
             matches = _files_below(start) if start.is_dir() else [start]
         else:
-            matches = [Path(name) for name in sorted(glob.glob(str(start), recursive=True)) if Path(name).is_file()]
+            matches = list(filter(Path.is_file, map(Path, sorted(glob.glob(str(start), recursive=True)))))
         if not matches:
             raise FileNotFoundError(f"{setting}={path}: no text file at {pattern.strip()}; readable are {READABLE}")
         for file in matches:
@@ -213,7 +213,7 @@ def pin_revision(config: HubConfig) -> HubConfig:
     """Return `config` with a commit, or a hash of the files of a local folder, as its revision."""
     folder = Path(config.name)
     if folder.is_dir():
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = sorted(filter(Path.is_file, folder.rglob("*")))
         state = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return replace(config, revision=hashlib.sha256(repr(state).encode()).hexdigest()[:40])
     if re.fullmatch("[0-9a-f]{40}", config.revision or ""):

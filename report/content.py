@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 
-from data.stories.lint import lint
+from data.stories.lexicon import pronouns_of
 from model.observe import only_layers
 from probe.claim import asked, claim_of, limits_of
 from probe.config import ProbeConfig
@@ -201,12 +201,9 @@ def _sentence_content(
 
 
 def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
-    """Return the user's sentence, read at its first pronoun or the later word that decides it."""
+    """Return the user's sentence, read at its first pronoun."""
     tokenized = opened.tokenize(text)
-    notes = lint(text)
-
-    # Word 0 is the start token.
-    query = 1 + tokenized.word_spans.index(notes[0].read_at[-1]) if notes else None
+    query = next(iter(pronouns_of(tokenized.words)), None)
     return _sentence_content(opened, tokenized, f"yours-{number}", query, True)
 
 

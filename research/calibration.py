@@ -39,12 +39,13 @@ from antecedent_lab.sources import passages_of
 from data.corpus import Corpus, load_stories
 from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.tested.pairs import Cell, Items, link_pairs
-from data.tested.passages import Passage, find_passages, sections
+from data.tested.passages import Passage, Reader, find_passages, sections
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
+from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, SAME_WORDS, STORY_QUESTIONS
 from probe.results import SUPPORTED, Finding, Head
@@ -267,7 +268,8 @@ def _models_of_passages(options: _CalibrationOptions, documents: Sequence[tuple[
     runs = [open_run(Path(run), torch.device("cpu")) for run in listed(options.runs)]
     items = []
     for run in runs:
-        items.append(passages_of(run.model, (run.tokenizer, run.bos_id), passages, CONFIG))
+        reader = Reader(run.tokenizer, run.bos_id, run.model.context_length)
+        items.append(passages_of(reader, len(all_heads(run.model)), passages, CONFIG))
 
     # Initial weights
     for seed in range(options.n_untrained):
@@ -290,7 +292,8 @@ def _models_of_passages(options: _CalibrationOptions, documents: Sequence[tuple[
         gains = [0.0] * n_heads
         gains[place] = rng.choice((1.0, 2.0, 4.0))
         model = CopyingModel(gains, words, seed=seed)
-        of_model = passages_of(model, (words, end_id(words)), passages, CONFIG)
+        reader = Reader(words, end_id(words), model.context_length)
+        of_model = passages_of(reader, n_heads, passages, CONFIG)
         blind = partial(_blind_model, [1.0] * n_heads, words)
         yield _ModelToProbe("planted", model, blind, of_model, Head(0, place))
 

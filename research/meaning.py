@@ -27,7 +27,7 @@ from antecedent_lab.loading import open_run
 from antecedent_lab.saved import read_results
 from antecedent_lab.sources import MANY_HEADS, whose_passages_of
 from data.tested.pairs import Items
-from data.tested.passages import passages_in, sections, with_two
+from data.tested.passages import Reader, passages_in, sections, with_two
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
@@ -124,8 +124,8 @@ def _passages(opened: OpenedModel, config: ProbeConfig) -> Items:
     tested = [*sections(read_documents([SHIPPED_TEXT]))]
     tested += [(f"unseen {name}", text) for name, text in sections(read_documents([UNSEEN_TEXT]))]
     training = with_two(passages_in(sections(read_documents([SHIPPED_TRAINING_TEXT]))))
-    reader = (opened.tokenizer, opened.bos_id)
-    return whose_passages_of(opened.model, reader, with_two(passages_in(tested)), training, config)
+    reader = Reader(opened.tokenizer, opened.bos_id, opened.model.context_length)
+    return whose_passages_of(reader, with_two(passages_in(tested)), training, config)
 
 
 def _log_chance(inputs: np.ndarray, labels: np.ndarray, documents: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -19,15 +19,12 @@ UNFINISHED = re.compile(r"\..+\.\d+")
 STAGING = ".unfinished"
 
 
-def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Replace a file by bytes, or what a function writes, so that a crash or OSError leaves the old or the new one."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the content of a file, so that a crash or OSError leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

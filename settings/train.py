@@ -121,12 +121,8 @@ class TrainSettings:
     optim: OptimSettings
 
 
-# Conversion of untyped values
-
-
 def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     """Return the flat dataclass `schema` with checked values; UserError, in which `prefix` precedes the name."""
-    # Names and values that a user can have mistyped.
     types = {field.name: field.type for field in fields(schema)}
     for name, value in values.items():
         if name not in types:
@@ -242,8 +238,6 @@ def _by_name(groups: Mapping[str, Any]) -> dict[str, Any]:
             flat[f"{prefix}{name}"] = value.value if isinstance(value, Enum) else value
     return flat
 
-
-# Comparing settings
 
 # What every setting of train.py says about itself, by its name on the command line.
 INFOS: dict[str, SettingInfo] = {}

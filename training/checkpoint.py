@@ -6,10 +6,10 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -43,37 +43,15 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
     # Read the manifest before the file is written: without a manifest, a checkpoint is an error.
     old_entries = [entry for entry in read_manifest(folder) if entry.step != step]
     path = folder / f"step_{step:08d}.pt"
-    digest = hashlib.sha256()
-    write_atomically(path, lambda file: _save(state, file, digest.update))
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
+    write_atomically(path, content)
 
     # One checkpoint at most is the best.
     entries = [replace(entry, best=entry.best and not best) for entry in old_entries]
-    entries.append(Checkpoint(path.name, step, digest.hexdigest(), best))
+    entries.append(Checkpoint(path.name, step, hashlib.sha256(content).hexdigest(), best))
     _keep_only(folder, [entry for entry in entries if entry.best or entry in entries[-keep:]])
-
-
-def _save(state: dict[str, Any], file: BinaryIO, update: Callable[[bytes], None]) -> None:
-    """Write `state` to a file without a copy in memory; `update` gets all bytes. OSError as of the file's `write`."""
-    errors: list[OSError] = []
-
-    class Stream:
-        def write(self, data: bytes) -> int:
-            update(data)
-            try:
-                return file.write(data)
-            except OSError as error:
-                errors.append(error)  # torch.save turns it into a RuntimeError
-                raise
-
-        def flush(self) -> None:
-            file.flush()
-
-    try:
-        torch.save(state, Stream())  # type: ignore[arg-type]  # it calls these two only
-    except RuntimeError:
-        if errors:
-            raise errors[0] from None
-        raise
 
 
 def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
         f"device  {trainer.device.description}{processes}",
         f"data    {settings.data.source}: {len(corpus.train.tokens):,} training and "
         f"{len(corpus.validation.tokens):,} validation tokens, vocabulary {trainer.model.vocab_size:,}",
-        *(f"note    {note}" for note in corpus.notes),
+        *map("note    {}".format, corpus.notes),
         f"model   {n_parameters(trainer.model):,} parameters: {shape.n_layer} layers x {shape.n_head} heads, "
         f"width {shape.d_model}, context {shape.context_length}{origin}",
         f"run     {folder}, step {trainer.step} of {settings.run.max_steps:,}; watch it with: "

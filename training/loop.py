@@ -35,9 +35,6 @@ LAST_VALIDATION = 64  # the last evaluation reads up to this many times validati
 MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 
 
-# Set-up
-
-
 @dataclass(frozen=True)
 class _RunInputs:
     """What a run starts from, the same on every rank."""
@@ -106,7 +103,6 @@ def _open_run(
         folder, run_lock = create_run(run.out)
 
     with closing(run_lock):
-        # Describe the run: its settings, its machine, and what a resume has changed of them.
         machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
         machine["arguments"] = list(arguments)
         if run.init and state is None:
@@ -129,9 +125,6 @@ def _open_run(
             yield RunContext(folder, inputs, probe, log, console)
 
 
-# The loop
-
-
 def train(
     settings: TrainSettings, make_probe: MakeProbe, arguments: Sequence[str], label: str, initial: Initial | None
 ) -> int:
@@ -142,7 +135,6 @@ def train(
     """
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
-        # The model and its trainer, at step 0 or at the checkpoint.
         device = choose_device(run.device, run.precision, run.threads)
         keep_freed_memory()
         inputs = _load_inputs(settings, initial[1] if initial else None, distributed)
@@ -229,9 +221,6 @@ def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:
     )
 
 
-# Records, evaluations, probes and checkpoints
-
-
 def is_due(step: int, interval: int, max_steps: int) -> bool:
     """Return True at multiples of `interval` and at max_steps."""
     return step % interval == 0 or step == max_steps
@@ -302,9 +291,9 @@ def _record_and_save(
     is_whole = is_last and len(corpus.validation.tokens) <= run.validation_tokens * LAST_VALIDATION
     is_finite = isfinite(loss) and isfinite(measured.loss)
 
-    # Record and print. The steps between evaluations only make the curve finer.
     values = measured.known() | {"whole": is_whole, "seconds": round(trainer.seconds, 3)}
     context.log.record(step, "validation", values)
+    # The steps between evaluations only make the curve finer.
     if not is_due(step, run.eval_every_steps, run.max_steps):
         return
     context.console.print(step_line(step, measured.loss, summary, int(trainer.skipped)))

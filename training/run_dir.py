@@ -56,7 +56,7 @@ def check_out_is_free(out: str | None) -> None:
         raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
 
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not _is_writable(parent):
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
         raise PermissionError(f"out={path}: {parent} cannot be written")
 
 
@@ -69,8 +69,7 @@ def find_run(run: str | None, setting: str = "run") -> Path:
             raise FileNotFoundError(f"{setting}={run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
-    # Runs, and the runs of sweeps with and without out=.
-    manifests = list(RUNS.rglob("checkpoints/manifest.json"))
+    manifests = list(RUNS.rglob("checkpoints/manifest.json"))  # also of the runs of sweeps
     if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
     return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
@@ -85,15 +84,6 @@ def find_runs(sweep: str) -> list[Path]:
         raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; train a sweep with python train.py -m seed=1,2,3")
     # 2 before 10.
     return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
-
-
-def first_unwritable(run: Path) -> Path | None:
-    """Return the folder of a run that eval.py would have to write to and cannot; None if it can write."""
-    return next((folder for folder in (run, run / "probe") if folder.exists() and not _is_writable(folder)), None)
-
-
-def _is_writable(folder: Path) -> bool:
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
@@ -121,7 +111,6 @@ def record_resume(
     run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> None:
     """Append the changes since `old_config`, which the checkpoint has, to resumes.jsonl, and warn of each."""
-    # Changed settings, versions and machine.
     changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
     file = run / "environment.json"
     old_environment = read_json(file) if file.exists() else environment
@@ -131,14 +120,12 @@ def record_resume(
     machine = {**environment, **environment["packages"], **known}
     machine_changes = changed_settings(old_machine, machine)
 
-    # Append the record.
     when = datetime.now(UTC).isoformat(timespec="seconds")
     record = {"step": step, "time": when, "environment": machine_changes, "settings": changes}
     resumes = run / RESUMES
     old_lines = resumes.read_bytes() if resumes.exists() else b""
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
 
-    # Warn.
     for name, (old, new) in {**machine_changes, **changes}.items():
         print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
 

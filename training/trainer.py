@@ -115,8 +115,7 @@ def make_trainer(
     context_length = settings.model.context_length
     n_ranks = distributed.world_size
 
-    # Every rank reads its own rows of each batch.
-    smallest = n_ranks * context_length
+    smallest = n_ranks * context_length  # every rank reads its own rows of each batch
     if run.tokens_per_batch < smallest:
         problem = f"must be {smallest} or more, a row of model.context_length={context_length} for each process"
         raise UserError(f"tokens_per_batch={run.tokens_per_batch}: {problem}")
@@ -127,7 +126,6 @@ def make_trainer(
     pad = is_cuda or run.compile is not Compile.none  # a graph has one shape, torch.compile compiles once per shape
     loader = BatchLoader(batches, device.device, pad=pad, rows=slice(distributed.rank, None, n_ranks))
 
-    # DDP averages the gradients over all processes.
     ddp_model: nn.Module = model
     if n_ranks > 1:
         ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
@@ -150,7 +148,6 @@ class StepStats(NamedTuple):
     loss: Tensor
     gradient_norm: Tensor  # [] float32, before clipping
     learning_rate: float  # that of the weight matrices
-    n_tokens: int  # read by all ranks
 
 
 def train_step(trainer: Trainer) -> StepStats:
@@ -158,7 +155,6 @@ def train_step(trainer: Trainer) -> StepStats:
     start = time.perf_counter()
     run, optim = trainer.settings.run, trainer.settings.optim
 
-    # The batches and learning rates of this step.
     n_micro_batches = run.gradient_accumulation_steps
     first = trainer.step * n_micro_batches
     batches = [trainer.loader(index) for index in range(first, first + n_micro_batches)]
@@ -174,12 +170,10 @@ def train_step(trainer: Trainer) -> StepStats:
         seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 1.6 ms
     loss, norm = trainer.graph(batches) if trainer.graph else _update(trainer, batches)
 
-    # Count.
-    n_tokens = trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     trainer.step += 1
-    trainer.n_tokens += n_tokens
+    trainer.n_tokens += trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     trainer.seconds += time.perf_counter() - start
-    return StepStats(loss, norm, factor * optim.learning_rate, n_tokens)
+    return StepStats(loss, norm, factor * optim.learning_rate)
 
 
 def wait_for_device(trainer: Trainer) -> None:

@@ -89,12 +89,12 @@ def _pair_name(pair: MentionPair) -> str:
 
 def _link(plot: Plot, places: Mapping[str, list[Span]], bindings: Bindings) -> Link:
     """Return the link of the pronoun, which decides the next word {VERB}."""
-    query = next(uses[0] for slot, uses in places.items() if slot.startswith("PRONOUN"))
+    query = (places.get("PRONOUN") or places["PRONOUN.lower"])[0]
     meant, rival = "AB" if bindings["MEANT"] == "A" else "BA"
     # Only mentions before the pronoun can be attended to.
     mentions = {slot: tuple(span for span in places[slot] if span[1] <= query[0]) for slot in "AB"}
     subjects = mentions.get(subject(bindings["FRAME"]), ())
-    answers, foils = (REFERENTS[bindings[slot]].verbs for slot in (meant, rival))  # two mentions share no verb
+    answers = REFERENTS[bindings[meant]].verbs
     return Link(
         question=plot.question,
         query=query,
@@ -103,6 +103,6 @@ def _link(plot: Plot, places: Mapping[str, list[Span]], bindings: Bindings) -> L
         subject=subjects[0] if subjects else None,
         payoff=places["VERB"][0],
         answers=answers,
-        foils=foils,
+        foils=REFERENTS[bindings[rival]].verbs,  # two mentions share no verb
         n_fitting=len(answers),
     )

@@ -7,6 +7,7 @@ share a verb.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +32,11 @@ class Referent:
     @property
     def plural(self) -> bool:
         return self.pronoun == "They"
+
+
+def pronouns_of(words: Sequence[str]) -> list[int]:
+    """Return the indices of the personal and possessive pronouns."""
+    return [i for i, word in enumerate(words) if word.lower() in PRONOUN_OF_FORM]
 
 
 def unit_hash(*strings: str) -> float:

@@ -29,8 +29,7 @@ for _feminine, _masculine in zip(_PAIRED[::2], _PAIRED[1::2], strict=True):
     COUNTERPARTS.setdefault(_masculine, _feminine)
 FEMININE_NOUNS = word_set("feminine nouns").union(_PAIRED[::2])
 MASCULINE_NOUNS = word_set("masculine nouns").union(_PAIRED[1::2])
-# The class of each word: names as they are written, nouns in small letters
-NAME_CLASSES = dict.fromkeys(FEMININE_NAMES, "feminine") | dict.fromkeys(MASCULINE_NAMES, "masculine")
-NOUN_CLASSES = dict.fromkeys(FEMININE_NOUNS, "feminine") | dict.fromkeys(MASCULINE_NOUNS, "masculine")
-TITLES = dict.fromkeys(word_set("feminine titles"), "feminine")
-TITLES |= dict.fromkeys(word_set("masculine titles"), "masculine")
+# The class of each word, 0 feminine and 1 masculine: names as they are written, nouns in small letters
+NAME_CLASSES = dict.fromkeys(FEMININE_NAMES, 0) | dict.fromkeys(MASCULINE_NAMES, 1)
+NOUN_CLASSES = dict.fromkeys(FEMININE_NOUNS, 0) | dict.fromkeys(MASCULINE_NOUNS, 1)
+TITLES = dict.fromkeys(word_set("feminine titles"), 0) | dict.fromkeys(word_set("masculine titles"), 1)

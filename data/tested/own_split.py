@@ -10,7 +10,6 @@ from data.stories.lexicon import unit_hash
 ENOUGH = 8  # frames, and words of each side, of the test part: then a p below 0.01 is possible
 _ENOUGH_DEV = 16  # blocks that choose a head
 _STEPS = 101  # sizes of dev that are tried
-_HASHED = "own"
 
 _Parts = tuple[np.ndarray, np.ndarray]  # [N] bool each: is the block in dev, in test?
 
@@ -47,7 +46,7 @@ def _codes(blocks: Sequence[tuple[str, str, str]]) -> np.ndarray:
     """Return a number for the frame and both words of each block [N, 3], in an order that a hash decides."""
     codes = np.empty((len(blocks), 3), dtype=int)
     numbers: dict[tuple[bool, str], int] = {}
-    for i in sorted(range(len(blocks)), key=lambda i: unit_hash(_HASHED, *blocks[i])):
+    for i in sorted(range(len(blocks)), key=lambda i: unit_hash("own", *blocks[i])):
         for column, name in enumerate(blocks[i]):
             is_word = column > 0
             codes[i, column] = numbers.setdefault((is_word, name), len(numbers))

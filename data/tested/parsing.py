@@ -4,7 +4,7 @@ The lexicon (data/tested/english.py) says which class a person has: feminine or 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -12,7 +12,6 @@ from data.tested.english import NAME_CLASSES, NOUN_CLASSES, TITLES, word_set
 from data.tested.pairs import Span
 from data.words import ENGLISH_WORD
 
-CLASSES = ("feminine", "masculine")
 MAX_WORDS = 64  # in a passage, with punctuation marks
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset("\"'\u201d\u2019)")
@@ -28,7 +27,7 @@ _UNCLEAR = word_set("unclear after her")
 class Mention:
     """A mention of an entity whose class the lexicon knows."""
 
-    category: str  # one of CLASSES
+    side: int  # 0 feminine, 1 masculine
     entity: str  # lower-case name or noun; equal names are one entity
     first: int  # index of its first word
     last: int
@@ -79,19 +78,10 @@ class ParsedText:
                 if forms is not None and self.words[i - 1].lower() != "of":
                     yield start, i, forms  # after "of" another form would be unusual
 
-    def span(self, first: int, last: int, begin: int = 0) -> Span:
-        """Return the characters of the words `first` to `last`, counted from word `begin`."""
+    def span(self, mention: Mention, begin: int) -> Span:
+        """Return the characters of a mention, counted from word `begin`."""
         offset = self.matches[begin].start()
-        return self.matches[first].start() - offset, self.matches[last].end() - offset
-
-    def by_class(self, mentions: Iterable[Mention]) -> tuple[list[Mention], list[Mention]]:
-        groups: tuple[list[Mention], list[Mention]] = ([], [])
-        for mention in mentions:
-            groups[CLASSES.index(mention.category)].append(mention)
-        return groups
-
-    def spans(self, mentions: Iterable[Mention], begin: int) -> tuple[Span, ...]:
-        return tuple(self.span(mention.first, mention.last, begin) for mention in mentions)
+        return self.matches[mention.first].start() - offset, self.matches[mention.last].end() - offset
 
 
 def _find_mentions(words: Sequence[str]) -> list[Mention]:
@@ -102,19 +92,19 @@ def _find_mentions(words: Sequence[str]) -> list[Mention]:
     mentions: list[Mention] = []
     i = 0
     while i < len(words):
-        category, entity, last = _known(words, i)
+        side, entity, last = _known(words, i)
         previous = mentions[-1] if mentions else None
         # "Mary Stuart": two people without a word between them are one.
-        if category and previous and previous.last == i - 1:
-            mentions[-1] = Mention(previous.category, entity, previous.first, last)
-        elif category:
-            mentions.append(Mention(category, entity, i, last))
+        if side is not None and previous and previous.last == i - 1:
+            mentions[-1] = Mention(previous.side, entity, previous.first, last)
+        elif side is not None:
+            mentions.append(Mention(side, entity, i, last))
         i = last + 1
     return mentions
 
 
-def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
-    """Return the class and the entity that start at word i and the entity's last word; "" if the word is unknown."""
+def _known(words: Sequence[str], i: int) -> tuple[int | None, str, int]:
+    """Return the class (None: unknown) and the entity that start at word i, and the entity's last word."""
     word = words[i]
     lower = word.lower()
     if word in TITLES:
@@ -123,8 +113,7 @@ def _known(words: Sequence[str], i: int) -> tuple[str, str, int]:
         # "the Master. He" has no surname.
         if is_name and words[name].lower() not in _NO_SURNAMES:
             return TITLES[word], f"{lower} {words[name].lower()}", name
-    category = NAME_CLASSES.get(word) or NOUN_CLASSES.get(lower, "")
-    return category, lower, i
+    return NAME_CLASSES.get(word, NOUN_CLASSES.get(lower)), lower, i
 
 
 def _sentence_starts(words: Sequence[str]) -> list[int]:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from data.tested.english import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, TITLES, word_set
 from data.tested.pairs import Cell, Items, Pair, Span, word_positions
-from data.tested.parsing import CLASSES, PRONOUNS, Mention, ParsedText, pronoun_forms
+from data.tested.parsing import PRONOUNS, Mention, ParsedText, pronoun_forms
 from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD, with_words
 from settings.errors import UserError
@@ -121,38 +121,42 @@ def find_passages(doc: str, text: str) -> Iterator[Passage]:
         if sentence == last_sentence:
             continue
         meant = forms.index(parsed.words[i])
-        window = _best_window(parsed, i, is_pronoun, CLASSES[meant])
+        window = _best_window(parsed, i, is_pronoun, meant)
         if window is None:
             continue
         begin, mentions = window
 
         start = parsed.sentences[bisect_right(parsed.sentences, mentions[-1].first) - 1]
         subject = next(mention for mention in mentions if mention.first >= start)
-        first, second = parsed.by_class(mentions)
+        spans: tuple[list[Span], list[Span]] = ([], [])
+        entities = ["", ""]
+        for mention in mentions:
+            spans[mention.side].append(parsed.span(mention, begin))
+            entities[mention.side] = mention.entity
         yield Passage(
             doc=doc,
             text=text[parsed.matches[begin].start() : parsed.matches[i].start()],
             forms=forms,
             meant=meant,
-            mentions=(parsed.spans(first, begin), parsed.spans(second, begin)),
-            entities=(first[0].entity if first else "", second[0].entity if second else ""),
-            subject=parsed.span(subject.first, subject.last, begin),
+            mentions=(tuple(spans[0]), tuple(spans[1])),
+            entities=(entities[0], entities[1]),
+            subject=parsed.span(subject, begin),
         )
         last_sentence = sentence
 
 
 def _best_window(
-    parsed: ParsedText, i: int, is_pronoun: Sequence[bool], category: str
+    parsed: ParsedText, i: int, is_pronoun: Sequence[bool], meant: int
 ) -> tuple[int, list[Mention]] | None:
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
     ranked: list[tuple[int, int, list[Mention]]] = []  # (rank, first word, mentions): the lowest is preferred
     for begin, mentions in parsed.windows(i):
         if any(is_pronoun[begin:i]):
             continue
-        entities = {(mention.category, mention.entity) for mention in mentions}
+        entities = {(mention.side, mention.entity) for mention in mentions}
         if len(entities) == 2 and not set.intersection(*map(set, entities)):  # two classes and two names
             ranked.append((0, begin, mentions))
-        elif len(entities) == 1 and mentions[0].category == category:
+        elif len(entities) == 1 and mentions[0].side == meant:
             ranked.append((1, begin, mentions))
     best = min(ranked, key=lambda window: window[:2], default=None)
     return best and best[1:]
@@ -271,6 +275,10 @@ class Reader(NamedTuple):
     bos_id: int  # the token before every text
     max_tokens: int  # with that token
 
+    def n_tokens(self, word: str) -> int:
+        """Return the number of tokens of a word after a space."""
+        return len(encode_text(self.tokenizer, f" {word}").ids)
+
 
 def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: int, limits: tuple[int, int]) -> Items:
     """Return the passages of the question `name` in the parts "dev" and "tested".
@@ -306,7 +314,7 @@ def passage_items(
     """
     usable = [passage for passage in passages if passage.has_two == has_two]
     rng = np.random.default_rng(seed)
-    counterparts = Counterparts(usable, lambda word: len(encode_text(reader.tokenizer, f" {word}").ids), seed)
+    counterparts = Counterparts(usable, reader.n_tokens, seed)
     pairs = list[Pair]()
     left_out = Counter[str]()
     for i in rng.permutation(len(usable)):
@@ -365,9 +373,9 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     if tuple(foil.ids[:-1]) != prefix or twin.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
-    moved = {span: twin.moved(span) for span in (*chain(*passage.mentions), *([control] if control else []))}
+    spans = [*chain(*passage.mentions), *([control] if control else [])]
     try:
-        words = word_positions(twin.text, answer.offsets[:-1], moved.values())
+        words = word_positions(twin.text, answer.offsets[:-1], map(twin.moved, spans))
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
     tokens = (reader.bos_id, *prefix)
@@ -376,13 +384,13 @@ def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | 
     return Cell(
         tokens=tokens,
         query=len(prefix),
-        meant=tuple(words[moved[span]] for span in passage.mentions[passage.meant]),
-        other=tuple(words[moved[span]] for span in passage.mentions[1 - passage.meant]),
+        meant=tuple(words[twin.moved(span)] for span in passage.mentions[passage.meant]),
+        other=tuple(words[twin.moved(span)] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
         payoff=len(prefix),
-        control=words[moved[control]] if control else (),
-        subject=words[moved[passage.subject]],
+        control=words[twin.moved(control)] if control else (),
+        subject=words[twin.moved(passage.subject)],
     )
 
 

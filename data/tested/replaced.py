@@ -43,7 +43,7 @@ class ContentWords:
 
     def replaced(self, texts: tuple[str, str], rng: np.random.Generator) -> tuple[str, str]:
         """Return a passage and its twin, each with the same words in place of the same content words."""
-        first, second = (_content_spans(text) for text in texts)
+        first, second = map(_content_spans, texts)
         drawn = []
         for start, end in first:
             word = texts[0][start:end]

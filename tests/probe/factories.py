@@ -16,7 +16,7 @@ from antecedent_lab.sources import passages_of, story_items
 from data.stories import generate_split
 from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.tested.pairs import Cell, Items, Pair, Word, link_pairs
-from data.tested.passages import Passage, passages_in
+from data.tested.passages import Passage, Reader, passages_in
 from data.tokenizer import end_id, word_tokenizer
 from model.observe import TransformerView
 from model.transformer import Transformer
@@ -185,9 +185,8 @@ def passages() -> list[Passage]:
 
 
 def passage_items(found: Sequence[Passage] | None = None) -> Items:
-    reader = passage_tokenizer(), end_id(passage_tokenizer())
-    model = copying_model([1.0])
-    return passages_of(model, reader, passages() if found is None else found, SETTINGS)
+    reader = Reader(passage_tokenizer(), end_id(passage_tokenizer()), CopyingModel.context_length)
+    return passages_of(reader, 1, passages() if found is None else found, SETTINGS)
 
 
 def copying_model(gains: Sequence[float], seed: int = 0, *, knows_gender: bool = True) -> CopyingModel:

@@ -8,7 +8,7 @@ const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
 // or names first, then those that the head looks at. null: the chosen word has no token of its own.
 function cardFacts() {
   const sentence = current();
-  const { reading: read, run } = livePass(sentence);
+  const { reading: read, run } = passOf(sentence.text, state.edits);
   const query = queryOf(sentence);
   const at = read.members[query].at(-1);
   if (at === undefined) return null;
@@ -193,12 +193,9 @@ function openCard(card) {
 
 // Open the lesson of the address, #lesson=2. False if there is none.
 function openLesson() {
-  const card = live ? Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0) : 0;
+  const card = Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0);
   document.documentElement.classList.toggle("lesson", card > 0);
   if (!card) return false;
-  stopPlaying();
-  past = [];
-  update({ edits: [], time: END, guess: {} });
   if (current().text !== live.text) setText(live.text);
   if (question()) selectQuestion(0);
   update({ card });

@@ -10,11 +10,12 @@ function drawHow() {
   const shown = state.row !== null && state.row < rows.length ? state.row : largestRow;
   const { words, adds } = additions(facts);
   const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
+  const added = [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))];
 
   // What is shown
   const from = `“${names[at]}”`;
   const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
-  const steps = scrolled("The steps for each word", howTable(names, facts, shown));
+  const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
   const sum = `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`;
   show(
     "live-how",
@@ -32,8 +33,7 @@ function opened(name, title, ...parts) {
 
 // What the head adds, through each token [T], to the logits of the five most probable next words.
 function additions({ run, layer, head, at, rows }) {
-  const chances = nextChances(run, at);
-  const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, 5);
+  const best = likeliest(softmax(logitsOf(run, at)), 5);
   const adds = best.map((id) => {
     const direction = pulledBack(run, layer, head, at, id);
     return rows.map(({ moved }) => moved.reduce((sum, cell, i) => sum + cell * direction[i], 0));
@@ -82,25 +82,18 @@ function howColumns({ at, rows, run }) {
   ];
 }
 
-function howTable(names, facts, shown) {
-  // The columns, and what the head adds to the most probable next word
-  const { at, rows, query } = facts;
-  const { words, adds } = additions(facts);
-  const columns = [...howColumns(facts), [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))]];
-
-  // The query, one row for each word, and the sums
-  const th = (content) => element("th", { scope: "row" }, content);
-  const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
-  const first = element("tr", { class: "ends" }, th("query"), td(cells(query, largestCell(query), "query")));
-  const lines = rows.map((row, token) => {
+// The query, one row for each word, and the sums.
+function howTable(names, { at, query }, columns, shown) {
+  const lines = names.map((name, token) => {
     const about = { "aria-pressed": String(token === shown), "data-name": `row-${token}` };
-    const pick = button(names[token], () => update({ row: token }), about);
-    const kind = `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`;
-    return element("tr", { class: kind }, th(pick), ...columns.map(([, cell]) => td(cell(token))));
+    const pick = button(name, () => update({ row: token }), about);
+    return [pick, ...columns.map(([, cell]) => cell(token))];
   });
-  const last = element("tr", { class: "ends sums" }, th("sum"), ...columns.map(([, , sum]) => td(sum ?? element("span"))));
-  const head = element("tr", {}, ...["word", ...columns.map(([name]) => name)].map((name) => element("th", { scope: "col" }, name)));
-  return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, first, ...lines, last));
+  const first = ["query", cells(query, largestCell(query), "query")];
+  const last = ["sum", ...columns.map(([, , sum]) => sum ?? element("span"))];
+  const kinds = names.map((_, token) => `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`);
+  const header = ["word", ...columns.map(([name]) => name)];
+  return tableOf(header, [first, ...lines, last], ["ends", ...kinds, "ends sums"]);
 }
 
 // Coloured cells: orange below 0, blue above; small ones are drawn stronger than they are. The number of the cell under the
@@ -137,11 +130,11 @@ function cellTable(query, { key, products, value, moved, sum }) {
   return tableOf(header, rows);
 }
 
-// A table of texts and elements; the first cell of a row is its name.
-function tableOf(header, rows) {
+// A table of texts and elements; the first cell of a row is its name. `kinds`: the classes of the rows.
+function tableOf(header, rows, kinds = []) {
   const th = (name, scope) => element("th", { scope }, name);
   const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
-  const lines = rows.map(([name, ...rest]) => element("tr", {}, th(name, "row"), ...rest.map(td)));
+  const lines = rows.map(([name, ...rest], i) => element("tr", { class: kinds[i] ?? null }, th(name, "row"), ...rest.map(td)));
   const head = element("tr", {}, ...header.map((name) => th(name, "col")));
   return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, ...lines));
 }

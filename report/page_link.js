@@ -30,9 +30,7 @@ function addressNow() {
 function openLink() {
   const fields = new URLSearchParams(location.hash.slice(1));
   const text = fields.get("text");
-  if (!live || text === null) return false;
-  past = [];
-  update({ edits: [] });
+  if (text === null) return false;
   setText(text);
 
   // Changes of heads and links that this text has; the others are counted.

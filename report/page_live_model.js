@@ -27,11 +27,6 @@ function reading(text) {
   return readings.get(text);
 }
 
-// The pass that computes a sentence's attention; null if the stored weights are shown.
-function livePass(sentence) {
-  return live ? passOf(sentence.text, state.edits) : null;
-}
-
 function passOf(text, edits, step = liveStep()) {
   const key = JSON.stringify([text, step, edits]);
   if (!passes.has(key)) {
@@ -55,19 +50,15 @@ function tokenEdits(read, edits) {
   return edits.map((edit) => tokenEdit(read, edit)).filter((edit) => edit !== null);
 }
 
-// Probabilities
-
-// The probability of each token after position `at`.
-function nextChances(run, at) {
-  return softmax(logitsOf(run, at));
+function likeliest(chances, n) {
+  return [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
 }
 
 // The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
-function nextWords(pass, n) {
-  const chances = nextChances(pass.run);
-  const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
+function nextWords({ run }, n) {
+  const chances = softmax(logitsOf(run));
   const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : tokenName(id));
-  return best.map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
+  return likeliest(chances, n).map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }
 
 // The text of a token, without spaces around it; white space alone is quoted.

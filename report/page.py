@@ -28,7 +28,6 @@ SCRIPTS = [  # in this order
     "page_cards", "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
-LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 
 
 # What the page shows: the fields are the keys of its JSON
@@ -105,7 +104,6 @@ def page(content: PageContent) -> str:
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return templates.get_template("page.html").render(
         content=content,
-        longest_unbroken=LONGEST_UNBROKEN,
         policy=Markup(_policy(script, style)),
         style=Markup(style),
         script=Markup(script),

@@ -22,7 +22,7 @@ function cardFacts() {
   const earlier = [...sentence.words.keys()].slice(1, query).filter(isChoice);
   const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
   const [left, right] = words.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
-  const named = (word) => (word === undefined ? "" : `“${label(sentence.words[word], 16)}”`);
+  const named = (word) => (word === undefined ? "" : quoted(sentence, word));
   words.sort((a, b) => a - b);
   const tokens = words.map((word) => read.members[word].at(-1));
   const of = { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, named };
@@ -46,7 +46,7 @@ function embeddingCard({ read, run, left }) {
   const row = (id) => all.subarray(id * width, (id + 1) * width);
   const own = read.tokens[read.members[left].at(-1)];
   const ownRow = row(own);
-  const cosine = (other) => other.reduce((sum, cell, i) => sum + cell * ownRow[i], 0) / length(other) / length(ownRow);
+  const cosine = (other) => dot(other, ownRow) / Math.sqrt(dot(other, other) * dot(ownRow, ownRow));
   const cosines = liveTokenizer.vocabulary.map((_, id) => cosine(row(id)));
   const isWord = { words: /^\p{L}{2,}$/u, bpe: /^ \p{L}{3,}$/u, characters: /^\p{L}$/u }[liveTokenizer.kind];
   const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase();
@@ -88,7 +88,8 @@ function softmaxCard(facts) {
 
 function mixtureCard(facts) {
   const columns = howColumns(facts).filter(([name]) => /softmax|share|changed|value/.test(name));
-  return wordCard(facts, (token) => length(facts.rows[token].moved), columns);
+  const size = ({ moved }) => dot(moved, moved);
+  return wordCard(facts, (token) => size(facts.rows[token]), columns);
 }
 
 function nextWordCard(facts) {
@@ -129,14 +130,12 @@ function drawCard() {
   document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
   if (problem) return showCard(element("div", {}, said, element("p", { class: "rule" }, problem)));
 
-  // The question
   const card = MAKERS[state.card - 1](facts);
   const { named, chosen, left, right, run } = facts;
   const [from, head, d] = [named(chosen), headName(state.layer, state.head), run.model.width];
   const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model, ...card.fields };
   const asked = element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, field) => fields[field]));
 
-  // The guesses, or the answer
   const changes = card.act ? [] : [state.time, state.edits]; // an answer that changes the model stays
   const key = JSON.stringify([state.card, head, chosen, current().text, ...changes]);
   const guess = (choice) => () => {

@@ -47,8 +47,6 @@ function current() {
   return sentences.get(state.sentence) ?? null;
 }
 
-// Attention weights
-
 // The weights [words] of one word on every word. The stored ones of a head are one row after the other, row r up to word r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
   if (live) return wordRow(passOf(sentence.text, state.edits), row, layer, head);

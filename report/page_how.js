@@ -1,7 +1,6 @@
 // How a number comes about: query, key, product, score, softmax, value, and what the head adds to the next word's logits.
 
 function drawHow() {
-  // What is computed: at the last token of the chosen word
   const facts = cardFacts();
   if (!facts) return show("live-how", element("p", { class: "rule" }, "This word has no token of its own."));
   const { layer, head, at, rows, query } = facts;
@@ -11,8 +10,6 @@ function drawHow() {
   const { words, adds } = additions(facts);
   const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
   const added = [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))];
-
-  // What is shown
   const from = `“${names[at]}”`;
   const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
   const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
@@ -34,15 +31,9 @@ function opened(name, title, ...parts) {
 // What the head adds, through each token [T], to the logits of the five most probable next words.
 function additions({ run, layer, head, at, rows }) {
   const best = likeliest(softmax(logitsOf(run, at)), 5);
-  const adds = best.map((id) => {
-    const direction = pulledBack(run, layer, head, at, id);
-    return rows.map(({ moved }) => moved.reduce((sum, cell, i) => sum + cell * direction[i], 0));
-  });
+  const directions = best.map((id) => pulledBack(run, layer, head, at, id));
+  const adds = directions.map((direction) => rows.map(({ moved }) => dot(moved, direction)));
   return { words: best.map((id) => `“${label(tokenName(id))}”`), adds };
-}
-
-function total(values) {
-  return values.reduce((a, b) => a + b, 0);
 }
 
 // Four significant digits; e to a score can be a long number.
@@ -113,10 +104,6 @@ function cells(values, most, name) {
     node.title = `${name}, cell ${i + 1}: ${values[i].toFixed(5)}`;
   });
   return node;
-}
-
-function length(values) {
-  return Math.sqrt(total(values.map((value) => value * value)));
 }
 
 // The cells of one row as numbers: those of query times key add up to the score.

@@ -12,13 +12,11 @@ function hueOf(layer, head) {
 }
 
 function drawLines() {
-  // The chosen head large, and all heads small
   const sentence = current();
   if (!sentence) return;
-  const word = label(sentence.words[queryOf(sentence)], 16);
   const name = headName(state.layer, state.head);
   const removed = isRemoved(state.layer, state.head) ? ` (${name} is removed)` : "";
-  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`), removed);
+  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, quoted(sentence, queryOf(sentence))), removed);
   const picture = linesPicture(sentence);
   const region = scrolled("Lines of the chosen head", picture);
   const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
@@ -65,7 +63,6 @@ function arcOf(from, to, base, height, reach) {
 }
 
 function linesPicture(sentence) {
-  // Places
   const { words } = sentence;
   const query = queryOf(sentence);
   const size = parseFloat(getComputedStyle(document.getElementById("live-lines")).fontSize);
@@ -103,7 +100,7 @@ function linesPicture(sentence) {
     const line = shape("g", { class: `link ${hue}`, "data-name": `line-${target}` }, shape("rect", hit));
     if (drawn.includes(target) || change) line.append(...arcShapes(path, weights[target], change, target));
     line.append(shape("circle", end));
-    pressLine(line, sentence, target, change, target === (drawn.at(-1) ?? query));
+    pressLine(line, sentence, target, weights[target], change, target === (drawn.at(-1) ?? query));
     picture.append(line);
     const isNamed = weights[target] >= 0.1 && drawn.slice(-2).includes(target);
     const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
@@ -119,11 +116,9 @@ function linesPicture(sentence) {
 }
 
 // The number of a line is its tooltip; a click changes the live model.
-function pressLine(line, sentence, target, change, isFirst) {
-  const query = queryOf(sentence);
-  const [left, right] = [target, query].map((position) => label(sentence.words[position], 16));
-  const weight = number(attentionRow(sentence, query)[target]);
-  const name = `Line from “${right}” to “${left}”: ${weight}${change ? `, ${changeLabel(change)}` : ""}`;
+function pressLine(line, sentence, target, weight, change, isFirst) {
+  const [from, to] = [queryOf(sentence), target].map((position) => quoted(sentence, position));
+  const name = `Line from ${from} to ${to}: ${number(weight)}${change ? `, ${changeLabel(change)}` : ""}`;
   line.append(shape("title", {}, name));
   if (!live) return;
   const about = { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: isFirst ? 0 : -1 };
@@ -167,8 +162,6 @@ function clickWord(position) {
   if (isAsked) clickLine(position);
   else update({ query: position, row: null });
 }
-
-// Small pictures
 
 function smallPicture(sentence, layer, head) {
   const query = queryOf(sentence);

@@ -37,8 +37,6 @@ function openLink() {
   const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind)).map(([kind, value]) => editIn(kind, value));
   const edits = wanted.filter((edit) => edit !== null);
   if (edits.length < wanted.length) showNotes([`${wanted.length - edits.length} of the link's changes do not fit this model or text.`]);
-
-  // What is selected
   const query = numberIn(fields.get("query"));
   const [layer, head] = question()?.place ?? [0, 0]; // not that of the address before
   update({ edits, query: query < current().words.length ? query : null, layer, head, ...headIn(fields.get("head")) });

@@ -8,33 +8,31 @@ const readings = new Map(); // texts as the model reads them, by text
 const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
-// The step whose weights compute what the slider shows.
 function liveStep() {
   return state.time === END ? live.step : steps[state.time];
 }
 
-function liveModel(step) {
-  if (!liveModels.has(step)) {
-    const index = live.earlier.steps.indexOf(step);
-    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
-    liveModels.set(step, openModel(live.shape, live.parameters, data, type));
-  }
-  return liveModels.get(step);
+function kept(values, key, make) {
+  if (!values.has(key)) values.set(key, make());
+  return values.get(key);
+}
+
+function openAt(step) {
+  const index = live.earlier.steps.indexOf(step);
+  const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
+  return openModel(live.shape, live.parameters, data, type);
 }
 
 function reading(text) {
-  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text));
-  return readings.get(text);
+  return kept(readings, text, () => readText(liveTokenizer, text));
 }
 
 function passOf(text, edits, step = liveStep()) {
-  const key = JSON.stringify([text, step, edits]);
-  if (!passes.has(key)) {
-    const read = reading(text);
-    if (passes.size >= MOST_PASSES) passes.delete(passes.keys().next().value);
-    passes.set(key, { reading: read, run: runModel(liveModel(step), read.tokens, tokenEdits(read, edits)) });
-  }
-  return passes.get(key);
+  const read = reading(text);
+  const model = kept(liveModels, step, () => openAt(step));
+  if (passes.size > MOST_PASSES) passes.delete(passes.keys().next().value);
+  const make = () => ({ reading: read, run: runModel(model, read.tokens, tokenEdits(read, edits)) });
+  return kept(passes, JSON.stringify([text, step, edits]), make);
 }
 
 // The tokens of an edit: read at the last token of its word; null if the text has no such words.

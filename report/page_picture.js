@@ -7,7 +7,6 @@ const LINE = 18; // pixels of a line of the caption
 
 // The markup of the picture as it is drawn, with its colours, the sentence's changes and where it comes from.
 function standalone() {
-  // Each shape as it is shown; what only takes clicks is left out
   const drawn = document.querySelector("#live-lines svg.lines");
   const copy = drawn.cloneNode(true);
   const shapes = [...drawn.querySelectorAll("*")];
@@ -17,7 +16,6 @@ function standalone() {
   });
   for (const node of copy.querySelectorAll(".hit, title")) node.remove();
 
-  // The ground and the caption
   const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
   const [ground, ink] = [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector("footer")).color];
   const changes = state.edits.map((edit) => editName(edit, current()));

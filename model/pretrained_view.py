@@ -184,7 +184,6 @@ class PretrainedView(ObservableModel):
         self.n_layer = int(model.config.num_hidden_layers)
         self._layers = list[nn.Module]()
 
-        # One pass with the model's own attention and one with ours.
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
         with torch.no_grad():
@@ -243,14 +242,14 @@ class PretrainedView(ObservableModel):
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         current = _Pass(query_positions=query_positions, is_recording=True)
-        with _keeping_inputs(list(self._modules.values())) as inputs, self.keeping_joined() as joined:
+        with self.keeping_joined() as joined:
             self._run(self.model.base_model, tokens, current)
         records = []
         for i, (scores, values, head_output, sinks) in enumerate(current.layers.values()):
             gate = None
             if joined and not torch.equal(joined[i], head_output):
                 gate = torch.where(head_output == 0, 1, joined[i] / head_output)
-            records.append(LayerRecord(scores, values, head_output, inputs[i], sinks, gate))
+            records.append(LayerRecord(scores, values, head_output, sinks, gate))
         return records
 
     @contextmanager

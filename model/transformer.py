@@ -274,7 +274,6 @@ class Transformer(nn.Module):
         x: Tensor = self.token_embedding(tokens)  # [B, T, D]
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
-        # RoPE comes later, in attention.
         if self.config.position is Position.learned:
             x = x + self.position_embedding(positions)
         if self.config.position is Position.sinusoidal:

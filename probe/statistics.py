@@ -39,9 +39,8 @@ def ratio_interval(
         if n_clusters < 2:
             return np.full((2, numerator.shape[1]), np.nan)
 
-        # The weight of a value is the product of how often its cluster of each clustering is drawn, [B, N].
         rng = np.random.default_rng(seed)
-        weights = reduce(np.multiply, [resampling_counts(clusters, n_bootstrap, rng) for clusters in design])
+        weights = reduce(np.multiply, [resampling_counts(clusters, n_bootstrap, rng) for clusters in design])  # [B, N]
         above = weights @ numerator.astype(float)
         below = np.broadcast_to((weights @ denominator)[:, None], above.shape)  # 0 if a crossed draw is empty
         drawn = np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)

@@ -250,7 +250,6 @@ def mean_difference(differences: Sequence[float] | np.ndarray) -> Difference:
     if n < 3:
         return Difference(n, mean)
 
-    # The permutation test for p, Student's t for the interval.
     test = stats.permutation_test(
         (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )

@@ -164,7 +164,6 @@ def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *argu
 
 
 def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
-    """Return a finding with its claim and its tables."""
     return PageFinding(
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),

@@ -86,9 +86,6 @@ class PageContent:
     live: Live
 
 
-# HTML
-
-
 def page(content: PageContent) -> str:
     """Return the HTML file of the page.
 
@@ -112,7 +109,6 @@ def page(content: PageContent) -> str:
 
 
 def _script_text() -> str:
-    """Return the script of the page; its files share one scope."""
     cards = (FOLDER / "cards.json").read_text(encoding="utf-8")
     script = f"const CARDS = {cards.strip()};\n" + "\n".join(
         (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS

@@ -210,8 +210,6 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
 
 
 class _AttentionCase(Case):
-    """One question about the attention of all heads."""
-
     def __init__(
         self,
         question: Question,

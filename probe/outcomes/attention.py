@@ -150,10 +150,8 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             needed = "A table of words is enough"
         elif kept <= SENTENCE_KEEPS:
             needed = "This needs the sentence"
-        return (
-            f"{needed}: the answer is right in {percent(answer)}, with the earlier words shuffled in "
-            f"{percent(shuffled)}."
-        )
+        after = f"with the earlier words shuffled in {percent(shuffled)}"
+        return f"{needed}: the answer is right in {percent(answer)}, {after}."
 
     def limits(self, finding: Finding) -> list[str]:
         if finding.level == "E3":

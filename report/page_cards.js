@@ -88,8 +88,8 @@ function softmaxCard(facts) {
 
 function mixtureCard(facts) {
   const columns = howColumns(facts).filter(([name]) => /softmax|share|changed|value/.test(name));
-  const size = ({ moved }) => dot(moved, moved);
-  return wordCard(facts, (token) => size(facts.rows[token]), columns);
+  const sizes = facts.rows.map(({ moved }) => dot(moved, moved));
+  return wordCard(facts, (token) => sizes[token], columns);
 }
 
 function nextWordCard(facts) {
@@ -113,8 +113,7 @@ function trainingCard({ sentence, layer, head, chosen, left, named }) {
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const others = [...all.keys()].filter((i) => i !== found && i % 3 === found % 3).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
-  const line = () => [named(left), ...weights.map(number)];
-  const table = () => tableOf(["step", ...all.map(String)], [line()]);
+  const table = () => tableOf(["step", ...all.map(String)], [[named(left), ...weights.map(number)]]);
   return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
 }
 
@@ -125,7 +124,7 @@ function drawCard() {
   const { says, ask } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   const facts = cardFacts();
-  const problem = noQuestion(facts);
+  const problem = noQuestion(facts, isTraining);
   const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
   document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
   if (problem) return showCard(element("div", {}, said, element("p", { class: "rule" }, problem)));
@@ -147,9 +146,9 @@ function drawCard() {
   const { choice } = state.guess;
   const wrong = choice < card.options.length ? ` You guessed ${card.options[choice]}.` : ""; // or "show me"
   const guessed = choice === card.right ? " Your guess was right." : wrong;
-  const answer = () => element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
+  const answer = element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
   const isAnswered = state.guess.key === key;
-  const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer() : guesses);
+  const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer : guesses);
   const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
   const table = isAnswered ? card.table() : null;
   const legend = table?.querySelector(".cells") ? `Blue: above 0; orange: below. d = ${d}: the numbers of a query.${turned}` : "";
@@ -157,8 +156,7 @@ function drawCard() {
 }
 
 // Why a card has no question here; "" if it has one.
-function noQuestion(facts) {
-  const isTraining = state.card === CARDS.length;
+function noQuestion(facts, isTraining) {
   if (facts?.right === undefined) return "For a question, choose a word with two different words before it.";
   if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps.";
   if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";

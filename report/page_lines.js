@@ -133,8 +133,7 @@ function strongest(weights) {
 
 function arcShapes(path, weight, change, target) {
   const isDashed = change?.kind === "cut" || isRemoved(state.layer, state.head);
-  const opacity = (0.25 + 0.75 * weight).toFixed(2);
-  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, "stroke-opacity": opacity });
+  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, "stroke-opacity": 0.25 + 0.75 * weight });
   visible.style.setProperty("stroke-width", `${1 + 8 * weight}px`);
   moveFrom(visible, `${headName(state.layer, state.head)} ${target}`, "strokeWidth", `${1 + 8 * weight}px`);
   return [shape("path", { class: "hit", d: path }), visible];
@@ -173,10 +172,8 @@ function smallPicture(sentence, layer, head) {
   }
   for (const target of strongest(weights)) {
     const { path } = arcOf(x(query), x(target), 39, 33, Math.max(1, x(query) - x(0)));
-    const weight = weights[target];
-    const opacity = (0.15 + 0.85 * weight).toFixed(2);
-    const width = (0.3 + 3.2 * weight).toFixed(2);
-    picture.append(shape("path", { class: "arc", d: path, "stroke-width": width, "stroke-opacity": opacity }));
+    const strength = { "stroke-width": 0.3 + 3.2 * weights[target], "stroke-opacity": 0.15 + 0.85 * weights[target] };
+    picture.append(shape("path", { class: "arc", d: path, ...strength }));
   }
   return picture;
 }
@@ -186,18 +183,14 @@ function headCard(sentence, layer, head) {
   const weights = attentionRow(sentence, queryOf(sentence), layer, head);
   const most = weights.indexOf(Math.max(...weights));
   const isOut = isRemoved(layer, head);
-  const isChosen = layer === state.layer && head === state.head;
+  const isChosen = isOfHead({ layer, head });
   const name = headName(layer, head);
   const about = { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
   const pick = button("", () => update({ layer, head, row: null }), about);
   const largestWeight = `${label(sentence.words[most], 10)} ${number(weights[most])}`;
   pick.append(element("b", {}, name), smallPicture(sentence, layer, head), element("bdi", {}, largestWeight));
-  const does = isOut ? "put back" : "remove";
-  const remove = button(does, () => clickHead(layer, head), {
-    class: "remove",
-    "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`,
-    "data-name": `remove-${name}`,
-  });
+  const does = { class: "remove", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": `remove-${name}` };
+  const remove = button(isOut ? "put back" : "remove", () => clickHead(layer, head), does);
   const kind = `head-card ${hueOf(layer, head)}${isOut ? " removed" : ""}`;
   return element("div", { class: kind }, pick, live ? remove : null);
 }

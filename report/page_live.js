@@ -160,7 +160,7 @@ function answerList(title, words, id) {
   }
   const items = words.map(([text, chance, written], i) => {
     const bar = element("i");
-    const width = `${(100 * chance).toFixed(1)}%`;
+    const width = `${100 * chance}%`;
     bar.style.setProperty("width", width);
     if (id === "live-next") moveFrom(bar, text, "width", width);
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);

@@ -109,7 +109,6 @@ def _edit_token(layer: int, head: int, token: int, change: Callable[[Tensor], Te
 
 
 def _mask(row: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Return a mask [B, T] that is True at some tokens."""
     mask = torch.zeros_like(row, dtype=torch.bool)
     mask[:, list(tokens)] = True
     return mask

@@ -25,7 +25,6 @@ _LLAMA_LAYER = {
 
 
 def _llama_names(n_layer: int) -> dict[str, str]:
-    """Return transformers' name of each of our weights."""
     names = {"token_embedding.weight": "model.embed_tokens.weight", "final_norm.gain": "model.norm.weight"}
     for layer in range(n_layer):
         for name, llama_name in _LLAMA_LAYER.items():

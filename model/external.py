@@ -29,8 +29,6 @@ _UNUSED = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|^lm_head\.wei
 
 
 class _ExternalModel(NamedTuple):
-    """A model of another program, ready to be observed."""
-
     view: PretrainedView
     tokenizer: Tokenizer  # adds nothing around a text
     bos_id: int  # the token before every text
@@ -50,7 +48,6 @@ def open_transformers(
     if find_spec("transformers") is None:
         raise UserError(f"{named}: needs transformers: {sys.executable} -m pip install {export_extra()}")
 
-    # The model, then a tokenizer that fits its vocabulary.
     path, commit = find_model(source, setting)
     view = _load(path, named, device)
     if tokenizer_source is None:
@@ -142,7 +139,6 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
         if isinstance(values.get(name), int) and values[name] > _MAX_LAYERS:
             raise UserError(f"its config.json asks for more than {_MAX_LAYERS} layers")
 
-    # Checks before the weights are read.
     _check_files(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = AutoConfig.from_pretrained(folder, **options)

@@ -35,7 +35,6 @@ class _SummedCrossEntropy(Function):
             part = slice(first, first + n_tokens)
             part_loss, logit_gradient = _loss_and_gradient(stream[part] @ embedding.T, targets[part])
             loss = loss + part_loss  # not in place: compiled by torch 2.11, that would have no gradient
-            # The gradients of logits = stream @ embedding^T.
             stream_gradient[part] = logit_gradient @ embedding
             embedding_gradient += logit_gradient.T @ stream[part]
         ctx.save_for_backward(stream_gradient, embedding_gradient)

@@ -63,7 +63,6 @@ class LayerRecord(NamedTuple):
     scores: Tensor  # [B, H, Tq, T] float32 before the softmax, -inf where masked; Tq: recorded rows
     values: Tensor  # [B, H, T, K], grouped heads repeated
     head_output: Tensor  # [B, H, T, K] weights @ values, before the output projection
-    inputs: Tensor  # [B, T, D] normalised residual stream that attention reads
     sinks: Tensor | None = None  # [H] scores of what takes weight besides the tokens (gpt-oss)
     gate: Tensor | None = None  # [B, H, T, K] factor of head_output before the output projection (Qwen3.5)
 
@@ -279,15 +278,13 @@ class TransformerView(ObservableModel):
         records = list[LayerRecord]()
         x = self.model.embed(tokens)  # [B, T, D]
         for block in self.model.layers():
-            inputs = block.norm_1(x)
-            query, key, value = block.attention.project(inputs)  # each [B, H, T, K]
+            query, key, value = block.attention.project(block.norm_1(x))  # each [B, H, T, K]
             head_output = block.attention.weighted_values(query, key, value)
             if query_positions is not None:
                 query = query.take_along_dim(query_positions[:, None, :, None], dim=2)
             scores = block.attention.scores(query, key, query_positions)  # [B, H, Tq, T]
-            records.append(LayerRecord(scores, value, head_output, inputs))
-            # Nothing reads the stream after the last layer, and a new layer writes nothing.
-            if len(records) < self.n_layer and block.writes:
+            records.append(LayerRecord(scores, value, head_output))
+            if len(records) < self.n_layer:  # nothing reads the stream after the last layer
                 x = x + block.attention.merge_heads(head_output)
                 x = x + block.mlp(block.norm_2(x))
         return records
@@ -413,10 +410,7 @@ def of_words(logits: Tensor, words: Tensor | None) -> Tensor:
 
 
 def apply_edits(
-    values: Tensor,
-    layer: int,
-    edit_lists: Sequence[Sequence[HeadEdit | SiteEdit]],
-    name: Literal["weights", "output"],
+    values: Tensor, layer: int, edit_lists: Sequence[Sequence[HeadEdit | SiteEdit]], name: Literal["weights", "output"]
 ) -> None:
     """Apply the edits of one layer's weights or outputs to `values` [E * B, H, ...] of E lists, in place."""
     by_list = values.unflatten(0, (len(edit_lists), -1))  # [E, B, H, ...]

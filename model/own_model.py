@@ -5,15 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from model.observe import (
-    HeadEdit,
-    LayerRecord,
-    ObservableModel,
-    at_positions,
-    check_edits,
-    check_tokens,
-    edited_heads,
-)
+from model.observe import HeadEdit, LayerRecord, ObservableModel, at_positions, check_edits, check_tokens, edited_heads
 from settings.errors import UserError
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads
@@ -91,14 +83,16 @@ class OwnModel(ObservableModel):
     def _pass(self, tokens: Tensor, edits: Sequence[HeadEdit] = ()) -> tuple[Tensor, list[LayerRecord], list[Tensor]]:
         """Return logits, what each layer's attention computed, and the L + 1 residual streams of one pass."""
         records = list[LayerRecord]()
+        streams = list[Tensor]()
         self.module.eval()  # its owner may have trained it
         future = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
 
         def attend(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
             scores = scores.float().masked_fill(future, float("-inf"))
             _, output = edited_heads(scores, values, layer, edits)
-            records.append(LayerRecord(scores, values, output, stream))
+            records.append(LayerRecord(scores, values, output))
+            streams.append(stream)
             return output.to(values.dtype).transpose(1, 2).flatten(2)
 
         logits, last = self.run(tokens, attend)
-        return logits.float(), records, [*(record.inputs for record in records), last]
+        return logits.float(), records, [*streams, last]

@@ -55,9 +55,7 @@ class _Site:
 
 
 @dataclass
-class _Pass:
-    """Options and records of the forward pass in progress."""
-
+class _Pass:  # in progress
     edits: Sequence[HeadEdit] = ()
     site: Tensor | None = None  # [B] positions whose layers are kept in `sites`
     sites: dict[int, _Site] = field(default_factory=dict)
@@ -96,7 +94,6 @@ def _observed_attention(
     if current.edit_lists is not None:
         return _site_attention(query, key, value, layer, current, scaled, s_aux), None
 
-    # The formula, with the edits of this layer.
     n_shared = query.shape[1] // key.shape[1]
     values = value.repeat_interleave(n_shared, dim=1)  # [B, H, T, K]
     scores = query @ key.repeat_interleave(n_shared, dim=1).mT  # [B, H, T, T]
@@ -104,7 +101,6 @@ def _observed_attention(
     scores = scaled(scores).masked_fill(~attention_mask, float("-inf"))
     weights, head_output = edited_heads(scores, values, layer, current.edits, s_aux)
 
-    # What the current pass keeps of this layer.
     if current.site is not None:
         rows = torch.arange(len(query), device=query.device)
         is_visible = attention_mask.expand(len(query), -1, -1, -1)[rows, 0, current.site]  # [B, T]
@@ -147,7 +143,6 @@ def _site_attention(
     weights = softmax(scores.flatten(2, 3).flatten(0, 1)[:, :, None], sinks)[:, :, 0]
     apply_edits(weights, layer, current.edit_lists, "weights")
 
-    # The product with the cached values, plus the change of the value of the site itself.
     grouped: Tensor = weights.unflatten(0, (n_lists, n_texts)).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
     output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, cached.values.float())
     on_itself = grouped[:, rows, :, :, current.site].transpose(0, 1)  # [E, B, G, R]
@@ -184,7 +179,6 @@ class PretrainedView(ObservableModel):
         self.n_layer = int(model.config.num_hidden_layers)
         self._layers = list[nn.Module]()
 
-        # One pass with the model's own attention and one with ours.
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
         with torch.no_grad():
@@ -243,14 +237,14 @@ class PretrainedView(ObservableModel):
 
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
         current = _Pass(query_positions=query_positions, is_recording=True)
-        with _keeping_inputs(list(self._modules.values())) as inputs, self.keeping_joined() as joined:
+        with self.keeping_joined() as joined:
             self._run(self.model.base_model, tokens, current)
         records = []
         for i, (scores, values, head_output, sinks) in enumerate(current.layers.values()):
             gate = None
             if joined and not torch.equal(joined[i], head_output):
                 gate = torch.where(head_output == 0, 1, joined[i] / head_output)
-            records.append(LayerRecord(scores, values, head_output, inputs[i], sinks, gate))
+            records.append(LayerRecord(scores, values, head_output, sinks, gate))
         return records
 
     @contextmanager

@@ -80,11 +80,7 @@ def document_positions(document_ids: Tensor) -> Tensor:
 
 
 def attention_scores(
-    query: Tensor,
-    key: Tensor,
-    query_positions: Tensor | None = None,
-    *,
-    scaled: bool = True,
+    query: Tensor, key: Tensor, query_positions: Tensor | None = None, *, scaled: bool = True
 ) -> Tensor:
     """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32; -inf for later keys.
 
@@ -104,20 +100,7 @@ def _positive_scores(scores: Tensor) -> Tensor:
     return (scores.relu() + _SUM_EPSILON).masked_fill(scores.isneginf(), 0.0)
 
 
-def sum_normalised(scores: Tensor) -> Tensor:
-    """Return each positive score over the sum of its row [..., T] (weighting=sum); -inf gives 0."""
-    positive = _positive_scores(scores)
-    return positive / positive.sum(dim=-1, keepdim=True)
-
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None = None,
-    *,
-    scaled: bool = True,
-) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, *, scaled: bool = True) -> Tensor:
     """Return softmax(scores) @ value [B, H, T, K], by PyTorch's fused kernel, which never stores the weights.
 
     Query, key and value are [B, H, T, K]; `bias` [B, 1, T, T] is that of `document_bias` (default: each row is one
@@ -174,7 +157,6 @@ class Attention(nn.Module):
         `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1; all are below
         context_length.
         """
-        # One row of D numbers becomes H heads of K numbers.
         linears = (self.query, self.key, self.value)
         query, key, value = (linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in linears)
         if self.cos is not None and self.sin is not None:
@@ -192,7 +174,9 @@ class Attention(nn.Module):
         scores = attention_scores(query, key)  # [B, H, T, T]
         if bias is not None:
             scores = scores + bias
-        return (sum_normalised(scores) @ value.float()).to(value.dtype)
+        positive = _positive_scores(scores)
+        weights = positive / positive.sum(dim=-1, keepdim=True)
+        return (weights @ value.float()).to(value.dtype)
 
     def merge_heads(self, head_output: Tensor) -> Tensor:
         """Return the output projection [B, T, D] of the concatenated heads [B, H, T, K]."""
@@ -233,11 +217,6 @@ class Block(nn.Module):
         self.norm_2 = RMSNorm(config.d_model, config.norm_eps)
         self.mlp = SwiGLU(config)
         self.dropout = nn.Dropout(config.dropout)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the layer adds anything: a new one does not."""
-        return bool(self.attention.output.weight.any() or self.mlp.down.weight.any())
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the residual stream [B, T, D] after this layer; `bias` is that of `document_bias`."""
@@ -284,7 +263,6 @@ class Transformer(nn.Module):
         x: Tensor = self.token_embedding(tokens)  # [B, T, D]
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
-        # RoPE comes later, in attention.
         if self.config.position is Position.learned:
             x = x + self.position_embedding(positions)
         if self.config.position is Position.sinusoidal:

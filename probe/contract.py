@@ -40,8 +40,7 @@ def check_contract(model: ObservableModel, cells: Sequence[Cell], n_cells: int =
     n_cells = max(1, min(n_cells, _MAX_LOGITS // (model.vocab_size * longest)))
     sample = cells[:: max(1, len(cells) // n_cells)][:n_cells]
 
-    # The padding is later tokens, which must not change anything.
-    tokens = F.pad(pad_rows([cell.tokens for cell in sample]), (0, 1))
+    tokens = F.pad(pad_rows([cell.tokens for cell in sample]), (0, 1))  # later tokens, which must change nothing
     return check_observed(model, tokens, torch.tensor([[cell.query] for cell in sample]))
 
 
@@ -109,7 +108,6 @@ def check_passes(model: ObservableModel) -> None:
         if not name.startswith("_") and not hasattr(model, name):
             raise UserError(f"{kind} has no {name}; write a subclass of OwnModel, or all of ObservableModel")
 
-    # Logits of all tokens, and of some of them, of edited passes and of the module itself
     length = min(model.context_length, 16)
     tokens = torch.linspace(0, model.vocab_size - 1, 2 * length, device=model.device).long().view(2, length)
     try:
@@ -127,7 +125,6 @@ def check_passes(model: ObservableModel) -> None:
         if found.shape != at.shape or not torch.allclose(found, at, rtol=1e-4, atol=1e-4):
             raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
 
-    # The other passes, and edits of each head
     heads = [record.scores.shape[1] for record in model.record(tokens)]
     if heads != len(model.attention_layers) * [model.n_head]:
         recorded = f"record has {len(heads)} layers of {heads[:1]} heads"

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product, starmap
-from typing import Any
 
 import numpy as np
 import torch
@@ -187,12 +186,11 @@ def _ended(pair: Pair, n_before: int) -> Pair:
     """Return a pair whose texts end some tokens before the query, where it is read and answered."""
     first, second = pair.cells
     query = first.query - n_before
-    ends: dict[str, Any] = {"query": query, "payoff": query}
-    cells = (
-        replace(first, tokens=first.tokens[: query + 1], **ends),
-        replace(second, tokens=second.tokens[: query + 1], **ends),
-    )
-    return replace(pair, cells=cells)
+
+    def ended(cell: Cell) -> Cell:
+        return replace(cell, tokens=cell.tokens[: query + 1], query=query, payoff=query)
+
+    return replace(pair, cells=(ended(first), ended(second)))
 
 
 class Sites:
@@ -259,8 +257,7 @@ class Sites:
         effects = np.full((len(self.items), 2, model.n_layer, model.n_head), np.nan)
         unembedding = model.unembedding().float()
         for batch, site_pass in self._passes:
-            # The direction of the residual stream that raises the margin, [B, D].
-            direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]
+            direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]  # raises the margin, [B, D]
             pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
             for layer, record in site_pass.records().items():
                 weight = model.output_weights(layer)  # [H, D, K]

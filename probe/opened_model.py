@@ -225,7 +225,6 @@ class OpenedModel:
             joined = np.concatenate(margins)
             return np.asarray(joined[0] - joined[1:])
 
-        # Elsewhere each pass begins at the layer of the head.
         streams = self.model.residual_stream(batch.tokens)
         whole = [edit.at(site) for edit in removals]
         if at == "everywhere":

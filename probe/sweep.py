@@ -118,9 +118,9 @@ def value_of(finding: Finding, name: str) -> float:
     return finding.judged.value(name)
 
 
-def of_training(run: SweepRun) -> dict[str, float | None]:
+def of_training(run: SweepRun | None) -> dict[str, float | None]:
     """Return the values of a run by the names in OF_TRAINING; a text has no lower bound."""
-    if not run.metrics.validation:
+    if run is None or not run.metrics.validation:
         return dict.fromkeys(OF_TRAINING)
     last = run.metrics.validation[-1]
     norms = [record.gradient_norm for record in run.metrics.train if record.step <= FIRST_STEPS]
@@ -163,19 +163,12 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
         of_standard: list[SweepRun | None] = []
         if name != STANDARD:
             of_standard = [by_name.get(names[STANDARD].get(seed, "")) for seed in seeds]
-        values, differences = _summarised(
-            list(map(of_training, of_variant)), [of_training(run) if run else {} for run in of_standard]
-        )
-        variants.append(
-            Variant(
-                name=name,
-                seeds=seeds,
-                runs=[run.name for run in of_variant],
-                values=values,
-                differences=differences,
-                questions=[_over_seeds(question, of_variant, of_standard) for question in questions],
-            )
-        )
+        values, differences = _summarised(list(map(of_training, of_variant)), list(map(of_training, of_standard)))
+        answers = [_over_seeds(question, of_variant, of_standard) for question in questions]
+        run_names = [run.name for run in of_variant]
+        variants.append(Variant(
+            name=name, seeds=seeds, runs=run_names, values=values, differences=differences, questions=answers,
+        ))  # fmt: skip
     return Sweep(standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
@@ -257,7 +250,6 @@ def mean_difference(differences: Sequence[float] | np.ndarray) -> Difference:
     if n < 3:
         return Difference(n, mean)
 
-    # The permutation test for p, Student's t for the interval.
     test = stats.permutation_test(
         (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )

@@ -9,7 +9,6 @@ from probe.outcomes.outcome import Measured
 from probe.questions import Bar, Question
 from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
 
-_BAR_LEVELS = ("E1", "E2", "E3")
 _COMPARE: dict[str, Callable[[Any, float], bool]] = {
     "above": operator.gt,
     "at least": operator.ge,
@@ -26,7 +25,7 @@ def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tes
 
     passed = {criterion.name for criterion in criteria if criterion.passed}
     level = "E0"
-    for higher in _BAR_LEVELS:
+    for higher in ("E1", "E2", "E3"):
         if measured.exclusions or not all(criterion.passed for criterion in criteria if criterion.level == higher):
             break
         level = higher

@@ -12,7 +12,7 @@ from probe.claim import asked, claim_of, limits_of
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
 from probe.questions import QUESTIONS
-from probe.results import Finding, ProbeResults, Shown, TestedModel
+from probe.results import Finding, ProbeResults, TestedModel
 from probe.sentences import TokenizedText, next_tokens, word_attention
 from report.live import ENGLISH_TEXT, Live, live_content
 from report.page import PageContent, PageFinding, PageModel, PageSentence
@@ -41,13 +41,7 @@ def page_content(
     findings = results.findings if results else []
     untested = results.missing if results and not findings else []
 
-    # Sentences in the order of their importance, because there may not be room for all
-    sentences = [_own_sentence(opened, i, text) for i, text in enumerate(texts, 1)]
-    for finding in findings:
-        for kind in ("worked", "median", "typical"):
-            for i, shown in enumerate(finding.examples_of(kind), 1):
-                sentences.append(_shown_sentence(opened, f"{kind}-{finding.question}-{i}", shown))
-    chosen = within_size(sentences, omissions)
+    sentences = within_size(_sentences(opened, findings, texts), omissions)
     heading = f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to"
 
     return PageContent(
@@ -55,7 +49,7 @@ def page_content(
         heading=heading,
         notes=[*notes, *untested, *(results.warnings if results else opened.resumed)],
         findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
-        sentences=chosen,
+        sentences=sentences,
         live=live_content(opened, results, history, live, omissions),
         omissions=omissions,
     )
@@ -115,7 +109,6 @@ def _changed(question: str, table: Table, results: ProbeResults) -> PageFinding:
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:
     """Return what the page says about a model, and the commands that make the page again."""
-    # A line of facts below the name
     model = opened.model
     facts = [
         f"{model.n_layer} layers × {model.n_head} heads{only_layers(model)}",
@@ -149,7 +142,6 @@ def training_command(opened: OpenedModel) -> list[str]:
 
 def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *arguments: str) -> str:
     """Return the command that makes the results of a model, with further `arguments`; None: that tests it."""
-    # The model
     settings = [f"run={opened.source}"]
     if opened.is_external:
         settings = [f"model={opened.source}", f"out={opened.folder}"]
@@ -172,7 +164,6 @@ def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *argu
 
 
 def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
-    """Return a finding with its claim and its tables."""
     return PageFinding(
         question=finding.question, description=finding.description, verdict=finding.verdict,
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
@@ -184,8 +175,25 @@ def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
 # Sentences
 
 
-def _sentence_content(
-    opened: OpenedModel, text: TokenizedText, name: str, query: int | None, predicts: bool
+def _sentences(opened: OpenedModel, findings: Sequence[Finding], texts: Sequence[str]) -> list[PageSentence]:
+    """Return the user's `texts` and the examples, the most important first: there may not be room for all."""
+    sentences = []
+    for i, text in enumerate(texts, 1):
+        tokenized = opened.tokenize(text)
+        query = next(iter(pronouns_of(tokenized.words)), None)
+        sentences.append(_sentence(opened, f"yours-{i}", tokenized, query, predicts=True))
+    for finding in findings:
+        for kind in ("worked", "median", "typical"):
+            for i, shown in enumerate(finding.examples_of(kind), 1):
+                name = f"{kind}-{finding.question}-{i}"
+                tokenized = opened.tokenize(shown.text)
+                query = tokenized.word_of_token[shown.query]
+                sentences.append(_sentence(opened, name, tokenized, query, predicts=bool(shown.next)))
+    return sentences
+
+
+def _sentence(
+    opened: OpenedModel, name: str, text: TokenizedText, query: int | None, *, predicts: bool
 ) -> PageSentence:
     """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
@@ -198,18 +206,6 @@ def _sentence_content(
         next=[(opened.decode(token), probability) for token, probability in following],
         weights=weights,
     )  # fmt: skip
-
-
-def _own_sentence(opened: OpenedModel, number: int, text: str) -> PageSentence:
-    """Return the user's sentence, read at its first pronoun."""
-    tokenized = opened.tokenize(text)
-    query = next(iter(pronouns_of(tokenized.words)), None)
-    return _sentence_content(opened, tokenized, f"yours-{number}", query, True)
-
-
-def _shown_sentence(opened: OpenedModel, name: str, shown: Shown) -> PageSentence:
-    text = opened.tokenize(shown.text)
-    return _sentence_content(opened, text, name, text.word_of_token[shown.query], bool(shown.next))
 
 
 def unknown_note(opened: OpenedModel, text: TokenizedText) -> list[str]:

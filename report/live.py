@@ -41,14 +41,6 @@ class LiveTokenizer:
     space: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VerbGroup:
-    """Words of the stories, and the verbs that only they have."""
-
-    words: list[str]
-    verbs: list[str]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveModel:
     """A model that the page's script runs."""
@@ -62,7 +54,7 @@ class LiveModel:
     earlier: WeightHistory  # float16
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
-    verb_groups: list[VerbGroup]  # empty: not of stories
+    verb_groups: list[dict[str, list[str]]]  # "words", and the "verbs" that only they have; empty: not of stories
     chosen_tokenizer: str | None = None  # that the user named for a model of another program
     english: str = ""  # a page beside this one whose model knows more words; "": none
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
@@ -127,11 +119,11 @@ def live_content(
     return Live(shown_model, "")
 
 
-def _verb_groups() -> list[VerbGroup]:
+def _verb_groups() -> list[dict[str, list[str]]]:
     by_verbs: dict[tuple[str, ...], list[str]] = {}
     for word, referent in REFERENTS.items():
         by_verbs.setdefault(referent.verbs, []).append(word)
-    return [VerbGroup(words, list(verbs)) for verbs, words in by_verbs.items()]
+    return [{"words": words, "verbs": list(verbs)} for verbs, words in by_verbs.items()]
 
 
 def check_live(opened: OpenedModel, wanted: bool | None) -> None:

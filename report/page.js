@@ -20,10 +20,10 @@ function showQuestion() {
 // What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
 function openAddress() {
   document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(location.hash));
-  const wasLesson = isLesson();
-  if (openLesson()) return;
-  if (openLink()) return;
-  if (wasLesson || !location.hash) update({ edits: [], time: END, playing: false, guess: {} });
+  stopPlaying();
+  past = [];
+  update({ edits: [], time: END, guess: {} });
+  if (live && (openLesson() || openLink())) return;
   if (live && /^(#embed)?$/.test(location.hash)) setText(live.text);
   const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
   if (!named) return;

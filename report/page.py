@@ -28,7 +28,6 @@ SCRIPTS = [  # in this order
     "page_cards", "page",
 ]  # fmt: skip
 LONGEST_TEXT = 2000  # characters of a text outside the JSON
-LONGEST_UNBROKEN = 32  # characters of a table cell that stays on one line
 
 
 # What the page shows: the fields are the keys of its JSON
@@ -87,9 +86,6 @@ class PageContent:
     live: Live
 
 
-# HTML
-
-
 def page(content: PageContent) -> str:
     """Return the HTML file of the page.
 
@@ -105,7 +101,6 @@ def page(content: PageContent) -> str:
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return templates.get_template("page.html").render(
         content=content,
-        longest_unbroken=LONGEST_UNBROKEN,
         policy=Markup(_policy(script, style)),
         style=Markup(style),
         script=Markup(script),
@@ -114,7 +109,6 @@ def page(content: PageContent) -> str:
 
 
 def _script_text() -> str:
-    """Return the script of the page; its files share one scope."""
     cards = (FOLDER / "cards.json").read_text(encoding="utf-8")
     script = f"const CARDS = {cards.strip()};\n" + "\n".join(
         (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS

@@ -8,7 +8,7 @@ const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
 // or names first, then those that the head looks at. null: the chosen word has no token of its own.
 function cardFacts() {
   const sentence = current();
-  const { reading: read, run } = livePass(sentence);
+  const { reading: read, run } = passOf(sentence.text, state.edits);
   const query = queryOf(sentence);
   const at = read.members[query].at(-1);
   if (at === undefined) return null;
@@ -22,7 +22,7 @@ function cardFacts() {
   const earlier = [...sentence.words.keys()].slice(1, query).filter(isChoice);
   const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
   const [left, right] = words.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
-  const named = (word) => (word === undefined ? "" : `“${label(sentence.words[word], 16)}”`);
+  const named = (word) => (word === undefined ? "" : quoted(sentence, word));
   words.sort((a, b) => a - b);
   const tokens = words.map((word) => read.members[word].at(-1));
   const of = { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, named };
@@ -46,7 +46,7 @@ function embeddingCard({ read, run, left }) {
   const row = (id) => all.subarray(id * width, (id + 1) * width);
   const own = read.tokens[read.members[left].at(-1)];
   const ownRow = row(own);
-  const cosine = (other) => other.reduce((sum, cell, i) => sum + cell * ownRow[i], 0) / length(other) / length(ownRow);
+  const cosine = (other) => dot(other, ownRow) / Math.sqrt(dot(other, other) * dot(ownRow, ownRow));
   const cosines = liveTokenizer.vocabulary.map((_, id) => cosine(row(id)));
   const isWord = { words: /^\p{L}{2,}$/u, bpe: /^ \p{L}{3,}$/u, characters: /^\p{L}$/u }[liveTokenizer.kind];
   const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase();
@@ -88,7 +88,8 @@ function softmaxCard(facts) {
 
 function mixtureCard(facts) {
   const columns = howColumns(facts).filter(([name]) => /softmax|share|changed|value/.test(name));
-  return wordCard(facts, (token) => length(facts.rows[token].moved), columns);
+  const sizes = facts.rows.map(({ moved }) => dot(moved, moved));
+  return wordCard(facts, (token) => sizes[token], columns);
 }
 
 function nextWordCard(facts) {
@@ -112,8 +113,7 @@ function trainingCard({ sentence, layer, head, chosen, left, named }) {
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const others = [...all.keys()].filter((i) => i !== found && i % 3 === found % 3).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
-  const line = () => [named(left), ...weights.map(number)];
-  const table = () => tableOf(["step", ...all.map(String)], [line()]);
+  const table = () => tableOf(["step", ...all.map(String)], [[named(left), ...weights.map(number)]]);
   return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
 }
 
@@ -124,19 +124,17 @@ function drawCard() {
   const { says, ask } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   const facts = cardFacts();
-  const problem = noQuestion(facts);
+  const problem = noQuestion(facts, isTraining);
   const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
   document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
   if (problem) return showCard(element("div", {}, said, element("p", { class: "rule" }, problem)));
 
-  // The question
   const card = MAKERS[state.card - 1](facts);
   const { named, chosen, left, right, run } = facts;
   const [from, head, d] = [named(chosen), headName(state.layer, state.head), run.model.width];
   const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model, ...card.fields };
   const asked = element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, field) => fields[field]));
 
-  // The guesses, or the answer
   const changes = card.act ? [] : [state.time, state.edits]; // an answer that changes the model stays
   const key = JSON.stringify([state.card, head, chosen, current().text, ...changes]);
   const guess = (choice) => () => {
@@ -148,9 +146,9 @@ function drawCard() {
   const { choice } = state.guess;
   const wrong = choice < card.options.length ? ` You guessed ${card.options[choice]}.` : ""; // or "show me"
   const guessed = choice === card.right ? " Your guess was right." : wrong;
-  const answer = () => element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
+  const answer = element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
   const isAnswered = state.guess.key === key;
-  const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer() : guesses);
+  const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer : guesses);
   const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
   const table = isAnswered ? card.table() : null;
   const legend = table?.querySelector(".cells") ? `Blue: above 0; orange: below. d = ${d}: the numbers of a query.${turned}` : "";
@@ -158,8 +156,7 @@ function drawCard() {
 }
 
 // Why a card has no question here; "" if it has one.
-function noQuestion(facts) {
-  const isTraining = state.card === CARDS.length;
+function noQuestion(facts, isTraining) {
   if (facts?.right === undefined) return "For a question, choose a word with two different words before it.";
   if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps.";
   if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";
@@ -193,12 +190,9 @@ function openCard(card) {
 
 // Open the lesson of the address, #lesson=2. False if there is none.
 function openLesson() {
-  const card = live ? Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0) : 0;
+  const card = Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0);
   document.documentElement.classList.toggle("lesson", card > 0);
   if (!card) return false;
-  stopPlaying();
-  past = [];
-  update({ edits: [], time: END, guess: {} });
   if (current().text !== live.text) setText(live.text);
   if (question()) selectQuestion(0);
   update({ card });

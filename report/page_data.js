@@ -47,12 +47,9 @@ function current() {
   return sentences.get(state.sentence) ?? null;
 }
 
-// Attention weights
-
 // The weights [words] of one word on every word. The stored ones of a head are one row after the other, row r up to word r.
 function attentionRow(sentence, row, layer = state.layer, head = state.head) {
-  const pass = livePass(sentence);
-  if (pass) return wordRow(pass, row, layer, head);
+  if (live) return wordRow(passOf(sentence.text, state.edits), row, layer, head);
   const ofRow = sentence.weights[layer][head].slice((row * (row + 1)) / 2);
   return Float64Array.from(sentence.words, (_, word) => (word > row ? 0 : ofRow[word] / 10000));
 }

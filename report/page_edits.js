@@ -1,6 +1,5 @@
 // The reader's changes of the live model: a click on a line or a head makes one, a second click takes it back.
 
-// The words of an edit.
 const POSITIONS = { remove: [], cut: ["query", "target"], exchange: ["query", "target", "other"] };
 let past = []; // the changes before each click, newest last
 
@@ -70,13 +69,11 @@ function drawChanges() {
   show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
 }
 
-// The label of a changed line.
 function changeLabel({ kind, percent = 100 }) {
   if (kind === "cut") return "cut";
   return percent < 100 ? `${percent} % exchanged` : "exchanged";
 }
 
-// How much of the weights is exchanged.
 function doseOf(edit, i) {
   const about = { type: "range", min: 0, max: 100, step: 25, value: edit.percent ?? 100, "data-name": `dose-${i}` };
   const range = element("input", { ...about, "aria-label": "Share exchanged, in percent" });
@@ -84,8 +81,8 @@ function doseOf(edit, i) {
   return range;
 }
 
-function editName({ kind, layer, head, query, target, other, percent = 100 }, { words }) {
-  const name = (position) => `“${label(words[position], 16)}”`;
+function editName({ kind, layer, head, query, target, other, percent = 100 }, sentence) {
+  const name = (position) => quoted(sentence, position);
   const place = headName(layer, head);
   if (kind === "remove") return `${place} removed`;
   if (kind === "cut") return `${place}: line from ${name(query)} to ${name(target)} cut`;

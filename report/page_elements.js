@@ -37,6 +37,11 @@ function label(text, longest = 28) {
   return characters.length > longest ? `${characters.slice(0, longest - 1).join("")}…` : visible || "∅";
 }
 
+// A word of a sentence as texts of the page name it.
+function quoted({ words }, position) {
+  return `“${label(words[position], 16)}”`;
+}
+
 function headName(layer, head) {
   return `L${layer}H${head}`;
 }

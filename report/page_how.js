@@ -1,7 +1,6 @@
 // How a number comes about: query, key, product, score, softmax, value, and what the head adds to the next word's logits.
 
 function drawHow() {
-  // What is computed: at the last token of the chosen word
   const facts = cardFacts();
   if (!facts) return show("live-how", element("p", { class: "rule" }, "This word has no token of its own."));
   const { layer, head, at, rows, query } = facts;
@@ -10,11 +9,10 @@ function drawHow() {
   const shown = state.row !== null && state.row < rows.length ? state.row : largestRow;
   const { words, adds } = additions(facts);
   const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
-
-  // What is shown
+  const added = [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))];
   const from = `“${names[at]}”`;
   const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
-  const steps = scrolled("The steps for each word", howTable(names, facts, shown));
+  const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
   const sum = `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`;
   show(
     "live-how",
@@ -32,17 +30,10 @@ function opened(name, title, ...parts) {
 
 // What the head adds, through each token [T], to the logits of the five most probable next words.
 function additions({ run, layer, head, at, rows }) {
-  const chances = nextChances(run, at);
-  const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, 5);
-  const adds = best.map((id) => {
-    const direction = pulledBack(run, layer, head, at, id);
-    return rows.map(({ moved }) => moved.reduce((sum, cell, i) => sum + cell * direction[i], 0));
-  });
+  const best = likeliest(softmax(logitsOf(run, at)), 5);
+  const directions = best.map((id) => pulledBack(run, layer, head, at, id));
+  const adds = directions.map((direction) => rows.map(({ moved }) => dot(moved, direction)));
   return { words: best.map((id) => `“${label(tokenName(id))}”`), adds };
-}
-
-function total(values) {
-  return values.reduce((a, b) => a + b, 0);
 }
 
 // Four significant digits; e to a score can be a long number.
@@ -82,25 +73,18 @@ function howColumns({ at, rows, run }) {
   ];
 }
 
-function howTable(names, facts, shown) {
-  // The columns, and what the head adds to the most probable next word
-  const { at, rows, query } = facts;
-  const { words, adds } = additions(facts);
-  const columns = [...howColumns(facts), [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))]];
-
-  // The query, one row for each word, and the sums
-  const th = (content) => element("th", { scope: "row" }, content);
-  const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
-  const first = element("tr", { class: "ends" }, th("query"), td(cells(query, largestCell(query), "query")));
-  const lines = rows.map((row, token) => {
+// The query, one row for each word, and the sums.
+function howTable(names, { at, query }, columns, shown) {
+  const lines = names.map((name, token) => {
     const about = { "aria-pressed": String(token === shown), "data-name": `row-${token}` };
-    const pick = button(names[token], () => update({ row: token }), about);
-    const kind = `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`;
-    return element("tr", { class: kind }, th(pick), ...columns.map(([, cell]) => td(cell(token))));
+    const pick = button(name, () => update({ row: token }), about);
+    return [pick, ...columns.map(([, cell]) => cell(token))];
   });
-  const last = element("tr", { class: "ends sums" }, th("sum"), ...columns.map(([, , sum]) => td(sum ?? element("span"))));
-  const head = element("tr", {}, ...["word", ...columns.map(([name]) => name)].map((name) => element("th", { scope: "col" }, name)));
-  return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, first, ...lines, last));
+  const first = ["query", cells(query, largestCell(query), "query")];
+  const last = ["sum", ...columns.map(([, , sum]) => sum ?? element("span"))];
+  const kinds = names.map((_, token) => `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`);
+  const header = ["word", ...columns.map(([name]) => name)];
+  return tableOf(header, [first, ...lines, last], ["ends", ...kinds, "ends sums"]);
 }
 
 // Coloured cells: orange below 0, blue above; small ones are drawn stronger than they are. The number of the cell under the
@@ -122,10 +106,6 @@ function cells(values, most, name) {
   return node;
 }
 
-function length(values) {
-  return Math.sqrt(total(values.map((value) => value * value)));
-}
-
 // The cells of one row as numbers: those of query times key add up to the score.
 function cellTable(query, { key, products, value, moved, sum }) {
   const header = ["cell", ...Array.from(query, (_, i) => String(i + 1)), "sum"];
@@ -137,11 +117,11 @@ function cellTable(query, { key, products, value, moved, sum }) {
   return tableOf(header, rows);
 }
 
-// A table of texts and elements; the first cell of a row is its name.
-function tableOf(header, rows) {
+// A table of texts and elements; the first cell of a row is its name. `kinds`: the classes of the rows.
+function tableOf(header, rows, kinds = []) {
   const th = (name, scope) => element("th", { scope }, name);
   const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
-  const lines = rows.map(([name, ...rest]) => element("tr", {}, th(name, "row"), ...rest.map(td)));
+  const lines = rows.map(([name, ...rest], i) => element("tr", { class: kinds[i] ?? null }, th(name, "row"), ...rest.map(td)));
   const head = element("tr", {}, ...header.map((name) => th(name, "col")));
   return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, ...lines));
 }

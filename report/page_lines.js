@@ -12,13 +12,11 @@ function hueOf(layer, head) {
 }
 
 function drawLines() {
-  // The chosen head large, and all heads small
   const sentence = current();
   if (!sentence) return;
-  const word = label(sentence.words[queryOf(sentence)], 16);
   const name = headName(state.layer, state.head);
   const removed = isRemoved(state.layer, state.head) ? ` (${name} is removed)` : "";
-  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, `“${word}”`), removed);
+  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, quoted(sentence, queryOf(sentence))), removed);
   const picture = linesPicture(sentence);
   const region = scrolled("Lines of the chosen head", picture);
   const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
@@ -65,7 +63,6 @@ function arcOf(from, to, base, height, reach) {
 }
 
 function linesPicture(sentence) {
-  // Places
   const { words } = sentence;
   const query = queryOf(sentence);
   const size = parseFloat(getComputedStyle(document.getElementById("live-lines")).fontSize);
@@ -103,7 +100,7 @@ function linesPicture(sentence) {
     const line = shape("g", { class: `link ${hue}`, "data-name": `line-${target}` }, shape("rect", hit));
     if (drawn.includes(target) || change) line.append(...arcShapes(path, weights[target], change, target));
     line.append(shape("circle", end));
-    pressLine(line, sentence, target, change, target === (drawn.at(-1) ?? query));
+    pressLine(line, sentence, target, weights[target], change, target === (drawn.at(-1) ?? query));
     picture.append(line);
     const isNamed = weights[target] >= 0.1 && drawn.slice(-2).includes(target);
     const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
@@ -119,11 +116,9 @@ function linesPicture(sentence) {
 }
 
 // The number of a line is its tooltip; a click changes the live model.
-function pressLine(line, sentence, target, change, isFirst) {
-  const query = queryOf(sentence);
-  const [left, right] = [target, query].map((position) => label(sentence.words[position], 16));
-  const weight = number(attentionRow(sentence, query)[target]);
-  const name = `Line from “${right}” to “${left}”: ${weight}${change ? `, ${changeLabel(change)}` : ""}`;
+function pressLine(line, sentence, target, weight, change, isFirst) {
+  const [from, to] = [queryOf(sentence), target].map((position) => quoted(sentence, position));
+  const name = `Line from ${from} to ${to}: ${number(weight)}${change ? `, ${changeLabel(change)}` : ""}`;
   line.append(shape("title", {}, name));
   if (!live) return;
   const about = { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: isFirst ? 0 : -1 };
@@ -138,8 +133,7 @@ function strongest(weights) {
 
 function arcShapes(path, weight, change, target) {
   const isDashed = change?.kind === "cut" || isRemoved(state.layer, state.head);
-  const opacity = (0.25 + 0.75 * weight).toFixed(2);
-  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, "stroke-opacity": opacity });
+  const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, "stroke-opacity": 0.25 + 0.75 * weight });
   visible.style.setProperty("stroke-width", `${1 + 8 * weight}px`);
   moveFrom(visible, `${headName(state.layer, state.head)} ${target}`, "strokeWidth", `${1 + 8 * weight}px`);
   return [shape("path", { class: "hit", d: path }), visible];
@@ -168,8 +162,6 @@ function clickWord(position) {
   else update({ query: position, row: null });
 }
 
-// Small pictures
-
 function smallPicture(sentence, layer, head) {
   const query = queryOf(sentence);
   const weights = attentionRow(sentence, query, layer, head);
@@ -180,10 +172,8 @@ function smallPicture(sentence, layer, head) {
   }
   for (const target of strongest(weights)) {
     const { path } = arcOf(x(query), x(target), 39, 33, Math.max(1, x(query) - x(0)));
-    const weight = weights[target];
-    const opacity = (0.15 + 0.85 * weight).toFixed(2);
-    const width = (0.3 + 3.2 * weight).toFixed(2);
-    picture.append(shape("path", { class: "arc", d: path, "stroke-width": width, "stroke-opacity": opacity }));
+    const strength = { "stroke-width": 0.3 + 3.2 * weights[target], "stroke-opacity": 0.15 + 0.85 * weights[target] };
+    picture.append(shape("path", { class: "arc", d: path, ...strength }));
   }
   return picture;
 }
@@ -193,18 +183,14 @@ function headCard(sentence, layer, head) {
   const weights = attentionRow(sentence, queryOf(sentence), layer, head);
   const most = weights.indexOf(Math.max(...weights));
   const isOut = isRemoved(layer, head);
-  const isChosen = layer === state.layer && head === state.head;
+  const isChosen = isOfHead({ layer, head });
   const name = headName(layer, head);
   const about = { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
   const pick = button("", () => update({ layer, head, row: null }), about);
   const largestWeight = `${label(sentence.words[most], 10)} ${number(weights[most])}`;
   pick.append(element("b", {}, name), smallPicture(sentence, layer, head), element("bdi", {}, largestWeight));
-  const does = isOut ? "put back" : "remove";
-  const remove = button(does, () => clickHead(layer, head), {
-    class: "remove",
-    "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`,
-    "data-name": `remove-${name}`,
-  });
+  const does = { class: "remove", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": `remove-${name}` };
+  const remove = button(isOut ? "put back" : "remove", () => clickHead(layer, head), does);
   const kind = `head-card ${hueOf(layer, head)}${isOut ? " removed" : ""}`;
   return element("div", { class: kind }, pick, live ? remove : null);
 }

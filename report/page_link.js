@@ -30,17 +30,13 @@ function addressNow() {
 function openLink() {
   const fields = new URLSearchParams(location.hash.slice(1));
   const text = fields.get("text");
-  if (!live || text === null) return false;
-  past = [];
-  update({ edits: [] });
+  if (text === null) return false;
   setText(text);
 
   // Changes of heads and links that this text has; the others are counted.
   const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind)).map(([kind, value]) => editIn(kind, value));
   const edits = wanted.filter((edit) => edit !== null);
   if (edits.length < wanted.length) showNotes([`${wanted.length - edits.length} of the link's changes do not fit this model or text.`]);
-
-  // What is selected
   const query = numberIn(fields.get("query"));
   const [layer, head] = question()?.place ?? [0, 0]; // not that of the address before
   update({ edits, query: query < current().words.length ? query : null, layer, head, ...headIn(fields.get("head")) });

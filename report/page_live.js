@@ -72,7 +72,6 @@ function onTyped({ target: { value } }) {
   typingTimer = setTimeout(typed, 0, value);
 }
 
-// Links and clicks change the text through its field.
 function setText(text) {
   document.getElementById("live-text").value = text;
   typed(text);
@@ -113,8 +112,7 @@ function drawInvitation() {
   const weights = attentionRow(sentence, query);
   const most = weights.indexOf(Math.max(...weights));
   const [[next, chance, written]] = nextWords(passOf(sentence.text, state.edits), 1);
-  const quoted = (position) => `“${label(sentence.words[position], 16)}”`;
-  const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(query)} to ${quoted(most)} (${number(weights[most])}).`;
+  const looks = `Head ${headName(state.layer, state.head)} looks from ${quoted(sentence, query)} to ${quoted(sentence, most)} (${number(weights[most])}).`;
   const hasLine = weights[most] >= LOOKS && most !== query && !isRemoved(state.layer, state.head);
   const isAtEnd = query === sentence.words.length - 1;
   const follows = written && isAtEnd && !isNearUniform(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
@@ -162,7 +160,7 @@ function answerList(title, words, id) {
   }
   const items = words.map(([text, chance, written], i) => {
     const bar = element("i");
-    const width = `${(100 * chance).toFixed(1)}%`;
+    const width = `${100 * chance}%`;
     bar.style.setProperty("width", width);
     if (id === "live-next") moveFrom(bar, text, "width", width);
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);

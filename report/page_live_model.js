@@ -8,38 +8,31 @@ const readings = new Map(); // texts as the model reads them, by text
 const passes = new Map(); // {reading, run} by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
-// The step whose weights compute what the slider shows.
 function liveStep() {
   return state.time === END ? live.step : steps[state.time];
 }
 
-function liveModel(step) {
-  if (!liveModels.has(step)) {
-    const index = live.earlier.steps.indexOf(step);
-    const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
-    liveModels.set(step, openModel(live.shape, live.parameters, data, type));
-  }
-  return liveModels.get(step);
+function kept(values, key, make) {
+  if (!values.has(key)) values.set(key, make());
+  return values.get(key);
+}
+
+function openAt(step) {
+  const index = live.earlier.steps.indexOf(step);
+  const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
+  return openModel(live.shape, live.parameters, data, type);
 }
 
 function reading(text) {
-  if (!readings.has(text)) readings.set(text, readText(liveTokenizer, text));
-  return readings.get(text);
-}
-
-// The pass that computes a sentence's attention; null if the stored weights are shown.
-function livePass(sentence) {
-  return live ? passOf(sentence.text, state.edits) : null;
+  return kept(readings, text, () => readText(liveTokenizer, text));
 }
 
 function passOf(text, edits, step = liveStep()) {
-  const key = JSON.stringify([text, step, edits]);
-  if (!passes.has(key)) {
-    const read = reading(text);
-    if (passes.size >= MOST_PASSES) passes.delete(passes.keys().next().value);
-    passes.set(key, { reading: read, run: runModel(liveModel(step), read.tokens, tokenEdits(read, edits)) });
-  }
-  return passes.get(key);
+  const read = reading(text);
+  const model = kept(liveModels, step, () => openAt(step));
+  if (passes.size > MOST_PASSES) passes.delete(passes.keys().next().value);
+  const make = () => ({ reading: read, run: runModel(model, read.tokens, tokenEdits(read, edits)) });
+  return kept(passes, JSON.stringify([text, step, edits]), make);
 }
 
 // The tokens of an edit: read at the last token of its word; null if the text has no such words.
@@ -55,19 +48,15 @@ function tokenEdits(read, edits) {
   return edits.map((edit) => tokenEdit(read, edit)).filter((edit) => edit !== null);
 }
 
-// Probabilities
-
-// The probability of each token after position `at`.
-function nextChances(run, at) {
-  return softmax(logitsOf(run, at));
+function likeliest(chances, n) {
+  return [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
 }
 
 // The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
-function nextWords(pass, n) {
-  const chances = nextChances(pass.run);
-  const best = [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
+function nextWords({ run }, n) {
+  const chances = softmax(logitsOf(run));
   const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : tokenName(id));
-  return best.map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
+  return likeliest(chances, n).map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }
 
 // The text of a token, without spaces around it; white space alone is quoted.

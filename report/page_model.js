@@ -43,7 +43,6 @@ function runModel(model, tokens, edits = []) {
   const x = embed(model, tokens);
   const run = { model, tokens, edits, projected: [], weights: [], stream: x };
   layers.forEach((layer, index) => {
-    // Attention reads the normalised stream and adds to it.
     const input = normalised(x, layer.norm_1, shape.norm_eps);
     const query = product(input, layer.query, width);
     const key = product(input, layer.key, width);
@@ -54,8 +53,6 @@ function runModel(model, tokens, edits = []) {
     run.projected.push({ input, query, key, value });
     run.weights.push(weights);
     add(x, product(output, layer.output, width));
-
-    // The MLP: silu(gate) * up, projected down.
     const middle = normalised(x, layer.norm_2, shape.norm_eps);
     const gate = product(middle, layer.gate, width);
     const up = product(middle, layer.up, width);
@@ -72,10 +69,18 @@ function logitsOf({ model, stream }, position = stream.length / model.shape.d_mo
   return product(normalised(row, model.weights["final_norm.gain"], model.shape.norm_eps), model.unembedding, width);
 }
 
+function total(values) {
+  return values.reduce((a, b) => a + b, 0);
+}
+
+function dot(left, right) {
+  return left.reduce((sum, cell, i) => sum + cell * right[i], 0);
+}
+
 function softmax(scores) {
   const largestScore = scores.reduce((a, b) => Math.max(a, b));
   const powers = Float64Array.from(scores, (score) => Math.exp(score - largestScore));
-  const sum = powers.reduce((a, b) => a + b);
+  const sum = total(powers);
   return powers.map((power) => power / sum);
 }
 
@@ -107,7 +112,6 @@ function add(x, update) {
   for (let i = 0; i < x.length; i++) x[i] += update[i];
 }
 
-// RMSNorm of each row.
 function normalised(x, gain, eps) {
   const width = gain.length;
   const result = new Float32Array(x.length);
@@ -209,20 +213,19 @@ function setWeights(weights, model, query, key, head) {
   weights.set(scoresOf(model, query, key, head, weights.length - 1));
   if (model.shape.weighting === "sum") weights.forEach((score, i) => (weights[i] = Math.max(score, 0) + 1e-4));
   else weights.set(softmax(weights));
-  const sum = weights.reduce((a, b) => a + b);
+  const sum = total(weights);
   weights.forEach((weight, i) => (weights[i] = weight / sum));
 }
 
 // As cut_weights and exchange_weights of model/edits.py.
 function cutWeights(weights, left) {
   for (const token of left) weights[token] = 0;
-  const sum = weights.reduce((a, b) => a + b);
+  const sum = total(weights);
   weights.forEach((weight, i) => (weights[i] = weight / Math.max(sum, 1e-37)));
 }
 
 function exchangeWeights(weights, left, right, share = 1) {
-  const total = (tokens) => tokens.reduce((sum, token) => sum + weights[token], 0);
-  const [ofLeft, ofRight] = [total(left), total(right)];
+  const [ofLeft, ofRight] = [left, right].map((tokens) => total(tokens.map((token) => weights[token])));
   const distribute = (tokens, before, after) => {
     for (const token of tokens) {
       const exchanged = after * (before > 0 ? weights[token] / before : 1 / tokens.length);
@@ -251,8 +254,7 @@ function explained(run, layer, head, row) {
     const weight = run.weights[layer][head][row * tokens.length + token];
     const value = part(values, token);
     const moved = value.map((cell) => (isRemoved ? 0 : weight * cell));
-    const sum = Float64Array.from(key, (cell, i) => cell * query[i]).reduce((a, b) => a + b);
-    return { key, products, sum, score: scores[token] ?? -Infinity, share: shares[token] ?? 0, weight, value, moved };
+    return { key, products, sum: dot(key, query), score: scores[token] ?? -Infinity, share: shares[token] ?? 0, weight, value, moved };
   });
   return { query, rows };
 }
@@ -264,7 +266,7 @@ function pulledBack({ model, stream }, layer, head, row, id) {
   const inside = shape.d_model;
   const gain = weights["final_norm.gain"];
   const at = stream.subarray(row * inside, (row + 1) * inside);
-  const scale = 1 / Math.sqrt(at.reduce((sum, cell) => sum + cell * cell, 0) / inside + shape.norm_eps);
+  const scale = 1 / Math.sqrt(dot(at, at) / inside + shape.norm_eps);
   const result = new Float64Array(width);
   for (let out = 0; out < inside; out++) {
     const direction = scale * gain[out] * unembedding[id * inside + out];

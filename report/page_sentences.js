@@ -1,13 +1,12 @@
 // The sentences that the file holds: worked examples, tested texts, the user's own.
 
-// Show a stored sentence: in the field, or without a live model as it was stored.
 function selectSentence(sentence) {
   if (live) setText(sentence.text);
   update({ sentence: live ? "live-1" : sentence.id, query: sentence.query, row: null });
 }
 
 function drawSentences() {
-  const from = ({ words, query }) => `“${label(words[query ?? words.length - 1], 16)}”`;
+  const from = (stored) => quoted(stored, stored.query ?? stored.words.length - 1);
   const names = content.sentences.map((stored) => [stored.id, `${stored.id}, from ${from(stored)}: ${label(stored.text, 80)}`]);
   const same = content.sentences.filter(({ text }) => text === current()?.text);
   const shown = same.find(({ query }) => query === state.query) ?? same[0];

@@ -20,7 +20,6 @@ function drawSlider() {
   });
 }
 
-// The step of the weights that are shown, or which of two models it is.
 function stepName() {
   if (live.before) return state.time === END ? `after: ${live.source}` : `before: ${live.before}`;
   return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : ""}`;

@@ -34,7 +34,6 @@ function typedPrefix() {
   return /\p{L}*$/u.exec(value.slice(0, selectionStart))[0];
 }
 
-// The words that begin as the typed one does; none if that is a word already.
 function completions() {
   const begun = typedPrefix().toLowerCase();
   const found = begun ? knownWords.filter((word) => word.toLowerCase().startsWith(begun)) : [];

@@ -24,7 +24,6 @@ def sweep_markdown(sweep: Sweep) -> str:
         "",
     ]
 
-    # Training
     names = list(sweep.variants[0].values)
     rows = []
     for variant in sweep.variants:

@@ -130,7 +130,6 @@ def _own_lines(finding: Finding) -> list[str]:
 
 
 def _example_row(shown: Shown) -> tuple[str, str, str]:
-    """Return the text, the weights on both nouns, and the most probable next words."""
     following = [(word, chance) for word, chance in shown.next if word.isalpha() and chance >= 0.1]
     next_words = f"next: {_chances(following[:2])}" if following else ""
     return f"  {shown.text}", f"{shown.word} → {_chances(shown.weights.items())}", next_words
@@ -282,12 +281,9 @@ def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
 
     The question with the largest change is the first, and so is the measure in its table.
     """
-    # The changes of each question by their measure
     grouped: dict[str, dict[str, list[Change]]] = {}
     for change in largest_first(results.changes):
         grouped.setdefault(change.question, {}).setdefault(change.measure, []).append(change)
-
-    # A table for each question
     found = {}
     for question, by_measure in grouped.items():
         rows: list[list[str]] = []
@@ -336,7 +332,6 @@ def sentence_lines(
     """
     lines = []
     for row, nouns in rows.items():
-        # A block of lines for each word to read at
         title = f"at “{text.words[row]}”: the three largest weights of each head"
         lines += ["", title + (f"; before them the weights on {', '.join(nouns)}" if nouns else "")]
         heads = [Head(*place) for place in np.argwhere(~np.isnan(weights[:, :, row, 0])).tolist()]

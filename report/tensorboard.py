@@ -18,16 +18,14 @@ GAP = 2  # pixels between two coloured boxes
 SCALES = {"accuracy": (0.5, 1.0), "contrast": (0.0, 2.0), "swap": (0.0, 1.0)}  # values of white and full colour
 
 
-def score_colour(value: float, centre: float, end: float) -> tuple[int, int, int]:
-    """Return white at `centre`, blue at `end` and above, orange at the same distance below."""
-    share = np.clip((value - centre) / (end - centre), -1, 1)
-    full = BLUE if share >= 0 else ORANGE
-    red, green, blue = np.rint(WHITE + abs(share) * np.subtract(full, WHITE)).astype(int).tolist()
-    return red, green, blue
-
-
 def head_map(scores: np.ndarray, centre: float, end: float) -> np.ndarray:
-    """Draw a score [L, H] of every head, coloured by `score_colour`, a row for each layer: [height, width, 3] uint8."""
+    """Draw a score [L, H] of every head, a row for each layer: [height, width, 3] uint8.
+
+    White at `centre`, blue at `end` and above, orange at the same distance below.
+    """
+    shares = np.clip((scores - centre) / (end - centre), -1, 1)[..., None]
+    full = np.where(shares >= 0, BLUE, ORANGE)
+    colours = np.rint(WHITE + abs(shares) * (full - WHITE)).astype(int)  # [L, H, 3]
     n_layers, n_heads = scores.shape
     image = Image.new("RGB", (WIDTH * (n_heads + 1), ROW * (n_layers + 1)), WHITE)
     draw = ImageDraw.Draw(image)
@@ -41,7 +39,7 @@ def head_map(scores: np.ndarray, centre: float, end: float) -> np.ndarray:
     for (layer, head), score in np.ndenumerate(scores):
         x = WIDTH * (head + 1)
         y = ROW * (layer + 1)
-        red, green, blue = score_colour(float(score), centre, end)
+        red, green, blue = colours[layer, head].tolist()
         draw.rectangle((x, y, x + WIDTH - GAP, y + ROW - GAP), (red, green, blue))
         is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 128
         draw.text((x + WIDTH / 2, y + ROW / 2), f"{score:.2f}", BLACK if is_light else WHITE, font, "mm")

@@ -30,15 +30,7 @@ from probe.edits import (
     screened,
 )
 from probe.outcomes.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
-from probe.questions import (
-    DEV,
-    HEADLINE,
-    MAX_OTHER_TYPE,
-    MAX_P,
-    MIN_SHARE,
-    SAME_WORDS,
-    Question,
-)
+from probe.questions import DEV, HEADLINE, MAX_OTHER_TYPE, MAX_P, MIN_SHARE, SAME_WORDS, Question
 from probe.results import (
     SUPPORTED,
     Curve,
@@ -114,15 +106,16 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         return f"{question.name}: no items in the part {' and '.join(sorted(missing))}" if missing else ""
 
     def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
-        # Every head of every model at all texts. Untrained models, which may not fit, are first: dev and headline only.
-        config = job.config
         if not questions:
             return
+        # Untrained models, which may not fit, are first, one in memory at a time: dev and headline only.
+        config = job.config
         names = {question.name for question in questions}
         needed = job.items.where(lambda pair: pair.question in names and pair.part in (DEV, HEADLINE))
         untrained = []
-        for number, model in enumerate(job.untrained_models(), 1):
-            job.progress("untrained models", (number - 1) / (1 + config.n_untrained))
+        for number in range(config.n_untrained):
+            job.progress("untrained models", number / (1 + config.n_untrained))
+            model = job.untrained(config.seed + number)
             untrained.append(measure_heads(model, needed, config.tokens_per_batch))
         job.progress("the heads at all texts", config.n_untrained / (1 + config.n_untrained))
         trained = measure_heads(job.model, job.items, config.tokens_per_batch)
@@ -157,10 +150,8 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             needed = "A table of words is enough"
         elif kept <= SENTENCE_KEEPS:
             needed = "This needs the sentence"
-        return (
-            f"{needed}: the answer is right in {percent(answer)}, with the earlier words shuffled in "
-            f"{percent(shuffled)}."
-        )
+        after = f"with the earlier words shuffled in {percent(shuffled)}"
+        return f"{needed}: the answer is right in {percent(answer)}, {after}."
 
     def limits(self, finding: Finding) -> list[str]:
         if finding.level == "E3":
@@ -195,7 +186,6 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
         return [*measured, Compared("attention", heads, tested, contrasts)]
 
     def point(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
-        # The heads: means over the blocks, [L, H].
         scores = measure_heads(model, items, tokens_per_batch).scores()
         best = best_head(scores)
         contrast = scores.contrast.mean(axis=0)
@@ -218,8 +208,6 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
 
 
 class _AttentionCase(Case):
-    """One question about the attention of all heads."""
-
     def __init__(
         self,
         question: Question,
@@ -278,19 +266,17 @@ class _AttentionCase(Case):
         if "swap" in effects:
             values |= exchange_divergences(self.model, self.tested.items, heads, self.config)
             if self.rival and len(heads) == 1:
-                values["rival_swap"] = _effects(self.model, self.tested.items, [self.rival], self.config, ["swap"])[
-                    "swap"
-                ]
+                of_rival = _effects(self.model, self.tested.items, [self.rival], self.config, ["swap"])
+                values["rival_swap"] = of_rival["swap"]
 
         instead = {}
         if effects and "swap" not in effects:
-            constant = "the model's answer does not follow what decides, so it cannot depend on this edge"
-            instead["causal_edge"] = constant
+            instead["causal_edge"] = "the model's answer does not follow what decides, so it cannot depend on this edge"
         remarks = {}
         if smallest_p >= MAX_P:
             n_clusters = min(self.tested.items.n_clusters().values())
-            few = f"with {n_clusters} different frames or words no p can be below {show(smallest_p)}"
-            remarks["pronoun_flip"] = few
+            few = f"with {n_clusters} different frames or words"
+            remarks["pronoun_flip"] = f"{few} no p can be below {show(smallest_p)}"
         return Measured(values, self._exclusions(heads), instead, remarks)
 
     def grow(self, head: Tested) -> Curve:

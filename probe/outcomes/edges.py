@@ -18,19 +18,7 @@ from probe.config import ProbeConfig
 from probe.edits import DOSES, Sets, Sites, all_heads, alone, curve_of, exchange_divergences, grown, screened
 from probe.outcomes.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, TESTED, UNKNOWN_TO_MODEL, Question
-from probe.results import (
-    NOT_KNOWN,
-    Curve,
-    Estimate,
-    Finding,
-    Grid,
-    Head,
-    Part,
-    Shown,
-    Tested,
-    TestedModel,
-    percent,
-)
+from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, TestedModel, percent
 from probe.rules import preferred
 from probe.statistics import Sample, chosen_again, estimate_ratios, sample_of
 from training.metrics import HeadPoint
@@ -79,8 +67,7 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
                 kind = "(two)" if has_two else "(one)"
                 reasons = [(n, reason) for reason, n in items.reasons(question.name).items() if reason.endswith(kind)]
                 n_left_out, reason = max(reasons, default=(0, ""))
-                left_out = f"{n_left_out:,} left out: {reason}" if reason else ""
-                problems.append(left_out)
+                problems.append(f"{n_left_out:,} left out: {reason}" if reason else "")
             elif fewest < MIN_CLUSTERS:
                 problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
 

@@ -34,11 +34,6 @@ class Job:
     findings: list[Finding]  # the answers so far
     missing: list[str]  # why questions were not asked
 
-    def untrained_models(self) -> Iterator[ObservableModel]:
-        """Yield the untrained models; one is in memory at a time."""
-        for seed in range(self.config.seed, self.config.seed + self.config.n_untrained):
-            yield self.untrained(seed)
-
 
 @dataclass(frozen=True)
 class Measured:

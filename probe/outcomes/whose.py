@@ -98,11 +98,9 @@ content words, and whether the true ones tell more; choice: share of it lost."""
         heads = " and ".join(map(str, finding.judged.heads))
         if finding.verdict == SUPPORTED:
             return super().opening(finding)
-        several = len(finding.judged.heads) > 1
-        shown = f"{'are' if several else 'is'} not shown to"
-        if finding.verdict == SUGGESTIVE:
-            shown = "may"
-        return f"Attention {'heads' if several else 'head'} {heads} {shown} copy {finding.link}"
+        noun, verb = ("heads", "are") if len(finding.judged.heads) > 1 else ("head", "is")
+        shown = "may" if finding.verdict == SUGGESTIVE else f"{verb} not shown to"
+        return f"Attention {noun} {heads} {shown} copy {finding.link}"
 
     def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
         values = finding.judged.values

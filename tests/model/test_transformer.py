@@ -136,20 +136,12 @@ def test_the_record_is_consistent_with_the_streams(switches: dict) -> None:
         weights = record.scores.softmax(-1)
         assert (weights.triu(1) == 0).all()
         torch.testing.assert_close(weights @ record.values, record.head_output)
-        values = view.model.layers()[layer].attention.value(record.inputs).unflatten(-1, (view.n_head, -1))
+        block = view.model.layers()[layer]
+        values = block.attention.value(block.norm_1(streams[layer])).unflatten(-1, (view.n_head, -1))
         torch.testing.assert_close(record.values, values.transpose(1, 2))
         added = torch.einsum("bhtk,hdk->btd", record.head_output, view.output_weights(layer))
-        block = view.model.layers()[layer]
         stream = streams[layer] + added
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("silent", ["attention.output", "mlp.down"])
-def test_a_record_reads_what_one_half_of_a_layer_writes(silent: str) -> None:
-    view = random_view(n_layer=2)
-    first, last = view.model.layers()
-    first.get_submodule(silent).weight.data.zero_()
-    torch.testing.assert_close(view.record(TOKENS)[1].inputs, last.norm_1(view.residual_stream(TOKENS)[1]))
 
 
 def test_drawn_outputs_write_as_much_as_an_embedding() -> None:

@@ -15,18 +15,20 @@ function standalone() {
     for (const name of [...STYLES, ...(node.tagName === "text" ? TEXT_STYLES : [])]) node.style.setProperty(name, style.getPropertyValue(name));
   });
   for (const node of copy.querySelectorAll(".hit, title")) node.remove();
+  for (const node of copy.querySelectorAll("[role]")) for (const name of ["role", "tabindex", "aria-pressed"]) node.removeAttribute(name);
 
   const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
-  const [ground, ink] = [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector("footer")).color];
+  const colours = getComputedStyle(document.documentElement);
   const changes = state.edits.map((edit) => editName(edit, current()));
   const about = [`Head ${headName(state.layer, state.head)}`, ...changes, `Antecedent: ${content.run.name}, ${stepName()}`, ...content.run.facts.split(" · ")];
   const lines = wrapped(about, width - 16);
   const whole = height + LINE * (lines.length + 0.5);
+  const paper = shape("rect", { width, height: whole, fill: colours.getPropertyValue("--paper") });
   const caption = lines.map((text, i) => {
-    const place = { x: 8, y: height + LINE * (i + 0.9), "font-size": 11, "font-family": "sans-serif", fill: ink };
+    const place = { x: 8, y: height + LINE * (i + 0.9), "font-size": 11, "font-family": "sans-serif", fill: colours.getPropertyValue("--soft") };
     return shape("text", place, text);
   });
-  copy.prepend(shape("rect", { width, height: whole, fill: ground }));
+  copy.prepend(paper);
   copy.append(...caption);
   const size = { width, height: whole, viewBox: `0 0 ${width} ${whole}` };
   return { width, height: whole, markup: new XMLSerializer().serializeToString(fill(copy, size, [])) };

@@ -25,16 +25,6 @@ REPORTS = {"stories": DOCS / "report.html", "english": DOCS / "report_english.ht
 
 SIZES = [(1280, 720), (390, 844)]
 LESSON_WORDS = re.compile(r"\b(E\d|dev|headline|nats|distractor)\b")
-PUPIL = """\
-The cat is|The dog ran after the cat. It|I like|I have a dog. He|My mother is|He|She was|They
-Tom and Anna went to the park. They|Anna has a cat. She|The boy saw a|The girl was sad because she
-Once upon a time there was a|One day, the|The sun is|It was raining, so|The cat sat on the mat because it was
-The ball is red. It|Ben likes to play football. He|The teacher said|We went to the beach and|The bird can|The fish
-My name is|What is|Hello|Lily gave Tom a|The dogs barked. They|The car is fast. It|The king and the queen
-In the morning, I|The baby was crying. She|When the bus came,|Lucy met Jack. He|The buses were late, so
-The mouse ran away from the cat because it was|A big lion|The children played in the garden. They|My brother and I
-The tree is|Mum said that|I am|You are|The horse was tired, so it|The trucks stood near the house. They
-The frog jumped. It|Sam was happy because he|Where is the|The phone rang. It|the cat and the dog"""
 
 each_report = pytest.mark.parametrize("name", REPORTS)
 
@@ -85,17 +75,20 @@ def test_the_model_in_a_report_computes_what_it_shows(name: str, show: Show) -> 
         np.testing.assert_allclose(weights, unpacked(sentence["weights"], len(sentence["words"])), atol=tolerance)
 
 
-def test_in_the_english_report_a_cut_link_changes_the_pronoun_and_a_space_at_the_end_nothing(show: Show) -> None:
-    with show(written("english")) as view:
-        answers = view.page.locator("#live-answers")
-        before = answers.inner_text()
-        assert re.search(r"\b[Ss]?he\b", before)
-        view.line("Anna").click()
-        assert answers.inner_text() != before
+@each_report
+def test_every_word_of_a_chip_is_known_and_a_space_at_the_end_changes_nothing(name: str, show: Show) -> None:
+    known = set(content_of(name)[1]["tokenizer"]["vocabulary"])
+    space = "Ġ" if name == "english" else ""
+    with show(written(name)) as view:
+        view.type("")
+        chips = view.page.locator("#live-chips .chip:not(.frame)").all_inner_texts()
+        assert len(chips) >= 6
+        for word in " ".join(chips).split():
+            assert f"{space}{word}" in known
         view.type("Anna met Ben.")
-        before = answers.inner_text()
+        before = view.page.locator("#live-answers").inner_text()
         view.type("Anna met Ben. ")
-        assert answers.inner_text() == before
+        assert view.page.locator("#live-answers").inner_text() == before
 
 
 def block_numbers() -> list[tuple[str, list[str], np.ndarray, list[tuple[str, float]]]]:
@@ -243,7 +236,8 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
             assert box["y"] >= 0 and box["y"] + box["height"] <= height, part
         before = view.next_words()
         view.line("Anna" if name == "english" else "cat").click()
-        assert view.next_words() != before
+        assert view.next_words() != before  # in English the pronoun
+
         # More than 100 % of a colour is none in Firefox and WebKit.
         styles = view.page.eval_on_selector_all(".cells", "cells => cells.map(cell => cell.style.cssText).join()")
         assert 50 < max(map(int, re.findall(r"\) (\d+)%", styles))) <= 100
@@ -251,25 +245,6 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
         words = view.page.locator("#live-lines .word")
         assert words.count() == 31 and view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert words.last.bounding_box()["x"] + 10 <= width
-
-
-def test_a_pupil_reads_what_the_model_does_not_know_and_every_chip_is_known(show: Show) -> None:
-    assert len(texts := PUPIL.replace("\n", "|").split("|")) == 50
-    for name, space in (("english", "Ġ"), ("stories", "")):
-        _, live, model = content_of(name)
-        known = set(live["tokenizer"]["vocabulary"])
-        with show(written(name)) as view:
-            usable, expected = [], []
-            for text in texts:
-                view.type(text)
-                usable.append(not view.next_words()[0].startswith("a word it does not know"))
-                words = view.page.locator(".lines .word text").all_text_contents()[1:]  # in the case of the vocabulary
-                tokens = read(live, text if name == "english" else " ".join(words)).tokens
-                expected.append(next_tokens(model, tokens, 1)[0][0] != live["tokenizer"]["unknown"])
-            assert usable == expected and (name == "stories" or sum(usable) == 50)
-            view.type("")
-            chips = view.page.locator("#live-chips .chip:not(.frame)").all_inner_texts()
-            assert len(chips) >= 6 and {f"{space}{word}" for chip in chips for word in chip.split()} <= known
 
 
 def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser: Any) -> None:
@@ -281,18 +256,6 @@ def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser:
     assert page.locator("#live-text").input_value() == "The zebra met Anna"
     assert page.locator(".lines .unknown").count() == 0 and page.locator("#live-english").count() == 0
     page.close()
-
-
-@each_report
-def test_a_next_word_that_is_clicked_is_written(name: str, show: Show) -> None:
-    with show(written(name)) as view:
-        field, first = view.page.locator("#live-text"), view.page.locator("#live-next button").first
-        view.type("Tom and Anna went to the park. They ")
-        word = first.inner_text()
-        first.click()
-        assert field.input_value() == f"Tom and Anna went to the park. They {word}"
-        view.page.keyboard.press("Enter")  # the focus is on the next first word
-        assert re.match(rf"Tom and Anna went to the park. They {word}.", field.input_value())
 
 
 def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show) -> None:
@@ -316,7 +279,15 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
         sentence = "One sunny day, the cat frightened the dog because it"
         assert (field.input_value(), view.next_words()[0]) == (sentence, before)
         view.page.locator(".chip[data-name=feared]").click()  # in the place of the other verb
-        assert field.input_value() == sentence.replace("frightened", "feared")
+        feared = sentence.replace("frightened", "feared")
+        assert field.input_value() == feared
+
+        # A next word that is clicked is written; then the focus is on the next first word.
+        first = view.page.locator("#live-next button").first
+        word = first.inner_text()
+        first.click()
+        view.page.keyboard.press("Enter")
+        assert re.match(rf"{feared} {word}.", field.input_value())
 
 
 def test_the_words_before_the_pronoun_are_shuffled_and_put_back(show: Show) -> None:
@@ -327,7 +298,6 @@ def test_the_words_before_the_pronoun_are_shuffled_and_put_back(show: Show) -> N
         shuffle.click()
         shuffled = field.input_value().split()
         assert shuffled != words and sorted(shuffled) == sorted(words) and shuffled[-1] == "it"
-        assert shuffle.inner_text() == "Put the words back"
         shuffle.click()
         assert field.input_value() == sentence
 

@@ -17,7 +17,7 @@ from data.tested.pairs import LinkedText
 from probe.results import Head, ProbeResults
 from tests.planted import plant
 from tests.probe.factories import documents
-from tests.program import SMALL, SMALL_PROBE, Result, run_program
+from tests.program import FEW_STORIES, SHORT, SMALL, SMALL_PROBE, Result, run_program
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.metrics import load_metrics
 
@@ -138,16 +138,15 @@ def pattern_of(story: LinkedText, other: LinkedText) -> str:
 def items(run: Path, cache: str, tmp_path: Path) -> Path:
     """Return the number question of the stories as a file of one's own."""
     corpus = load_data(open_run(run, torch.device("cpu")), cache.removeprefix("cache_dir="))
-    lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
-    lines[0]["link"] = "a pronoun to my noun"
+    about = {"question": "mine", "description": "it or they, asked by me", "link": "a pronoun to my noun"}
+    lines: list[dict[str, Any]] = [about]
     for split, holdout in (("dev", "iid"), ("test", "headline")):
-        stories = [story for story in load_stories(corpus, split) if story.holdout == holdout]
-        stories = [story for story in stories if story.link.question == "number"]
-        for i in range(0, len(stories), 4):
-            patterns = [pattern_of(*stories[j : j + 2]) for j in (i, i + 2)]
-            answers = [story.link.answers for story in stories[i : i + 2]]
-            names = {"words": stories[i].pair.split(), "frame": stories[i].frame, "split": split}
-            lines.append({"pattern": patterns, "answers": answers, **names})
+        asked = (holdout, "number")
+        stories = [story for story in load_stories(corpus, split) if (story.holdout, story.link.question) == asked]
+        for first, second, *reversed_order in zip(*[iter(stories)] * 4, strict=True):
+            names = {"words": first.pair.split(), "frame": first.frame, "split": split}
+            patterns = [pattern_of(first, second), pattern_of(*reversed_order)]
+            lines.append({"pattern": patterns, "answers": [first.link.answers, second.link.answers], **names})
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -186,28 +185,33 @@ def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> 
     assert not (run / "probe/own/mine").exists()
 
 
+def compared_with(before: Path) -> str:
+    """Return the folder, in probe/, of a comparison with another run."""
+    return f"compared/{folder_name(str(before))}"
+
+
 def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) -> None:
-    other = shutil.copytree(run, run.parent / "other")
-    out = output(evaluate(run, cache, f"before={other}"))
-    assert f"compared with {other}" in out and "exactly the same numbers" in out and "changed" not in out
+    copy = shutil.copytree(run, run.parent / "copy")
+    out = output(evaluate(run, cache, f"before={copy}"))
+    assert f"compared with {copy}" in out and "exactly the same numbers" in out and "changed" not in out
+    other = run.parent / "trained"
     for name, change, found in (("wider", "model.d_mlp=48", "before-yours-1"), ("trained", "seed=2", '"before":"')):
-        train(other := run.parent / name, cache, change)
-        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={other}"))
-        folder = f"compared/{folder_name(str(other))}"
-        page = (run / "probe" / folder / "report.html").read_text()
-        assert f"What changed from {name} to {run.name}?" in page and found in page and "heads changed" in page
-    written = results_of(run, f"{folder}/comparison.json")
+        train(run.parent / name, cache, change)
+        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={run.parent / name}"))
+        page = (run / "probe" / compared_with(run.parent / name) / "report.html").read_text()
+        assert f"What changed from {name} to {run.name}?" in page and found in page
+    written = results_of(run, f"{compared_with(other)}/comparison.json")
     assert (written.before.run, written.model.run) == (str(other), str(run))
     effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]
     assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
-    train(deeper := run.parent / "deeper", cache, "model.n_layer=2")
-    assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={deeper}").error
+    train(run.parent / "deeper", cache, "model.n_layer=2")
+    assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
 
 
 def test_a_head_that_was_weakened_after_another_training_is_found(cache: str, tmp_path: Path) -> None:
     place = Head(1, 1)
     shape = ["model.n_layer=2", "model.n_head=3", "model.d_model=48"]
-    still = [cache, *SMALL[1:], "max_steps=1", "data.n_test_frames=24", "precision=float32"]
+    still = [cache, *SHORT, *FEW_STORIES, "max_steps=1", "data.n_test_frames=24", "precision=float32"]
     still += ["optim.learning_rate=1e-9", "optim.embedding_learning_rate=1e-9"]
     for name, arguments in (("first", shape), ("second", [f"init={tmp_path / 'first'}", "data.seed=7"])):
         run = tmp_path / name
@@ -222,18 +226,16 @@ def test_a_head_that_was_weakened_after_another_training_is_found(cache: str, tm
             weight.unflatten(1, (3, -1))[:, place.head] *= 0.7
         save_checkpoint(run / "checkpoints", state, best=True, keep=1)
     output(evaluate(tmp_path / "second", cache, f"before={tmp_path / 'first'}"))
-    folder = f"compared/{folder_name(str(tmp_path / 'first'))}"
-    changes = results_of(tmp_path / "second", f"{folder}/comparison.json").changes
-    effects = {change.head for change in changes if change.measure == "effect" and change.p < 0.01}
-    assert effects == {place}
+    changes = results_of(tmp_path / "second", f"{compared_with(tmp_path / 'first')}/comparison.json").changes
+    assert {change.head for change in changes if change.measure == "effect" and change.p < 0.01} == {place}
 
 
 def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache: str, tmp_path: Path) -> None:
     text, run = tmp_path / "text.jsonl", tmp_path / "run"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for _, document in documents(800)))
-    small = [argument for argument in SMALL if not argument.startswith("data.")]
+    arguments = ["model=nano", *SHORT, "probe_sequences=160", cache, f"out={run}"]
     data = ["data=text", f"data.path={text}", "data.vocab_size=600", "data.validation_fraction=0.6"]
-    assert " swap " in output(run_program("train.py", *small, *data, "probe_sequences=160", cache, f"out={run}"))
+    assert " swap " in output(run_program("train.py", *arguments, *data))
     out = output(evaluate(run, cache))
     assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
     assert len(out.splitlines()) <= 15 and out.count("weights exchanged") == 1
@@ -270,42 +272,37 @@ def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str)
     assert names == ["standard", "scale=none"] and (sweep / "probe" / "sweep.md").is_file()
 
 
+def exported(run: Path, cache: str, *arguments: str) -> str:
+    """Train a run on the default stories, which exports are asked about, and return the folder of its export."""
+    output(run_program("train.py", "model=nano", *SHORT, cache, f"out={run}", *arguments))
+    output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
+    return str(run / "export" / "hf")
+
+
 @pytest.mark.slow
 def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    # Exports are asked about the stories of the default settings.
-    small = [argument for argument in SMALL if not argument.startswith("data.")]
-    folders = []
-    for seed in (1, 2, 3):
-        run = tmp_path / "sweep" / str(seed)
-        output(run_program("train.py", *small, cache, f"seed={seed}", f"out={run}"))
-        output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
-        folders.append(str(run / "export" / "hf"))
-    output(run_program("eval.py", f"runs={tmp_path / 'sweep'}", cache, *SMALL_PROBE))
-    models = [f"model={','.join(folders)}", "items=stories"]
-    out = output(run_program("eval.py", *models, f"out={tmp_path / 'models'}", cache, *SMALL_PROBE, cwd=tmp_path))
-    assert "1 of 3: probing" in out and "differ in the training seed alone is not known" in out
 
+    def compared(*models: str) -> Result:
+        arguments = [f"model={','.join(models)}", "items=stories", f"out={tmp_path / 'models'}"]
+        return run_program("eval.py", *arguments, cache, *SMALL_PROBE, cwd=tmp_path)
+
+    folders = [exported(tmp_path / "sweep" / seed, cache, f"seed={seed}") for seed in "123"]
+    output(run_program("eval.py", f"runs={tmp_path / 'sweep'}", cache, *SMALL_PROBE))
+    assert "differ in the training seed alone is not known" in output(compared(*folders))
     of_runs, of_models = (
         json.loads((tmp_path / name / "probe" / "sweep.json").read_text())["variants"][0]
         for name in ("sweep", "models")
     )
     assert of_models["runs"] == folders and of_models["seeds"] == of_runs["seeds"] and of_models["values"] == {}
-    assert {row["question"] for row in of_models["questions"]} == {"number", "gender", "verb"}
     for found, expected in zip(of_models["questions"], of_runs["questions"], strict=True):
         assert (found["question"], found["heads"]) == (expected["question"], expected["heads"])
         assert found["values"].keys() == expected["values"].keys()
         for name, summary in found["values"].items():
             assert summary["by_run"] == pytest.approx(expected["values"][name]["by_run"], abs=1e-4), name
-            assert summary["mean"] == pytest.approx(expected["values"][name]["mean"], abs=1e-4), name
 
     # One with the same weights, and one of another shape
     copied = shutil.copytree(folders[0], tmp_path / "copied")
-    refused = run_program("eval.py", f"model={folders[0]},{copied}", models[1], cache, *SMALL_PROBE, cwd=tmp_path)
-    assert f"model={copied}: has the weights of {folders[0]}" in refused.error
-    other = tmp_path / "other"
-    output(run_program("train.py", *small, cache, "model.n_head=1", f"out={other}"))
-    output(run_program("antecedent_lab/__main__.py", "export", f"run={other}"))
-    models[0] = f"model={folders[0]},{other / 'export/hf'}"
-    refused = run_program("eval.py", *models, cache, *SMALL_PROBE, cwd=tmp_path)
-    assert f"model={other / 'export/hf'}: n_head is not that of {folders[0]}" in refused.error
+    assert f"model={copied}: has the weights of {folders[0]}" in compared(folders[0], str(copied)).error
+    other = exported(tmp_path / "other", cache, "model.n_head=1")
+    assert f"model={other}: n_head is not that of {folders[0]}" in compared(folders[0], other).error

@@ -148,7 +148,7 @@ def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
 
 
 def test_a_link_that_no_text_has_is_refused() -> None:
-    wrong: list[tuple[int, Any]] = [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1)]
+    wrong: list[tuple[float, Any]] = [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1), (1.5, [1])]
     for token, targets in wrong:
         with pytest.raises(UserError, match=f"^no link from token {token}"):
             cut_link(0, 0, token, targets)

@@ -23,26 +23,23 @@ from data.tokenizer import END, bpe_tokenizer
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
 from settings.typed_json import to_json
+from tests.model.pretrained import H, L, pretrained
 from tests.program import ROOT, SMALL_PROBE, run_program
 
 transformers = pytest.importorskip("transformers")
 QUESTION = str(ROOT / "docs/questions/it_cat.jsonl")
 SETTINGS = {"n_bootstrap": 100, "n_untrained": 2, "n_controls": 10}
-L, H = 3, 4
-LLAMA = {"hidden_size": 32, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
-LLAMA |= {"num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 128}
-SHAPES: dict[str, Any] = {"gpt2": {"n_embd": 32, "n_layer": L, "n_head": H, "n_positions": 128}, "qwen3": LLAMA}
-# Hybrids, whose first layer has no attention, and sinks
-LINEAR = {"linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
-LINEAR |= {"layer_types": ["linear_attention", "full_attention", "full_attention"]}
-SHAPES |= {"qwen3_5_text": {**LLAMA, **LINEAR, "linear_num_key_heads": 2}}
-SHAPES |= {"olmo_hybrid": {**LLAMA, **LINEAR, "linear_num_key_heads": 4}}
-SHAPES |= {"gpt_oss": {**LLAMA, "intermediate_size": 32, "num_local_experts": 3, "num_experts_per_tok": 2}}
+LONG = {"max_position_embeddings": 128}
+HYBRID = {**LONG, "layer_types": ["linear_attention", "full_attention", "full_attention"]}
+CHANGES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_positions": 128}, "qwen3": LONG, "qwen3_5_text": HYBRID, "olmo_hybrid": HYBRID,
+    "gpt_oss": {**LONG, "sliding_window": 128},
+}  # fmt: skip
 HYBRIDS = ("qwen3_5_text", "olmo_hybrid")
 TEXTS = ["Lily met Tom in the park.", "The dog", "Once upon a time, the cat sat near the big red ball. It"]
 ANSWERS = (" she", " unbelievable", [" he", " they", " was"])  # of one token and of several
 VOCABULARY = 500
-each_model = pytest.mark.parametrize("name", SHAPES)
+each_model = pytest.mark.parametrize("name", CHANGES)
 
 
 @cache
@@ -52,19 +49,13 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models of SHAPES with random weights, as `save_pretrained` writes them."""
+    """Models with random weights, as `save_pretrained` writes them."""
     paths = {}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token=END, eos_token=END)
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), fast.bos_token_id)
-    for name, shape in SHAPES.items():
-        config = transformers.AutoConfig.for_model(name, **shape, **special, vocab_size=VOCABULARY)
-        torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        for weight in model.parameters():
-            if weight.ndim >= 2:
-                torch.nn.init.normal_(weight, 0, 0.25)  # the usual initial attention is uniform
+    for name, changes in CHANGES.items():
         paths[name] = tmp_path_factory.mktemp("models") / name
-        model.save_pretrained(paths[name])
+        pretrained(name, **special, **changes, vocab_size=VOCABULARY).save_pretrained(paths[name])
         fast.save_pretrained(paths[name])
     return paths
 

@@ -160,7 +160,7 @@ def test_a_bad_comparison_is_named(result: ProbedModel) -> None:
     for after, settings, problem in (
         (opened, {"n_bootstrap": 1}, "probe.n_bootstrap=1: "),
         (opened, {"n_boot": 1}, "probe.n_boot=1: no such setting"),
-        (replace(opened, bos_id=3), {}, "after=.*other tokens"),
+        (replace(opened, bos_id=3), {}, "before=.*other tokens"),
         (5, {}, "after=5: must be a model that open_model has opened"),
     ):
         with pytest.raises(UserError, match=f"^{problem}"):

@@ -144,17 +144,19 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
     crossed = []
     for i, j in product(range(12), repeat=2):
         crossed.append({"pattern": f"{'x' * i} {{A}} met {{B}}. <She|He>", "words": [f"Ann{j}", f"Tom{j}"]})
-    assert load(tmp_path, ABOUT, *crossed).check_lines(2000) == [
+    own = load(tmp_path, ABOUT, *crossed)
+    for line, facts in zip(own.check_lines(2000), (
         "names: she or he",
         "dev     16 blocks choose a head: 4 frames, 4 and 4 words",
         "test    64 blocks make the verdict: 8 frames, 8 and 8 words",
-        "smallest p that is possible: 0.0039; a verdict needs less than 0.01",
-        "note: without a [payoff] the best verdict is suggestive",
-        "note: 64 of 144 blocks are left out: frame and words are not all in dev, or all in test.",
-    ]
-    assert "possible: 0.0099;" in load(tmp_path, *crossed).check_lines(100)[3]
+        "smallest p that is possible: 0.0039;",
+        "note: without a [payoff]",
+        "note: 64 of 144 blocks are left out",
+    ), strict=True):  # fmt: skip
+        assert line.startswith(facts)
+    assert "possible: 0.0099;" in own.check_lines(100)[3]
     repeated = load(tmp_path, LINES[0] | {"pattern": "Here {A} met {B}. {X} was sad <because>"}, *LINES[1:])
     *_, few, lacking, place = repeated.check_lines(100)
-    assert few == "note: give test 8 frames and 8 words of each side, or more"
-    assert lacking == "note: 4 of 32 texts have no answers: the causal tests lack them."
-    assert place.startswith("note: In 2 of 16 pairs {X} stands before the query: ")
+    assert few.startswith("note: give test 8 frames and 8 words of each side")
+    assert lacking.startswith("note: 4 of 32 texts have no answers")
+    assert place.startswith("note: In 2 of 16 pairs {X} stands before the query")

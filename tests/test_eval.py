@@ -15,10 +15,8 @@ from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
 from data.tested.pairs import LinkedText
 from probe.results import Head, ProbeResults
-from tests.planted import plant
 from tests.probe.factories import documents
-from tests.program import FEW_STORIES, SHORT, SMALL, SMALL_PROBE, Result, run_program
-from training.checkpoint import load_checkpoint, save_checkpoint
+from tests.program import SHORT, SMALL, SMALL_PROBE, Result, run_program
 from training.metrics import load_metrics
 
 SENTENCE = "The cat sat near the buses. It"
@@ -213,28 +211,6 @@ def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) 
     assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
     train(run.parent / "deeper", cache, "model.n_layer=2")
     assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
-
-
-def test_a_head_that_was_weakened_after_another_training_is_found(cache: str, tmp_path: Path) -> None:
-    place = Head(1, 1)
-    shape = ["model.n_layer=2", "model.n_head=3", "model.d_model=48"]
-    still = [cache, *SHORT, *FEW_STORIES, "max_steps=1", "data.n_test_frames=24", "precision=float32"]
-    still += ["optim.learning_rate=1e-9", "optim.embedding_learning_rate=1e-9"]
-    for name, arguments in (("first", shape), ("second", [f"init={tmp_path / 'first'}", "data.seed=7"])):
-        run = tmp_path / name
-        assert run_program("train.py", f"out={run}", *still, *arguments).status == 0
-        state = load_checkpoint(run / "checkpoints", best=True)
-        if name == "first":
-            opened = open_run(run, torch.device("cpu"))
-            vocabulary = opened.tokenizer.get_vocab()
-            state["model"] = plant(opened.transformer.config, vocabulary, "coreference", layer=1, head=1).state_dict()
-        else:
-            weight = state["model"][f"blocks.{place.layer}.attention.output.weight"]
-            weight.unflatten(1, (3, -1))[:, place.head] *= 0.7
-        save_checkpoint(run / "checkpoints", state, best=True, keep=1)
-    output(evaluate(tmp_path / "second", cache, f"before={tmp_path / 'first'}"))
-    changes = results_of(tmp_path / "second", f"{compared_with(tmp_path / 'first')}/comparison.json").changes
-    assert {change.head for change in changes if change.measure == "effect" and change.p < 0.01} == {place}
 
 
 def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache: str, tmp_path: Path) -> None:

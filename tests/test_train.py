@@ -95,13 +95,6 @@ def test_a_damaged_run_is_refused_and_stays(run: Path, cache: str, config: str |
     assert hashes(run) == old
 
 
-def test_a_run_killed_before_a_checkpoint_starts_again(run: Path, trained_run: Path, cache: str) -> None:
-    shutil.rmtree(run / "checkpoints")
-    (run / "metrics.jsonl").write_text("")
-    assert run_program("train.py", f"out={run}", "resume=true", cache).status == 0
-    assert losses_of(run) == losses_of(trained_run)
-
-
 def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: str) -> None:
     old = hashes(run)
     assert "resume=true" in run_program("train.py", f"out={run}", cache, *SMALL).error

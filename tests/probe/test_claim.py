@@ -57,11 +57,12 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
 
 def test_a_limit_is_named_where_it_holds() -> None:
     without_doubt = {"accuracy": Estimate(1.0, 1.0, 1.0)}
-    for words, shape, accuracy in (
-        ("training data are unknown", {"source": "transformers"}, {}),
-        ("resampling shows none", {}, without_doubt),
+    external = replace(MODEL, shape={"source": "transformers"})
+    for words, values, model in (
+        ("training data are unknown", STRONG, external),
+        ("resampling shows none", STRONG | without_doubt, MODEL),
     ):
-        assert words in " ".join(limits_of(link(STRONG | accuracy), replace(MODEL, shape=shape)))
+        assert words in " ".join(limits_of(link(values), model))
         assert words not in " ".join(limits_of(link(STRONG), MODEL))
 
 

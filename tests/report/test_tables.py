@@ -100,8 +100,7 @@ def test_the_page_of_a_comparison_opens_with_what_changed() -> None:
     assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
     html = render(page)
     assert html.index('id="verdict"') < html.index('id="live"') and '<details id="evidence" open>' in html
-    external = replace(RUN, settings=None, transformer=None)
-    assert comparison_content(external, RUN, found, (), live=None).live.model is None
+    assert comparison_content(EXTERNAL, RUN, found, (), live=None).live.model is None
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
@@ -121,6 +120,7 @@ def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None)
 
 
 RUN, HISTORY = sample.opened_run()
+EXTERNAL = replace(RUN, settings=None, transformer=None)
 MEDIAN = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
 OWN = replace(NUMBER, file="own.jsonl", examples=[MEDIAN])
 
@@ -135,10 +135,12 @@ def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> 
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
-    for tested, text in ((NUMBER, STORY_QUESTIONS[0].examples[0].text), (OWN, "The cat sat. It")):
-        assert live_content(RUN, results(tested), None, None, []).model.text == text
-    english = replace(RUN, data=None)
-    assert not english.has_stories and live_content(english, results(EDGE), None, None, []).model.text == ENGLISH_TEXT
+    for run, tested, text in (
+        (RUN, NUMBER, STORY_QUESTIONS[0].examples[0].text),
+        (RUN, OWN, "The cat sat. It"),
+        (replace(RUN, data=None), EDGE, ENGLISH_TEXT),
+    ):
+        assert live_content(run, results(tested), None, None, []).model.text == text
 
 
 def test_the_page_has_the_commands_that_make_it_again() -> None:
@@ -153,7 +155,7 @@ def test_the_page_has_the_commands_that_make_it_again() -> None:
 
 def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
     for model, reason in (
-        (replace(RUN, settings=None, transformer=None), "only models of train.py and Llamas"),
+        (EXTERNAL, "only models of train.py and Llamas"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ):
         for wanted in (None, True):

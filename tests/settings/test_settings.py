@@ -105,16 +105,28 @@ def test_a_config_json_that_lacks_a_setting_interpolates_one_or_is_none_is_an_er
             saved_settings(content)
 
 
-@pytest.mark.parametrize("argument", [
-    "+typo=1", "max_steps", "~model", "~model=tiny", "=3", "--foo", "model=null", "model=../../x", "model=tiny,x",
-    "experiment=lab/_base", "data@model=text", "+max_steps=3", "cache_dir=\udcff", "--config-dir=/", "--cfg",
-    "cache_dir=${oc.env:HOME}",
-    # Hydra must not be made to call a function, or to write into another folder.
-    "hydra.launcher._target_=os.system", "+hydra.launcher._target_=os.system", "hydra.sweeper._target_=x",
-    "hydra.launcher.additional_parameters={_target_:os.system}", "hydra.launcher.x=${seed}", "hydra.launcher.a.b=1",
-    "hydra.callbacks.x._target_=os.getcwd", "hydra.searchpath=[file:///]", "hydra=null",
-    "hydra.run.dir=x", "hydra.sweep.subdir=../..", "hydra/launcher={_target_:os.system}",
-])  # fmt: skip
+NO_SETTINGS = """
++typo=1 max_steps ~model ~model=tiny =3 --foo model=null model=../../x model=tiny,x experiment=lab/_base
+data@model=text +max_steps=3 cache_dir=\udcff --config-dir=/ --cfg cache_dir=${oc.env:HOME}
+"""
+# Hydra must not be made to call a function, or to write into another folder.
+HARMFUL = """
+hydra.launcher._target_=os.system
++hydra.launcher._target_=os.system
+hydra.launcher.additional_parameters={_target_:os.system}
+hydra/launcher={_target_:os.system}
+hydra.callbacks.x._target_=os.getcwd
+hydra.sweeper._target_=x
+hydra.launcher.x=${seed}
+hydra.launcher.a.b=1
+hydra.searchpath=[file:///]
+hydra=null
+hydra.run.dir=x
+hydra.sweep.subdir=../..
+"""
+
+
+@pytest.mark.parametrize("argument", [*NO_SETTINGS.split(), *HARMFUL.split()])
 def test_an_argument_that_is_no_setting_or_could_do_harm_is_refused(argument: str) -> None:
     with pytest.raises(ValueError):
         check_arguments([argument], GROUPS)

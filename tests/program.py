@@ -23,11 +23,14 @@ ROOT = Path(__file__).parent.parent
 # Windows has no SIGHUP.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 # A run of a second: one layer, few stories.
-SMALL = [
-    "model=nano", "max_steps=4", "eval_every_steps=2", "log_every_steps=1", "tokens_per_batch=256",
-    "validation_tokens=200", "probe_sequences=0",
+SHORT = [
+    "max_steps=4", "eval_every_steps=2", "log_every_steps=1", "tokens_per_batch=256", "validation_tokens=200",
+    "probe_sequences=0",
+]  # fmt: skip
+FEW_STORIES = [
     "data.n_train_stories=6000", "data.n_validation_stories=40", "data.n_test_frames=2", "data.n_test_pairs=2",
 ]  # fmt: skip
+SMALL = ["model=nano", *SHORT, *FEW_STORIES]
 SMALL_PROBE = ["probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]
 
 

@@ -27,7 +27,11 @@ from settings.command_line import FLAGS, check_arguments, hydra_arguments, setti
 from settings.train import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
 from tests.program import ROOT, SMALL, run_python
 
-README, ATTENTION, PROBE = ((ROOT / name).read_text() for name in ("README.md", "docs/attention.md", "docs/probe.md"))
+README, ATTENTION, PROBE, USAGE, WORKSHEET, TEACH = (
+    (ROOT / name).read_text()
+    for name in ("README.md", *(f"docs/{page}.md" for page in "attention probe usage worksheet teach".split()))
+)
+ENGLISH = " ".join((ROOT / "docs/english.md").read_text().split())
 WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 GUIDES = [page for page in WRITTEN if page.name != "CHANGELOG.md"]
 PAGES = [*WRITTEN, *sorted((ROOT / "research").glob("**/*.md"))]
@@ -37,6 +41,10 @@ PROGRAMS: dict[str, Any] = {
     "eval.py": (eval.GROUPS, CONFIGS / "eval", eval.eval_settings),
 }
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_makes() -> None:
@@ -49,86 +57,100 @@ def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_
     assert len(made) == len(published) == 1 and made < published
 
 
-def test_the_tables_of_results_are_the_measured_ones_and_no_loss_is_below_the_bound() -> None:
-    link_head = json.loads((RESULTS / "link_head.json").read_text())
-    for mean in link_head["means"]:
+def share(value: float) -> str:
+    """Return a number below 1 as the documents write it: .07."""
+    return f"{value:.2f}".removeprefix("0")
+
+
+def test_the_tables_of_results_are_the_measured_ones() -> None:
+    for mean in result("link_head")["means"]:
+        name = mean["question"]
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
-        cells = [QUESTIONS[mean["question"]].description, f"{mean['supported']} of {mean['n_seeds']}"]
-        cells += [f"{value:.3f}" for value in values]
-        assert f"| {mean['question']} | {' | '.join(cells)} |\n" in README, "make reports"
-    for variant in json.loads((RESULTS / "lab.json").read_text())["variants"]:
-        cells = [variant["name"]]
-        mean, star = variant["means"]["gap"], " *" * ("gap" in variant["different"])
-        cells.append(f"{mean['value']:.4f}{star}" if mean else "not tested")
-        tested = variant["n_tested"]
-        cells.append(f"{variant['n_supported']} of {tested}" if tested else "not tested")
-        assert f"\n| {' | '.join(cells)} |\n" in ATTENTION
-    short, longer = (json.loads((RESULTS / f"whose_{name}.json").read_text())["means"] for name in ("short", "long"))
-    copies, whose, of_longer = (f"{row['supported']} of {row['n_seeds']}" for row in (*short, longer[1]))
-    assert f"In {whose} runs yes, and in {of_longer}" in README
-    english = " ".join((ROOT / "docs/english.md").read_text().split())
-    counted = [share_interval(row["supported"], row["n_seeds"]) for row in (short[1], longer[1])]
-    shown = ["[" + ", ".join(f"{share:.2f}".removeprefix("0") for share in pair) + "]" for pair in counted]
-    by_words = [
-        sum(row["verdict"] == SUPPORTED and row["values"].get("p_words", {"value": 1})["value"] < 0.01 for row in heads)
-        for heads in (json.loads((RESULTS / f"whose_{name}.json").read_text())["heads"] for name in ("short", "long"))
-    ]
-    of_20 = f"{whose.split()[0]} that predicts whose gender ({shown[0]}; words in {by_words[0]})"
-    of_5 = f"{of_longer} ({shown[1].replace('1.00', '1')}; words in {by_words[1]}); all in bfloat16"
-    assert f"intervals {shown[0]}, {shown[1].replace('1.00', '1')}" in README
-    assert f"In {copies} registered runs a head copies, in {of_20}; with the longer recipe in {of_5}" in english
-    rows = json.loads((RESULTS / "meaning.json").read_text())["rows"]
-    ends = [row for row in rows if row["step"] == 1600 and row["score"] == "decision"]
-    ends_of_long = [row for row in ends if row["model"].startswith("long")]
-    whole, *parts = (
-        f"{np.mean([(row['parts'] | {'whole': row['whole']})[name]['value'] for row in ends_of_long]):.2f}".lstrip("0")
-        for name in ("whole", "subject", "place", "form", "words")
-    )
-    carried = "subject {}, place {}, form {}, words {}.".format(*parts)
-    assert f"carries {whole} bits per passage" in english and carried in english and len(ends_of_long) == 5
-    assert all(row["parts"]["words"]["low"] <= 0 for row in ends if row["n_layer"] == 1)
-    page = json.loads((RESULTS / "whose.json").read_text())
-    passed = {row["world"]: f"{row['counts']['passed']} of {row['n']}" for row in page["rows"]}
-    looks_at = [page["values"][name]["value"] for name in ("looks", "looks_where_unsure")]
-    looks, nearest, unsure = (
-        f"{share:.2f}".removeprefix("0") for share in (looks_at[0], short[1]["rules"]["nearest"], looks_at[1])
-    )
-    assert f"in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where" in english
-    copiers = passed["copier by words of form, noise 0.5"].split()[0]
-    assert f"alone pass in {passed['authors by place and form']} draws" in english and f"in {copiers}. On" in english
-    links = [row["head"] for row in link_head["heads"] if row["question"] == "verb"]
-    assert all("L1" in head for head in links)  # "two layers can make the link" in README.md
+        numbers = " | ".join(f"{value:.3f}" for value in values)
+        row = f"| {name} | {QUESTIONS[name].description} | {mean['supported']} of {mean['n_seeds']} | {numbers} |\n"
+        assert row in README, "make reports"
+    for variant in result("lab")["variants"]:
+        gap, supported = "not tested", "not tested"
+        if mean := variant["means"]["gap"]:
+            gap = f"{mean['value']:.4f}" + " *" * ("gap" in variant["different"])
+        if variant["n_tested"]:
+            supported = f"{variant['n_supported']} of {variant['n_tested']}"
+        assert f"\n| {variant['name']} | {gap} | {supported} |\n" in ATTENTION
+
+
+def test_no_loss_is_below_the_bound_and_no_head_of_the_first_layer_makes_the_link_by_verb() -> None:
+    link_head = result("link_head")
     for training in link_head["training"]:
         assert training["gap"] > -3 * training["gap_error"]
+    for row in link_head["heads"]:
+        assert row["question"] != "verb" or "L1" in row["head"]  # "two layers can make the link" in README.md
+
+
+def test_the_sentences_about_whose_gender_are_the_measured_ones() -> None:
+    found = []
+    for name in ("whose_short", "whose_long"):
+        results = result(name)
+        copies, whose = results["means"]
+        by_words = 0
+        for row in results["heads"]:
+            p_words = row["values"].get("p_words", {"value": 1})["value"]
+            by_words += row["verdict"] == SUPPORTED and p_words < 0.01
+        interval = ", ".join(map(share, share_interval(whose["supported"], whose["n_seeds"]))).replace("1.00", "1")
+        found.append((copies["supported"], whose["supported"], whose["n_seeds"], f"[{interval}]", by_words))
+    (copies, whose, n, interval, words), (_, whose_long, n_long, interval_long, words_long) = found
+    assert f"In {whose} of {n} runs yes, and in {whose_long} of {n_long}" in README
+    assert f"intervals {interval}, {interval_long}" in README
+    of_short = f"{whose} that predicts whose gender ({interval}; words in {words})"
+    of_long = f"{whose_long} of {n_long} ({interval_long}; words in {words_long}); all in bfloat16"
+    runs = f"In {copies} of {n} registered runs a head copies, in {of_short}; with the longer recipe in {of_long}"
+    assert runs in ENGLISH
+
+    # One model
+    page = result("whose")
+    counts = {row["world"]: row for row in page["rows"]}
+    draws = counts["authors by place and form"]
+    assert f"alone pass in {draws['counts']['passed']} of {draws['n']} draws" in ENGLISH
+    assert f"in {counts['copier by words of form, noise 0.5']['counts']['passed']}. On" in ENGLISH
+    looks, unsure = (share(page["values"][name]["value"]) for name in ("looks", "looks_where_unsure"))
+    nearest = share(result("whose_short")["means"][1]["rules"]["nearest"])
+    assert f"in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where" in ENGLISH
+
+
+def test_the_bits_of_the_decision_are_the_measured_ones() -> None:
+    ends = [row for row in result("meaning")["rows"] if row["step"] == 1600 and row["score"] == "decision"]
+    of_long = [row for row in ends if row["model"].startswith("long")]
+    assert len(of_long) == 5
+    bits = [share(np.mean([row["whole"]["value"] for row in of_long]))]
+    for name in ("subject", "place", "form", "words"):
+        bits.append(share(np.mean([row["parts"][name]["value"] for row in of_long])))
+    whole, *parts = bits
+    assert f"carries {whole} bits per passage" in ENGLISH
+    assert "subject {}, place {}, form {}, words {}.".format(*parts) in ENGLISH
+    for row in ends:
+        assert row["n_layer"] > 1 or row["parts"]["words"]["low"] <= 0
 
 
 def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
-    points = {
-        (point["n_layer"], point["step"]): point
-        for point in json.loads((RESULTS / "stages.json").read_text())["points"]
-    }
+    points = {(point["n_layer"], point["step"]): point for point in result("stages")["points"]}
     text = ATTENTION.partition("**Three stages.**")[2].partition("![")[0]
     stages = re.findall(r"step (\d+) [^.]*?in ([.\d]+\d)[^.]*? and\s+([.\d]+\d)", text)
     assert [step for step, *_ in stages] == ["175", "225", "350"]
     for step, *shares in stages:
         point = points[2, int(step)]
-        assert [f"{point[voice]:.2f}".removeprefix("0") for voice in ("active", "passive")] == shares
-    of_one_layer = [point for (n_layer, _), point in points.items() if n_layer == 1]
-    assert max(abs(point[voice] - 0.5) for point in of_one_layer for voice in ("active", "passive")) < 0.01
+        assert [share(point["active"]), share(point["passive"])] == shares
+    for (n_layer, _), point in points.items():
+        if n_layer == 1:
+            assert (point["active"], point["passive"]) == pytest.approx((0.5, 0.5), abs=0.01)
 
 
 def test_the_bias_of_a_public_model_is_the_measured_one() -> None:
-    [row] = [row for row in json.loads((RESULTS / "because.json").read_text())["rows"] if "SmolLM2" in row["model"]]
-    auc = f"{row['auc']:.2f}".removeprefix("0")
-    assert f"people's bias (AUC {auc} of {len(row['bias'])} verbs), no head is" in (ROOT / "docs/probe.md").read_text()
+    [row] = [row for row in result("because")["rows"] if "SmolLM2" in row["model"]]
+    assert f"people's bias (AUC {share(row['auc'])} of {len(row['bias'])} verbs), no head is" in PROBE
     assert row["verdict"] == "not established"
 
 
 def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
-    start = "\n".join(README.splitlines()[:15])
-    assert "so that you can check an explanation" in start and "[Start here](docs/attention.md)" in start
-    for page in ("README.md", "docs/english.md"):
-        assert re.search(r"copies the gender of the people\s+it attends to", (ROOT / page).read_text())
+    assert "[Start here](docs/attention.md)" in "\n".join(README.splitlines()[:15])
     story = re.sub(r"\]\([^)]*\)|<!--.*?-->", "", README.split("## How it works")[0])
     assert len(re.findall(r"(?<![\w.])\d[\d.,]*", story)) <= 40
     assert not re.search(r"\b(E[0-4]|block accuracy|swap|p|float32|bfloat16|seed \d+)\b", story)
@@ -148,8 +170,7 @@ def test_every_idea_of_the_founding_texts_stands_where_the_table_says() -> None:
 def test_the_page_about_attention_and_the_worksheet_follow_the_cards() -> None:
     cards = json.loads((ROOT / "report/cards.json").read_text())
     sections = re.split(r"^## ", ATTENTION, flags=re.MULTILINE)[1:]
-    worksheet = (ROOT / "docs/worksheet.md").read_text()
-    steps = re.findall(r"^\| (\d) ([^:]*):", worksheet, re.MULTILINE)
+    steps = re.findall(r"^\| (\d) ([^:]*):", WORKSHEET, re.MULTILINE)
     assert steps == [(str(number), card["name"]) for number, card in enumerate(cards, 1)]
     for number, card in enumerate(cards, 1):
         heading, _, text = sections[number - 1].partition("\n")
@@ -174,13 +195,12 @@ def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(nam
 
 
 def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size() -> None:
-    worksheet, key = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("worksheet", "teach"))
     report = (ROOT / "docs" / "report.html").read_text()
-    named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", worksheet)
+    named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", WORKSHEET)
     assert len(named) == 7 and [name for name in named if name not in report] == []
-    answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", key, re.MULTILINE)
-    assert len(answers) >= 10 and [word for word in set(answers) if word in worksheet] == []
-    shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", (ROOT / "docs" / "teach.md").read_text())
+    answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", TEACH, re.MULTILINE)
+    assert len(answers) >= 10 and [word for word in answers if word in WORKSHEET] == []
+    shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", TEACH)
     assert [name for name, _ in shown] == ["report.html", "report_english.html"]
     for name, size in shown:
         assert float(size) == pytest.approx((ROOT / "docs" / name).stat().st_size / 1e6, rel=0.1)
@@ -258,8 +278,7 @@ def test_each_line_for_users_of_another_program_has_a_command_or_a_call_that_run
         calls_here = [span for span in spans if span.endswith(")")]
         assert calls_here or shlex.join(shlex.split(spans[0])) in commands(), line
         calls += calls_here
-    usage = (ROOT / "docs/usage.md").read_text()
-    for call in [*calls, *re.findall(r"^test = (head_test\(.*?\))", usage, re.MULTILINE)]:
+    for call in [*calls, *re.findall(r"^test = (head_test\(.*?\))", USAGE, re.MULTILINE)]:
         name = call.partition("(")[0]
         exec(call, {name: getattr(antecedent_lab, name), **given})
     assert len(lines) == 6 and len(calls) == 2
@@ -280,7 +299,7 @@ def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
 
 def test_the_defaults_in_the_guide_are_those_of_the_program() -> None:
     defaults = flatten(compose_settings())
-    rows = re.findall(r"^\| (`\w+`[^|]*) \| (\w+) \|", (ROOT / "docs/usage.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`\w+`[^|]*) \| (\w+) \|", USAGE, re.MULTILINE)
     shown = [(name, default) for named, default in rows for name in re.findall(r"`(\w+)`", named)]
     assert len(shown) >= 8 and [(name, str(defaults[name])) for name, _ in shown] == shown
 
@@ -297,10 +316,11 @@ def test_every_question_measure_field_and_bar_of_the_verdict_is_documented() -> 
 
 
 def test_the_untrained_model_of_the_review_is_chosen_again_as_often_as_said() -> None:
-    rows = json.loads((ROOT / "research/results/review.json").read_text())["rows"]
-    shares = {row["question"]: row["values"]["chosen_again"]["value"] for row in rows if row["model"] == "untrained"}
-    number, gender = (f"{shares[name]:.2f}".removeprefix("0") for name in ("number", "gender"))
-    assert f"{number} and {gender} in [an untrained model]" in " ".join(PROBE.split())
+    shares = {}
+    for row in result("review")["rows"]:
+        if row["model"] == "untrained":
+            shares[row["question"]] = share(row["values"]["chosen_again"]["value"])
+    assert f"{shares['number']} and {shares['gender']} in [an untrained model]" in " ".join(PROBE.split())
 
 
 def test_the_page_about_attention_shows_the_output_of_its_code() -> None:

@@ -15,10 +15,8 @@ from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
 from data.tested.pairs import LinkedText
 from probe.results import Head, ProbeResults
-from tests.planted import plant
 from tests.probe.factories import documents
-from tests.program import SMALL, SMALL_PROBE, Result, run_program
-from training.checkpoint import load_checkpoint, save_checkpoint
+from tests.program import SHORT, SMALL, SMALL_PROBE, Result, run_program
 from training.metrics import load_metrics
 
 SENTENCE = "The cat sat near the buses. It"
@@ -29,8 +27,8 @@ def train(out: Path, cache: str, *arguments: str) -> None:
     assert result.status == 0, result.err
 
 
-def evaluate(run: Path, cache: str, *arguments: str) -> Result:
-    return run_program("eval.py", f"model={run}", cache, *SMALL_PROBE, *arguments)
+def evaluate(run: Path, cache: str, *arguments: str, mode: str = "model") -> Result:
+    return run_program("eval.py", f"{mode}={run}", cache, *SMALL_PROBE, *arguments)
 
 
 def output(result: Result) -> str:
@@ -42,8 +40,12 @@ def results_of(run: Path, name: str = "probe.json") -> ProbeResults:
     return ProbeResults.from_json(json.loads((run / "probe" / name).read_text()))
 
 
-def page_content(run: Path, name: str = "report.html") -> dict[str, Any]:
-    text = (run / "probe" / name).read_text()
+def variants_of(sweep: Path) -> list[dict[str, Any]]:
+    return json.loads((sweep / "probe" / "sweep.json").read_text())["variants"]
+
+
+def page_content(run: Path) -> dict[str, Any]:
+    text = (run / "probe" / "report.html").read_text()
     return json.loads(re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1])
 
 
@@ -64,13 +66,13 @@ def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) 
     lines = out.splitlines()
     assert len(lines) <= 25 and max(map(len, lines)) <= 130
     assert (run / "probe" / "report.html").resolve().as_uri() in out
-    folder = run / "probe"
-    claims = (folder / "claims.md").read_text()
+    claims = (run / "probe" / "claims.md").read_text()
     for finding, shown in zip(results_of(run).findings, page_content(run)["findings"], strict=True):
-        row = next(line for line in lines if line.startswith(f"{finding.question}:"))
-        accuracy = finding.head.value("accuracy")
-        assert "L{}H{}".format(*finding.place) in row and finding.verdict in row and f"{accuracy:.3f}" in row
-        assert f"{finding.head.value('p'):.4f}" in row and f"## {finding.question}\n" in claims
+        [row] = [line for line in lines if line.startswith(f"{finding.question}:")]
+        values = f"{finding.head.value('accuracy'):.3f}", f"{finding.head.value('p'):.4f}"
+        for fact in ("L{}H{}".format(*finding.place), finding.verdict, *values):
+            assert fact in row
+        assert f"## {finding.question}\n" in claims
         assert (shown["place"], shown["verdict"]) == ([*finding.place], finding.verdict)
 
 
@@ -84,12 +86,12 @@ def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: P
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, cache: str) -> None:
     earlier = page_content(run)["findings"]
     out = output(evaluate(run, cache, f"text={SENTENCE}"))
-    assert out.count("  L0H") == page_content(run)["run"]["n_head"]
-    row = next(line.split() for line in out.splitlines() if line.startswith("  L0H0"))
-    assert row[1] == "cat" and row[3] == "buses" and row[5] == "|"
-    (sentence,) = [entry for entry in page_content(run)["sentences"] if entry["id"].startswith("yours")]
+    content = page_content(run)
+    assert out.count("  L0H") == content["run"]["n_head"]
+    assert re.search(r"^  L0H0 +cat [\d.]+ +buses [\d.]+ +\|", out, re.MULTILINE)
+    [sentence] = [entry for entry in content["sentences"] if entry["id"].startswith("yours")]
     assert sentence["text"] == SENTENCE and sentence["words"][sentence["query"]] == "It"
-    assert page_content(run)["findings"] == earlier
+    assert content["findings"] == earlier
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,16 +105,18 @@ def test_a_text_without_a_pronoun_is_read_at_its_last_word(run: Path, cache: str
     assert re.search(r"^next word: (\S+ .\.\d\d, ){4}\S+ .\.\d\d$", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("argument", ["text=", "text=  ", f"text={'it ' * 500}", "before=nowhere", "before=tests"])
+@pytest.mark.parametrize("argument", ["text=  ", f"text={'it ' * 500}", "before=nowhere", "before=tests"])
 def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cache: str, argument: str) -> None:
     assert evaluate(probed[0], cache, argument).error.startswith(argument.partition("=")[0] + "=")
 
 
 @pytest.mark.parametrize(("file", "old", "new", "error"), [
-    ("config.json", "{", "", "config.json"), ("tokenizer.json", "{", "", "tokenizer.json"),
+    ("config.json", "{", "", "config.json"),
     ("config.json", '"run"', '"runs"', "config.json: not the settings of a run"),
     ("config.json", '"rope_theta": 1', '"rope_theta": 2', "model.rope_theta"),
-    ("probe/probe.json", "{", "", "probe/probe.json"), ("metrics.jsonl", "{", "", "metrics.jsonl: damaged"),
+    ("tokenizer.json", "{", "", "tokenizer.json"),
+    ("probe/probe.json", "{", "", "probe/probe.json"),
+    ("metrics.jsonl", "{", "", "metrics.jsonl: damaged"),
 ])  # fmt: skip
 def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new: str, error: str) -> None:
     content = (run / file).read_text()
@@ -138,25 +142,25 @@ def pattern_of(story: LinkedText, other: LinkedText) -> str:
 def items(run: Path, cache: str, tmp_path: Path) -> Path:
     """Return the number question of the stories as a file of one's own."""
     corpus = load_data(open_run(run, torch.device("cpu")), cache.removeprefix("cache_dir="))
-    lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
-    lines[0]["link"] = "a pronoun to my noun"
+    about = {"question": "mine", "description": "it or they, asked by me", "link": "a pronoun to my noun"}
+    lines: list[dict[str, Any]] = [about]
     for split, holdout in (("dev", "iid"), ("test", "headline")):
-        stories = [story for story in load_stories(corpus, split) if story.holdout == holdout]
-        stories = [story for story in stories if story.link.question == "number"]
-        for i in range(0, len(stories), 4):
-            patterns = [pattern_of(*stories[j : j + 2]) for j in (i, i + 2)]
-            answers = [story.link.answers for story in stories[i : i + 2]]
-            names = {"words": stories[i].pair.split(), "frame": stories[i].frame, "split": split}
-            lines.append({"pattern": patterns, "answers": answers, **names})
+        asked = (holdout, "number")
+        stories = [story for story in load_stories(corpus, split) if (story.holdout, story.link.question) == asked]
+        for first, second, *reversed_order in zip(*[iter(stories)] * 4, strict=True):
+            names = {"words": first.pair.split(), "frame": first.frame, "split": split}
+            patterns = [pattern_of(first, second), pattern_of(*reversed_order)]
+            lines.append({"pattern": patterns, "answers": [first.link.answers, second.link.answers], **names})
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 def test_a_built_in_question_as_a_file_has_its_result(run: Path, cache: str, items: Path) -> None:
+    folder = run / "probe/own/mine"
     out = output(evaluate(run, cache, f"items={items}"))
-    assert "mine: it or they, asked by me" in out and f"{run}/probe/own/mine/report.html" in out
-    (own,) = results_of(run, "own/mine/probe.json").findings
+    assert "mine: it or they, asked by me" in out and f"{folder}/report.html" in out
+    [own] = results_of(run, "own/mine/probe.json").findings
     number = results_of(run).finding("number")
     assert own.place == number.place and own.grids == number.grids
     # Selectivity is measured on halves of dev, because a file has no test blocks with the words of dev.
@@ -164,11 +168,11 @@ def test_a_built_in_question_as_a_file_has_its_result(run: Path, cache: str, ite
         assert own.head.values[name] == number.head.values[name], name
 
     # Its own words, in the claim and on the page.
-    claim = (run / "probe/own/mine/claims.md").read_text()
+    claim = (folder / "claims.md").read_text()
     assert "a pronoun to my noun" in claim and "antecedents in training" not in claim
-    page = (run / "probe/own/mine/report.html").read_text()
-    assert "Which attention head links a pronoun to my noun?" in page and "to its antecedent?" not in page
-    assert "asked by me" in page and f"items={items}" in page  # the command that makes it again
+    page = (folder / "report.html").read_text()
+    assert "links a pronoun to my noun" in page and "to its antecedent?" not in page
+    assert f"items={items}" in page  # the command that makes it again
 
 
 def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> None:
@@ -186,54 +190,35 @@ def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> 
     assert not (run / "probe/own/mine").exists()
 
 
+def compared_with(before: Path) -> str:
+    """Return the folder, in probe/, of a comparison with another run."""
+    return f"compared/{folder_name(str(before))}"
+
+
 def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) -> None:
-    other = shutil.copytree(run, run.parent / "other")
-    out = output(evaluate(run, cache, f"before={other}"))
-    assert f"compared with {other}" in out and "exactly the same numbers" in out and "changed" not in out
+    copy = shutil.copytree(run, run.parent / "copy")
+    out = output(evaluate(run, cache, f"before={copy}"))
+    assert f"compared with {copy}" in out and "exactly the same numbers" in out and "changed" not in out
+    other = run.parent / "trained"
     for name, change, found in (("wider", "model.d_mlp=48", "before-yours-1"), ("trained", "seed=2", '"before":"')):
-        train(other := run.parent / name, cache, change)
-        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={other}"))
-        folder = f"compared/{folder_name(str(other))}"
-        page = (run / "probe" / folder / "report.html").read_text()
-        assert f"What changed from {name} to {run.name}?" in page and found in page and "heads changed" in page
-    written = results_of(run, f"{folder}/comparison.json")
+        train(run.parent / name, cache, change)
+        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={run.parent / name}"))
+        page = (run / "probe" / compared_with(run.parent / name) / "report.html").read_text()
+        assert f"What changed from {name} to {run.name}?" in page and found in page
+    written = results_of(run, f"{compared_with(other)}/comparison.json")
     assert (written.before.run, written.model.run) == (str(other), str(run))
     effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]
     assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
-    train(deeper := run.parent / "deeper", cache, "model.n_layer=2")
-    assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={deeper}").error
-
-
-def test_a_head_that_was_weakened_after_another_training_is_found(cache: str, tmp_path: Path) -> None:
-    place = Head(1, 1)
-    shape = ["model.n_layer=2", "model.n_head=3", "model.d_model=48"]
-    still = [cache, *SMALL[1:], "max_steps=1", "data.n_test_frames=24", "precision=float32"]
-    still += ["optim.learning_rate=1e-9", "optim.embedding_learning_rate=1e-9"]
-    for name, arguments in (("first", shape), ("second", [f"init={tmp_path / 'first'}", "data.seed=7"])):
-        run = tmp_path / name
-        assert run_program("train.py", f"out={run}", *still, *arguments).status == 0
-        state = load_checkpoint(run / "checkpoints", best=True)
-        if name == "first":
-            opened = open_run(run, torch.device("cpu"))
-            vocabulary = opened.tokenizer.get_vocab()
-            state["model"] = plant(opened.transformer.config, vocabulary, "coreference", layer=1, head=1).state_dict()
-        else:
-            weight = state["model"][f"blocks.{place.layer}.attention.output.weight"]
-            weight.unflatten(1, (3, -1))[:, place.head] *= 0.7
-        save_checkpoint(run / "checkpoints", state, best=True, keep=1)
-    output(evaluate(tmp_path / "second", cache, f"before={tmp_path / 'first'}"))
-    folder = f"compared/{folder_name(str(tmp_path / 'first'))}"
-    changes = results_of(tmp_path / "second", f"{folder}/comparison.json").changes
-    effects = {change.head for change in changes if change.measure == "effect" and change.p < 0.01}
-    assert effects == {place}
+    train(run.parent / "deeper", cache, "model.n_layer=2")
+    assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
 
 
 def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache: str, tmp_path: Path) -> None:
     text, run = tmp_path / "text.jsonl", tmp_path / "run"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for _, document in documents(800)))
-    small = [argument for argument in SMALL if not argument.startswith("data.")]
+    arguments = ["model=nano", *SHORT, "probe_sequences=160", cache, f"out={run}"]
     data = ["data=text", f"data.path={text}", "data.vocab_size=600", "data.validation_fraction=0.6"]
-    assert " swap " in output(run_program("train.py", *small, *data, "probe_sequences=160", cache, f"out={run}"))
+    assert " swap " in output(run_program("train.py", *arguments, *data))
     out = output(evaluate(run, cache))
     assert re.search(r"^loss \d+\.\d+ nats/token", out, re.MULTILINE)
     assert len(out.splitlines()) <= 15 and out.count("weights exchanged") == 1
@@ -260,52 +245,44 @@ def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str)
     shutil.copytree(run, sweep / "1")
     train(sweep / "2", cache, "seed=2")
     first_test = (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns
-    output(run_program("eval.py", f"runs={sweep}", cache, *SMALL_PROBE))
+    output(evaluate(sweep, cache, mode="runs"))
     assert (sweep / "1" / "probe" / "probe.json").stat().st_mtime_ns == first_test
-    assert json.loads((sweep / "probe" / "sweep.json").read_text())["variants"][0]["seeds"] == [1, 2]
+    assert variants_of(sweep)[0]["seeds"] == [1, 2]
 
     train(sweep / "3", cache, "variant=unscaled")
-    output(run_program("eval.py", f"runs={sweep}", cache, *SMALL_PROBE))
-    names = [each["name"] for each in json.loads((sweep / "probe" / "sweep.json").read_text())["variants"]]
-    assert names == ["standard", "scale=none"] and (sweep / "probe" / "sweep.md").is_file()
+    output(evaluate(sweep, cache, mode="runs"))
+    assert [variant["name"] for variant in variants_of(sweep)] == ["standard", "scale=none"]
+    assert (sweep / "probe" / "sweep.md").is_file()
+
+
+def exported(run: Path, cache: str, *arguments: str) -> str:
+    """Train a run on the default stories, which exports are asked about, and return the folder of its export."""
+    output(run_program("train.py", "model=nano", *SHORT, cache, f"out={run}", *arguments))
+    output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
+    return str(run / "export" / "hf")
 
 
 @pytest.mark.slow
 def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    # Exports are asked about the stories of the default settings.
-    small = [argument for argument in SMALL if not argument.startswith("data.")]
-    folders = []
-    for seed in (1, 2, 3):
-        run = tmp_path / "sweep" / str(seed)
-        output(run_program("train.py", *small, cache, f"seed={seed}", f"out={run}"))
-        output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
-        folders.append(str(run / "export" / "hf"))
-    output(run_program("eval.py", f"runs={tmp_path / 'sweep'}", cache, *SMALL_PROBE))
-    models = [f"model={','.join(folders)}", "items=stories"]
-    out = output(run_program("eval.py", *models, f"out={tmp_path / 'models'}", cache, *SMALL_PROBE, cwd=tmp_path))
-    assert "1 of 3: probing" in out and "differ in the training seed alone is not known" in out
 
-    of_runs, of_models = (
-        json.loads((tmp_path / name / "probe" / "sweep.json").read_text())["variants"][0]
-        for name in ("sweep", "models")
-    )
+    def compared(*models: str) -> Result:
+        arguments = [f"model={','.join(models)}", "items=stories", f"out={tmp_path / 'models'}"]
+        return run_program("eval.py", *arguments, cache, *SMALL_PROBE, cwd=tmp_path)
+
+    folders = [exported(tmp_path / "sweep" / seed, cache, f"seed={seed}") for seed in "123"]
+    output(evaluate(tmp_path / "sweep", cache, mode="runs"))
+    assert "differ in the training seed alone is not known" in output(compared(*folders))
+    [of_runs], [of_models] = (variants_of(tmp_path / name) for name in ("sweep", "models"))
     assert of_models["runs"] == folders and of_models["seeds"] == of_runs["seeds"] and of_models["values"] == {}
-    assert {row["question"] for row in of_models["questions"]} == {"number", "gender", "verb"}
     for found, expected in zip(of_models["questions"], of_runs["questions"], strict=True):
         assert (found["question"], found["heads"]) == (expected["question"], expected["heads"])
         assert found["values"].keys() == expected["values"].keys()
         for name, summary in found["values"].items():
             assert summary["by_run"] == pytest.approx(expected["values"][name]["by_run"], abs=1e-4), name
-            assert summary["mean"] == pytest.approx(expected["values"][name]["mean"], abs=1e-4), name
 
     # One with the same weights, and one of another shape
     copied = shutil.copytree(folders[0], tmp_path / "copied")
-    refused = run_program("eval.py", f"model={folders[0]},{copied}", models[1], cache, *SMALL_PROBE, cwd=tmp_path)
-    assert f"model={copied}: has the weights of {folders[0]}" in refused.error
-    other = tmp_path / "other"
-    output(run_program("train.py", *small, cache, "model.n_head=1", f"out={other}"))
-    output(run_program("antecedent_lab/__main__.py", "export", f"run={other}"))
-    models[0] = f"model={folders[0]},{other / 'export/hf'}"
-    refused = run_program("eval.py", *models, cache, *SMALL_PROBE, cwd=tmp_path)
-    assert f"model={other / 'export/hf'}: n_head is not that of {folders[0]}" in refused.error
+    assert f"model={copied}: has the weights of {folders[0]}" in compared(folders[0], str(copied)).error
+    other = exported(tmp_path / "other", cache, "model.n_head=1")
+    assert f"model={other}: n_head is not that of {folders[0]}" in compared(folders[0], other).error

@@ -176,9 +176,13 @@ def test_a_path_that_cannot_be_read_names_the_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("a.txt", b"The cat ran. " * 300 + b"\xed\xa0\x80"), ("a.jsonl", b'{"text": "a"}\n{"te'),
-    ("a.txt.gz", gzip.compress(b"some text " * 999, mtime=0)[:-9]), ("a.jsonl", b'{"text": "\\ud800"}\n'),
-    ("a.jsonl", b'{"text": 1}\n'), ("a.csv", b'text\n"never closed\n'), ("a.parquet", b"PAR1"),
+    ("a.txt", b"The cat ran. " * 300 + b"\xed\xa0\x80"),
+    ("a.txt.gz", gzip.compress(b"some text " * 999, mtime=0)[:-9]),
+    ("a.jsonl", b'{"text": "a"}\n{"te'),
+    ("a.jsonl", b'{"text": "\\ud800"}\n'),
+    ("a.jsonl", b'{"text": 1}\n'),
+    ("a.csv", b'text\n"never closed\n'),
+    ("a.parquet", b"PAR1"),
 ])  # fmt: skip
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)

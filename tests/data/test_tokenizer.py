@@ -61,7 +61,8 @@ def test_the_tokens_of_a_word_spell_it() -> None:
 
 
 @pytest.mark.parametrize(("offsets", "spans", "word"), [
-    ([(0, 5)], [(0, 1), (2, 5)], "a"), ([(0, 1), (1, 4)], [(2, 5)], "cat"), ([(0, 1)], [(2, 5)], "cat"),
+    ([(0, 5)], [(0, 1), (2, 5)], "a"),
+    ([(0, 1), (1, 4)], [(2, 5)], "cat"),
 ])  # fmt: skip
 def test_a_word_without_tokens_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
     with pytest.raises(ValueError, match=f"'{word}'"):

@@ -28,6 +28,7 @@ from probe.edits import all_heads
 from probe.results import Head
 from settings.errors import UserError
 from settings.model import ModelConfig, departures
+from tests.model.pretrained import EXPERTS, GROUPED, SHAPES, D, H, L, V, pretrained
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
 from tests.program import ROOT, run_program
 from tests.tiny_models import VARIANTS, config, random_model, untrained
@@ -201,49 +202,15 @@ def test_an_impossible_export_is_one_line_and_writes_nothing(run: Path, argument
     assert before == set(run.parent.rglob("*"))
 
 
-L, H, G, D, V, T = 3, 4, 2, 32, 37, 11  # G: heads of keys and values where they are grouped
-PLAIN = {"hidden_size": D, "intermediate_size": 31, "num_hidden_layers": L, "num_attention_heads": H}
-PLAIN |= {"max_position_embeddings": 16, "vocab_size": V}
-GROUPED = {**PLAIN, "num_key_value_heads": G}
-# Sizes of experts must be multiples of 4.
-EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2, "intermediate_size": 32}
-LINEAR = {"linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
-ONE_ATTENDS = ["linear_attention", "full_attention", "linear_attention"]
-TWO_ATTEND = ["full_attention", "linear_attention", "full_attention"]
-SHAPES: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_embd": D, "n_layer": L, "n_head": H, "n_positions": 16, "vocab_size": V},
-    "gpt_neox": PLAIN,
-    "llama": GROUPED,
-    "mistral": {**GROUPED, "sliding_window": 4},
-    "qwen2": GROUPED,
-    "qwen3": {**GROUPED, "head_dim": 10},
-    "opt": {**PLAIN, "ffn_dim": 31, "word_embed_proj_dim": D},
-    "phi": PLAIN,
-    "gemma2": {**GROUPED, "head_dim": 10, "sliding_window": 4, "final_logit_softcapping": 3.0},
-    "olmo2": GROUPED,
-    "gpt_oss": {**GROUPED, **EXPERTS, "head_dim": 10, "sliding_window": 4},
-    "qwen3_5_text": {**GROUPED, **LINEAR, "head_dim": 10, "linear_num_key_heads": 2, "layer_types": ONE_ATTENDS},
-    "olmo_hybrid": {**GROUPED, **LINEAR, "linear_num_key_heads": 4, "layer_types": TWO_ATTEND},
-}
+T = 11
 HYBRIDS = {"qwen3_5_text": (1,), "olmo_hybrid": (0, 2)}  # the layers with attention
 each_type = pytest.mark.parametrize("model_type", SHAPES)
 each_without_hybrids = pytest.mark.parametrize("model_type", [name for name in SHAPES if name not in HYBRIDS])
-# Token ids below V: the default ids of special tokens can lie outside these small vocabularies.
-SPECIAL = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 1}
 
 
 @cache
 def make_view(model_type: str) -> PretrainedView:
-    config = transformers.AutoConfig.for_model(model_type, **(SHAPES | MORE)[model_type], **SPECIAL)
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
-        for weight in model.parameters():  # the standard initial weights are so small that attention is uniform
-            if weight.ndim >= 2:
-                weight.normal_(0, 0.25)
-            else:
-                weight.add_(torch.randn_like(weight) / 4)  # norms' gains and biases
-    return PretrainedView(model)
+    return PretrainedView(pretrained(model_type, **MORE.get(model_type, {})))
 
 
 TOKENS = torch.randint(V, (5, T), generator=torch.Generator().manual_seed(2))
@@ -361,10 +328,10 @@ MORE = {
         **GROUPED, "layers_block_type": ["mamba", "attention", "mlp"], "mamba_num_heads": 4, "mamba_head_dim": 16,
         "n_groups": 1,
     },
-    "bloom": {"hidden_size": D, "n_layer": 2, "n_head": H, "vocab_size": V},
+    "bloom": {"hidden_size": D, "n_layer": 2, "n_head": H},
     "gpt_neo": {
         "hidden_size": D, "num_layers": 2, "num_heads": H, "attention_types": [[["global", "local"], 1]],
-        "vocab_size": V, "max_position_embeddings": 16,
+        "max_position_embeddings": 16,
     },
 }  # fmt: skip
 

@@ -72,8 +72,10 @@ def test_a_pass_at_the_site_equals_whole_passes() -> None:
             cells.append(replace(own, payoff=own.query, control=(0,), **sides))
         pairs.append(replace(pair, cells=(cells[0], cells[1])))
     view, items = made.pair_view(), Items(pairs)
-    sets, names = [[Head(0, 1)], [Head(1, 2), Head(0, 0)]], ["swap", "cut_meant", "cut_other", "cut_control"]
-    at_site, whole = Sites(view, items, 60).margins(sets, names), measure_margins(view, items, sets, names, 60)
+    sets = [[Head(0, 1)], [Head(1, 2), Head(0, 0)]]
+    names = ["swap", "cut_meant", "cut_other", "cut_control"]
+    at_site = Sites(view, items, 60).margins(sets, names)
+    whole = measure_margins(view, items, sets, names, 60)
     for name in names:
         assert at_site.edited[name] == pytest.approx(whole.edited[name], rel=1e-4, abs=3e-5)
     assert at_site.clean == pytest.approx(whole.clean, abs=3e-5)
@@ -148,7 +150,7 @@ def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
 
 
 def test_a_link_that_no_text_has_is_refused() -> None:
-    wrong: list[tuple[int, Any]] = [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1)]
+    wrong: list[tuple[float, Any]] = [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1), (1.5, [1])]
     for token, targets in wrong:
         with pytest.raises(UserError, match=f"^no link from token {token}"):
             cut_link(0, 0, token, targets)

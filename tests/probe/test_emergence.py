@@ -22,7 +22,7 @@ from probe.sentences import FRIGHTENED_OR_FEARED
 from settings.train import compose_settings
 from tests.data.small_corpora import SMALL
 from tests.probe import factories as made
-from tests.program import SMALL as SMALL_RUN
+from tests.program import FEW_STORIES, SHORT
 
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
@@ -64,7 +64,14 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
 def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path: Path) -> None:
     shares = {"share_agreement": 0.5, "share_verb": 0.0, "share_no_pronoun": 0.5}
     corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=6000, n_test_frames=2, **shares), tmp_path)
-    arguments = [*SMALL_RUN, "tokens_per_batch=512", "eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
+    arguments = [
+        "model=nano",
+        *SHORT,
+        "tokens_per_batch=512",
+        "eval_every_steps=10",
+        "max_steps=15",
+        "probe_sequences=16",
+    ]
     settings = compose_settings(arguments)
     probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
@@ -84,11 +91,11 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
 def test_an_evaluation_continues_two_texts_by_the_most_probable_tokens(kind: str, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The sun shone.\nThe rain fell.\n" * 400)  # no passage to ask about
-    data = [f"data.path={text}", "data.tokenizer=characters", "data.validation_fraction=0.5"]
-    stories = [argument for argument in SMALL_RUN if argument.startswith("data.")]
-    other = [argument for argument in SMALL_RUN if argument not in stories]
-    arguments = {"stories": stories, "text": ["data=text", *data]}[kind]
-    settings = compose_settings([*other, *arguments, "probe_sequences=16"])
+    data = {
+        "stories": FEW_STORIES,
+        "text": ["data=text", f"data.path={text}", "data.tokenizer=characters", "data.validation_fraction=0.5"],
+    }
+    settings = compose_settings(["model=nano", *SHORT, *data[kind], "probe_sequences=16"])
     corpus = load_corpus(settings.data, tmp_path)
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
     probe = training_probe(corpus, settings)

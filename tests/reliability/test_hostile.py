@@ -20,16 +20,14 @@ from tests.program import run_program
 from tests.report.conftest import Markup
 from training.checkpoint import load_checkpoint, read_manifest
 
-# Markup, terminal control, special tokens, right-to-left marks, shell, paths, templates, spreadsheet formulas.
+# Markup, templates, special tokens, right-to-left marks, control of a terminal
 FRAGMENTS = [
     "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!--<script>", "'><iframe src=//e.invalid>",
     "<style>@import 'https://e.invalid'</style>", "<base href=https://e.invalid/>", "[it](javascript:alert(1))",
     "![it](https://e.invalid/a.png)", "{{script}}", "${oc.env:HOME}", "<|endoftext|>", "<|unknown|>", "<pad></s>[SEP]",
     "\u202eti saw tac ehT\u202c", "\u200bi\u200bt\ufeff", "עברית it", "i\u0335t" + "\u0301" * 40, "\x1b[31mit\x1b[0m",
     "\x1b]0;title\x07", "\x1b[2J\x1b[H", "\x9b31m", "\x07\x08\x7f", "\r\x1b[Kerror: it", "a\x85b\u2028c\x0be\x0cf",
-    "=cmd|'/c calc'!A1", "../../../../etc/passwd", "$(touch executed)", "`touch executed`", "; touch executed;",
-    "{0.__class__}", "%s%n", "' OR 1=1 --", "!!python/object/apply:os.system [touch]", "\\u003cscript\\u003e",
-    "&lt;script&gt;", "\ue000\uffff\U0010ffff", "🙂🏳️‍🌈", "\x00it\x00",
+    "{0.__class__}", "\\u003cscript\\u003e", "&lt;script&gt;", "\ue000\uffff\U0010ffff", "🙂🏳️‍🌈", "\x00it\x00",
 ]  # fmt: skip
 TEXTS = [*FRAGMENTS, *(f"The cat saw {fragment} and it ran." for fragment in FRAGMENTS), "w" * (1 << 20)]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

@@ -46,9 +46,16 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
 
+    def find(self, selector: str, **options: Any) -> Any:
+        return self.page.locator(selector, **options)
+
+    def text(self) -> str:
+        """Return the sentence in the field of the live section."""
+        return self.find("#live-text").input_value()
+
     def type(self, text: str) -> None:
         """Type a sentence into the live section; the page reads it in the next task."""
-        self.page.locator("#live-text").fill(text)
+        self.find("#live-text").fill(text)
         self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
 
     def titles(self, page: Any = None) -> list[str]:
@@ -61,21 +68,21 @@ class Opened:
     def line(self, word: str) -> Any:
         """Return the end of the chosen head's line to a word, where it can be clicked."""
         place = next(i for i, title in enumerate(self.titles()) if f"to “{word}”" in title)
-        return self.page.locator(f"#live-lines [data-name=line-{place}] rect")
+        return self.find(f"#live-lines [data-name=line-{place}] rect")
 
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).click()
 
     def next_words(self, name: str = "live-next") -> list[str]:
         """Return the listed next words with their probabilities: "purred 0.29"."""
-        texts = [" ".join(text.split()) for text in self.page.locator(f"#{name} li").all_inner_texts()]
+        texts = [" ".join(text.split()) for text in self.find(f"#{name} li").all_inner_texts()]
         return [re.sub(r" \([\w, ]+\)(?= [\d.]+$)", "", text) for text in texts]  # without the words that it fits
 
     def open_evidence(self) -> None:
-        self.page.locator("#evidence > summary").click()
+        self.find("#evidence > summary").click()
 
     def pick(self, head: str) -> None:
-        self.page.locator(f"#live-lines .pick[data-name={head}]").click()
+        self.find(f"#live-lines .pick[data-name={head}]").click()
 
     def check(self) -> None:
         assert self.complaints == []

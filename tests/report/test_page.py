@@ -55,18 +55,18 @@ def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> N
 @pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
 def test_the_page_opens_without_requests(show: Show, make: Any) -> None:
     with show(make()) as view:
-        assert view.page.locator("h1").is_visible()
+        assert view.find("h1").is_visible()
         assert view.page.evaluate("window.hacked") is None
         view.check()
 
 
 def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> None:
     with show(java_script_enabled=False) as view:
-        assert "links a pronoun to its antecedent" in view.page.locator("h1").inner_text()
+        assert "links a pronoun to its antecedent" in view.find("h1").inner_text()
         view.open_evidence()
-        cells = set(view.page.locator("td, th").all_inner_texts())
+        cells = set(view.find("td, th").all_inner_texts())
         assert {"0.999 [0.969, 0.999]", "0.477 [0.439, 0.519]", "– not measured", "✓ met", "best simple rule"} <= cells
-        assert not view.page.locator("#stored").is_visible() and not view.page.locator("#live").is_visible()
+        assert not view.find("#stored").is_visible() and not view.find("#live").is_visible()
 
 
 def test_stored_sentences_and_questions_are_chosen_from_lists(show: Show) -> None:
@@ -75,26 +75,26 @@ def test_stored_sentences_and_questions_are_chosen_from_lists(show: Show) -> Non
         view.pick("L1H2")
         sentence = SENTENCES["worked-number-2"]
         they = sentence.words.index("They")
-        view.page.locator("#stored select").select_option(sentence.id)
-        assert view.page.locator("#live-text").input_value() == sentence.text
+        view.find("#stored select").select_option(sentence.id)
+        assert view.text() == sentence.text
         assert view.word_weights() == shown_weights(weights_of(sentence.id)[1, 2, they], they)
         view.type("The dog slept.")
-        assert view.page.locator("#stored select").input_value() == "–"
+        assert view.find("#stored select").input_value() == "–"
 
         # A question shows its claim and its head.
         view.page.get_by_label("Question").select_option(index=1)
-        assert view.page.locator("[data-question] .badge:visible").inner_text().endswith("suggestive")
+        assert view.find("[data-question] .badge:visible").inner_text().endswith("suggestive")
         view.page.get_by_label("Question").select_option(index=2)
         place = "L{}H{}".format(*CONTENT.findings[2].place)
-        assert view.page.locator(".pick[aria-pressed=true]").get_attribute("data-name") == place
+        assert view.find(".pick[aria-pressed=true]").get_attribute("data-name") == place
 
 
 def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
     with show(sample.without_probe()) as view:
-        assert view.page.locator("#live-text").count() == 0
-        assert view.page.locator(".live-reason").inner_text() == "No: <b>elsewhere</b>."
+        assert view.find("#live-text").count() == 0
+        assert view.find(".live-reason").inner_text() == "No: <b>elsewhere</b>."
         view.pick("L1H2")
-        view.page.locator("#live-lines [data-name=word-5]").click()
+        view.find("#live-lines [data-name=word-5]").click()
         assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
 
 
@@ -102,7 +102,7 @@ def test_a_layer_without_attention_has_no_heads_on_the_page(show: Show) -> None:
     sentences = [replace(each, weights=[[], *each.weights[1:]]) for each in CONTENT.sentences]
     hybrid = replace(CONTENT, sentences=sentences, findings=[], live=replace(CONTENT.live, model=None))
     with show(hybrid) as view:
-        picks = view.page.locator(".pick")
+        picks = view.find(".pick")
         names = [pick.get_attribute("data-name") for pick in picks.all()]
         assert names == [f"L1H{head}" for head in range(sample.N_HEAD)]
         assert picks.first.get_attribute("aria-pressed") == "true"

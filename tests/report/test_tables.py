@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,79 +35,92 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     with_set = replace(NUMBER, set=replace(NUMBER.head, heads=[Head(0, 1), Head(1, 0)]))
     measures = finding_tables(with_set)[1]
     assert measures.header[2:4] == ["set L0H1 + L1H0 [95 %]", "untrained models [range]"]
-    assert next(row for row in measures.rows if row[0] == "accuracy")[1:3] == ["0.999 [0.969, 0.999]"] * 2
+    [accuracy] = [row for row in measures.rows if row[0] == "accuracy"]
+    assert accuracy[1:3] == ["0.999 [0.969, 0.999]"] * 2
     claims = tables.claims_markdown(results(replace(with_set, notes=["Of 200 heads"])))
     assert "**Attention head L0H1 links" in claims and "- Of 200 heads" in claims
-    assert [number(Estimate(0.9955, 0.98, 1.0)), number(0.945455)] == ["0.996 [0.980, 1.000]", "0.945"]
-    assert number(Estimate(math.nan, math.nan, 0.0)) == number(None) == "–"
-    assert [number(-0.0004), number(-0.00001), number(0.00051, ".4f")] == ["-0.0004", "0.000", "0.0005"]
 
 
-def test_the_worked_examples_of_all_questions_have_one_title() -> None:
-    worked = [Shown(kind="worked", text="The cat sat. It", query=5, word="It", weights={"cat": 0.9})]
-    lines = tables.summary_lines(results(replace(NUMBER, examples=worked), replace(OWN, examples=worked)), False)
-    assert sum("differ in what decides" in line for line in lines) == 1
-    assert lines.count("  The cat sat. It  It → cat 0.90") == 2
+@pytest.mark.parametrize(("value", "shown"), [
+    (Estimate(0.9955, 0.98, 1.0), "0.996 [0.980, 1.000]"),
+    (0.945455, "0.945"),
+    (-0.0004, "-0.0004"),
+    (-0.00001, "0.000"),
+    (Estimate(math.nan, math.nan, 0.0), "–"),
+    (None, "–"),
+])  # fmt: skip
+def test_a_number_has_three_digits_and_no_value_a_dash(value: Estimate | float | None, shown: str) -> None:
+    assert number(value) == shown
 
 
-def test_single_rules_and_rows_of_parts_that_repeat_measures_are_verbose() -> None:
+@pytest.mark.parametrize("verbose", [False, True])
+def test_single_rules_and_rows_of_parts_that_repeat_measures_are_verbose(verbose: bool) -> None:
     rules = dict.fromkeys(("nearest", "first"), 0.5)
     head = replace(NUMBER.head, values={"accuracy": Estimate(1.0), "lead": Estimate(0.5), "contrast": Estimate(3.0)})
-    parts = {}
-    for name, contrast in (("iid", 4.0), (HEADLINE, 3.0)):
-        parts[name] = Part(n=8, values=head.values | {"contrast": Estimate(contrast)}, rules=rules)
+    parts = {
+        "iid": Part(n=8, values=head.values | {"contrast": Estimate(4.0)}, rules=rules),
+        HEADLINE: Part(n=8, values=head.values, rules=rules),
+    }
     found = replace(NUMBER, head=head, rules=rules, parts=parts)
-    for verbose, of_parts in ((False, []), (True, ["lead"])):
-        _, measures, shown, _ = finding_tables(found, verbose)
-        of_rules = ["best simple rule", *(f"rule: {name}" for name in rules if verbose)]
-        assert [row[0] for row in measures.rows] == ["accuracy", "contrast", "lead", *of_rules]
-        assert [row[0] for row in shown.rows] == ["texts", "accuracy", "contrast", *of_parts, *of_rules]
-        assert shown.rows[-1 - verbose * len(rules)][1:] == ["0.500 (nearest, of 2)"] * 2
-    for verbose in (False, True):
-        assert ("rule: first" in tables.claims_markdown(results(found), verbose)) == verbose
+    _, measures, of_parts, _ = finding_tables(found, verbose)
+    of_rules = ["best simple rule", *(["rule: nearest", "rule: first"] if verbose else [])]
+    repeated = ["lead"] if verbose else []
+    assert [row[0] for row in measures.rows] == ["accuracy", "contrast", "lead", *of_rules]
+    assert [row[0] for row in of_parts.rows] == ["texts", "accuracy", "contrast", *repeated, *of_rules]
+    assert ["best simple rule", "0.500 (nearest, of 2)", "0.500 (nearest, of 2)"] in of_parts.rows
+    assert ("rule: first" in tables.claims_markdown(results(found), verbose)) == verbose
+
+
+def change_of(head: int, **values: Any) -> Change:
+    facts = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "p": 0.5}
+    return blank(Change, head=Head(0, head), **{**facts, "difference": Estimate(-head), **values})
+
+
+# Two heads changed; head 1 has the largest t of all changes, and the smallest difference.
+CHANGES = [change_of(head) for head in (0, 2, 3, 5, 6, 7, 8)]
+CHANGES += [change_of(1, p=0.001, t=-9), change_of(4, p=0.001, t=-2)]
 
 
 def test_established_changes_between_two_models_are_listed_first_by_their_size() -> None:
-    of_all = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02}
-    changes = []
-    for i in range(9):  # two heads changed; head 1 has the largest t of all changes, and the smallest difference
-        p = 0.001 if i in (1, 4) else 0.5
-        changes.append(blank(Change, head=Head(0, i), t=-9 / i if i else 0, p=p, difference=Estimate(-i), **of_all))
-    found = results(changes=changes, warnings=["A warning."])
+    found = results(changes=CHANGES, warnings=["A warning."])
     lines = tables.change_lines(found, all_rows=False)
     text = "\n".join(lines)
     assert re.findall(r"^  effect (L\w+)", text, re.MULTILINE) == ["L0H4", "L0H1", "L0H8", "L0H7"]
-    assert "  effect: 2 of 9 heads changed, 20 cases" in text and "changed" in lines[3]
-    assert "(smallest p 0.020)" in text and lines[-1] == "note: A warning."
+    assert "  effect: 2 of 9 heads changed, 20 cases" in text and lines[-1] == "note: A warning."
+    assert "(smallest p 0.020)" in text
     assert len(tables.change_lines(found, all_rows=True)) > len(lines)
+    larger = replace(CHANGES[0], question="verb", measure="answer", p=0.001, difference=Estimate(5.0))
+    assert [*tables.change_tables(results(changes=[*CHANGES, larger]), all_rows=True)] == ["verb", "number"]
+
+
+def test_the_page_of_a_comparison_opens_with_what_changed() -> None:
+    found = results(changes=CHANGES)
     page = comparison_content(RUN, replace(RUN, source="copies/default"), found, (), live=None)
-    assert page.findings[0].place == Head(0, 4)
+    assert page.findings[0].place == Head(0, 4) and page.live.model.before == RUN.source
+    assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
     html = render(page)
     assert html.index('id="verdict"') < html.index('id="live"') and '<details id="evidence" open>' in html
-    larger = replace(changes[1], question="verb", measure="answer", difference=Estimate(5.0))
-    assert [*tables.change_tables(results(changes=[*changes, larger]), all_rows=True)] == ["verb", "number"]
-    assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
-    assert page.live.model.before == RUN.source
-    external = replace(RUN, settings=None, transformer=None)
-    assert comparison_content(external, RUN, found, (), live=None).live.model is None
+    assert comparison_content(EXTERNAL, RUN, found, (), live=None).live.model is None
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
 def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None) -> None:
     weights = np.zeros((3, 4, 7, 7))
     weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
-    spans = [span for _, span in word_spans("fox saw the fox . it")]
-    text = TokenizedText("fox saw the fox . it", list(range(7)), spans, spans)
+    written = "fox saw the fox . it"
+    spans = [span for _, span in word_spans(written)]
+    text = TokenizedText(written, list(range(7)), spans, spans)
     lines = sentence_lines(text, weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
-    assert lines[1] == "at “it”: the three largest weights of each head; before them the weights on fox"
-    heads = [line.split() for line in lines if line.startswith("  L")]
-    names = [f"L{i // 4}H{i % 4}" for i in range(12)]
-    assert [head[0] for head in heads] == (names if effects is None else [*names[:1:-1], "L0H0"])
-    chosen = " ".join(heads[names.index("L0H0") if effects is None else -1])
+    assert lines[1].startswith("at “it”: ") and lines[1].endswith(" the weights on fox")
+    heads = [" ".join(line.split()) for line in lines if line.startswith("  L")]
+    names = [f"L{layer}H{head}" for layer, head in np.ndindex(3, 4)]
+    assert [head.split()[0] for head in heads] == (names if effects is None else [*names[:1:-1], "L0H0"])
+    chosen = heads[0] if effects is None else heads[-1]
     assert re.fullmatch(r"L0H0( 0\.00)? fox 0.75 \| fox 0.50 fox 0.25 saw 0.12 ← chosen for number", chosen)
 
 
 RUN, HISTORY = sample.opened_run()
+EXTERNAL = replace(RUN, settings=None, transformer=None)
 MEDIAN = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
 OWN = replace(NUMBER, file="own.jsonl", examples=[MEDIAN])
 
@@ -121,10 +135,12 @@ def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> 
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:
-    for tested, text in ((NUMBER, STORY_QUESTIONS[0].examples[0].text), (OWN, "The cat sat. It")):
-        assert live_content(RUN, results(tested), None, None, []).model.text == text
-    english = replace(RUN, data=None)
-    assert not english.has_stories and live_content(english, results(EDGE), None, None, []).model.text == ENGLISH_TEXT
+    for run, tested, text in (
+        (RUN, NUMBER, STORY_QUESTIONS[0].examples[0].text),
+        (RUN, OWN, "The cat sat. It"),
+        (replace(RUN, data=None), EDGE, ENGLISH_TEXT),
+    ):
+        assert live_content(run, results(tested), None, None, []).model.text == text
 
 
 def test_the_page_has_the_commands_that_make_it_again() -> None:
@@ -139,7 +155,7 @@ def test_the_page_has_the_commands_that_make_it_again() -> None:
 
 def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
     for model, reason in (
-        (replace(RUN, settings=None, transformer=None), "only models of train.py and Llamas"),
+        (EXTERNAL, "only models of train.py and Llamas"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
     ):
         for wanted in (None, True):

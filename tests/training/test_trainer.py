@@ -56,25 +56,6 @@ def test_steps_are_those_of_plain_pytorch(n_batches: int) -> None:
         assert (found - expected).norm() < 1e-4 * (expected - start).norm()
 
 
-@pytest.mark.parametrize("poisoned", ["loss", "gradient"])
-@pytest.mark.parametrize("optim", ["muon", "adamw"])
-@pytest.mark.parametrize("n_steps_before", [0, 2])
-def test_a_step_that_is_not_finite_changes_nothing(poisoned: str, optim: str, n_steps_before: int) -> None:
-    trainer = small_trainer(f"optim={optim}")
-    for _ in range(n_steps_before):
-        train_step(trainer)
-    old_state = copy.deepcopy(trainer.state())
-    loss_fn = trainer.loss_fn
-    if poisoned == "loss":
-        trainer.loss_fn = lambda *inputs, targets: loss_fn(*inputs, targets=targets) * float("nan")
-    else:
-        next(trainer.model.parameters()).register_hook(lambda gradient: gradient * float("inf"))
-    train_step(trainer)
-    for part in ("model", "optimizer"):
-        torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
-    assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (n_steps_before + 1, 1, 1)
-
-
 def test_a_gradient_of_exactly_0_stops_the_run_in_one_line() -> None:
     trainer = small_trainer()
     log_step(trainer, None, train_step(trainer))
@@ -176,20 +157,30 @@ def test_a_graph_has_the_dropout_of_its_step(device: str) -> None:
     assert losses[0] == losses[2] != losses[1]
 
 
-def test_a_graph_changes_nothing_in_a_step_that_is_not_finite(device: str) -> None:
-    trainer = graph_trainer(device)
-    loss_fn, factor = trainer.loss_fn, torch.ones((), device=trainer.device.device)
-    trainer.loss_fn = lambda *inputs, targets: loss_fn(*inputs, targets=targets) * factor
-    train_step(trainer)
-    for value, counters in ((math.nan, (1, 1)), (math.inf, (2, 2)), (1.0, (2, 0))):
+@pytest.mark.parametrize("uses_graph", [False, True])
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
+@pytest.mark.parametrize("poisoned", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_nothing(device: str, poisoned: str, optim: str, uses_graph: bool) -> None:
+    trainer = small_trainer(device, f"optim={optim}")
+    trainer.uses_graph = uses_graph
+    loss_fn = trainer.loss_fn
+    factor = torch.ones((), device=trainer.device.device)
+    if poisoned == "loss":
+        trainer.loss_fn = lambda *inputs, targets: loss_fn(*inputs, targets=targets) * factor
+    else:
+        next(trainer.model.parameters()).register_hook(lambda gradient: gradient * factor)
+    for step, (value, counters) in enumerate(
+        ((math.nan, (1, 1)), (math.inf, (2, 2)), (1.0, (2, 0)), (math.nan, (3, 1)))
+    ):
         old_state = copy.deepcopy(trainer.state())
         factor.fill_(value)
         train_step(trainer)
-        assert (trainer.skipped, trainer.skipped_in_row) == counters
+        assert (trainer.step, trainer.skipped, trainer.skipped_in_row) == (step + 1, *counters)
         if value != 1:
             for part in ("model", "optimizer"):
                 torch.testing.assert_close(trainer.state()[part], old_state[part], rtol=0, atol=0)
-    assert not torch.equal(trainer.state()["model"]["final_norm.gain"], old_state["model"]["final_norm.gain"])
+        else:
+            assert not torch.equal(trainer.state()["model"]["final_norm.gain"], old_state["model"]["final_norm.gain"])
 
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])

@@ -76,11 +76,6 @@ def test_answers_are_the_payoffs_or_the_words_that_are_given(answers: list[list[
     assert [(link.answers, link.foils) for link in links] == [(first, second), (second, first)] * 2
 
 
-def test_a_control_that_is_the_pattern_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="line 1: control is the pattern itself"):
-        load(tmp_path, *(line | {"control": line["pattern"]} for line in LINES))
-
-
 def test_controls_are_texts_of_the_test_part_without_the_link(tmp_path: Path) -> None:
     lines = [line | {"control": line["pattern"].replace("met", "passed")} for line in LINES]
     own = load(tmp_path, *lines)
@@ -103,6 +98,7 @@ NO_PATTERNS = [
     ({"words": ["Ann", "a b"]}, "words must be two different words"),
     ({"words": ["Ann", "ann"]}, "words must be two different words"),
     ({"split": "train"}, "split must be dev or test"),
+    ({"control": LINES[2]["pattern"]}, "control is the pattern itself"),
     ({"pattern": "{A} met {B}. <She>", "answers": [["a"], ["b"]]}, "answers need the [payoff]"),
     ({"answers": [["sat"], ["ran"]]}, "'slept' must be an answer"),
     ({"pattern": "{A} met {B}. <She>"}, "nothing up to the <query> says"),
@@ -144,17 +140,19 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
     crossed = []
     for i, j in product(range(12), repeat=2):
         crossed.append({"pattern": f"{'x' * i} {{A}} met {{B}}. <She|He>", "words": [f"Ann{j}", f"Tom{j}"]})
-    assert load(tmp_path, ABOUT, *crossed).check_lines(2000) == [
+    own = load(tmp_path, ABOUT, *crossed)
+    for line, facts in zip(own.check_lines(2000), (
         "names: she or he",
         "dev     16 blocks choose a head: 4 frames, 4 and 4 words",
         "test    64 blocks make the verdict: 8 frames, 8 and 8 words",
-        "smallest p that is possible: 0.0039; a verdict needs less than 0.01",
-        "note: without a [payoff] the best verdict is suggestive",
-        "note: 64 of 144 blocks are left out: frame and words are not all in dev, or all in test.",
-    ]
-    assert "possible: 0.0099;" in load(tmp_path, *crossed).check_lines(100)[3]
+        "smallest p that is possible: 0.0039;",
+        "note: without a [payoff]",
+        "note: 64 of 144 blocks are left out",
+    ), strict=True):  # fmt: skip
+        assert line.startswith(facts)
+    assert "possible: 0.0099;" in own.check_lines(100)[3]
     repeated = load(tmp_path, LINES[0] | {"pattern": "Here {A} met {B}. {X} was sad <because>"}, *LINES[1:])
     *_, few, lacking, place = repeated.check_lines(100)
-    assert few == "note: give test 8 frames and 8 words of each side, or more"
-    assert lacking == "note: 4 of 32 texts have no answers: the causal tests lack them."
-    assert place.startswith("note: In 2 of 16 pairs {X} stands before the query: ")
+    assert few.startswith("note: give test 8 frames and 8 words of each side")
+    assert lacking.startswith("note: 4 of 32 texts have no answers")
+    assert place.startswith("note: In 2 of 16 pairs {X} stands before the query")

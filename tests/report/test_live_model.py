@@ -3,6 +3,7 @@
 import json
 import random
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict
@@ -255,7 +256,13 @@ def fallback_tokenizer(sample: list[str], space: str) -> Tokenizer:
         normalizer = normalizers.Sequence([normalizer, normalizers.Replace(" ", space)])
     learned = Tokenizer(models.BPE())
     learned.normalizer = normalizer
-    learned.train_from_iterator(sample, trainers.BpeTrainer(vocab_size=200, limit_alphabet=50, show_progress=False))
+    # Of equally frequent letters the trainer takes any, so they are chosen here.
+    counts = Counter("".join(sample))
+    letters = sorted(counts, key=lambda letter: (-counts[letter], letter))[:49]
+    trainer = trainers.BpeTrainer(
+        vocab_size=200, limit_alphabet=50, initial_alphabet=[space, *letters], show_progress=False
+    )
+    learned.train_from_iterator(sample, trainer)
     model = json.loads(learned.to_str())["model"]
     names = [END, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
     vocabulary = {name: i for i, name in enumerate(names)}

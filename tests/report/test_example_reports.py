@@ -26,6 +26,17 @@ REPORTS = {"stories": DOCS / "report.html", "english": DOCS / "report_english.ht
 SIZES = [(1280, 720), (390, 844)]
 LESSON_WORDS = re.compile(r"\b(E\d|dev|headline|nats|distractor)\b")
 
+PUPIL = """\
+The cat is|The dog ran after the cat. It|I like|I have a dog. He|My mother is|He|She was|They
+Tom and Anna went to the park. They|Anna has a cat. She|The boy saw a|The girl was sad because she
+Once upon a time there was a|One day, the|The sun is|It was raining, so|The cat sat on the mat because it was
+The ball is red. It|Ben likes to play football. He|The teacher said|We went to the beach and|The bird can|The fish
+My name is|What is|Hello|Lily gave Tom a|The dogs barked. They|The car is fast. It|The king and the queen
+In the morning, I|The baby was crying. She|When the bus came,|Lucy met Jack. He|The buses were late, so
+The mouse ran away from the cat because it was|A big lion|The children played in the garden. They|My brother and I
+The tree is|Mum said that|I am|You are|The horse was tired, so it|The trucks stood near the house. They
+The frog jumped. It|Sam was happy because he|Where is the|The phone rang. It|the cat and the dog"""
+
 each_report = pytest.mark.parametrize("name", REPORTS)
 
 
@@ -245,6 +256,23 @@ def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, i
         words = view.find("#live-lines .word")
         assert words.count() == 31 and view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert words.last.bounding_box()["x"] + 10 <= width
+
+
+@each_report
+def test_what_a_pupil_types_is_answered_or_said_to_be_unknown(name: str, show: Show) -> None:
+    texts = PUPIL.replace("\n", "|").split("|")
+    _, live, model = content_of(name)
+    usable = []
+    expected = []
+    with show(written(name)) as view:
+        for text in texts:
+            view.type(text)
+            usable.append(not view.next_words()[0].startswith("a word it does not know"))
+            words = view.find(".lines .word text").all_text_contents()[1:]  # in the case of the vocabulary
+            tokens = read(live, text if name == "english" else " ".join(words)).tokens
+            expected.append(next_tokens(model, tokens, 1)[0][0] != live["tokenizer"]["unknown"])
+    assert len(usable) == 50 and usable == expected
+    assert sum(usable) == 50 or name == "stories"
 
 
 def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser: Any) -> None:

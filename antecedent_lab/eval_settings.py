@@ -78,6 +78,8 @@ class EvalSettings:
                 problem = f"cannot be combined with {'model=A,B' if self.mode == 'models' else f'{self.mode}='}"
             elif name == "run" and self.model is not None:
                 problem = "cannot be combined with model=, which means the same"
+            elif name == "model" and len(set(self.models)) < len(self.models):
+                problem = "names a model twice"
             elif name == "items" and value != STORIES and self.own_file is None:
                 problem = f"not known; give {STORIES} or FILE.jsonl"
             elif name == "check" and self.own_file is None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,13 @@ Log = Callable[[str], None]
 
 def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     """Run the mode that the settings select."""
-    if settings.mode in ("runs", "models"):
-        compare = compare_sweep if settings.mode == "runs" else compare_seeds
-        compare(settings, lambda name, log: probed(name, settings, config, log))
+    tested = partial(probed, settings, config)
+    if settings.mode == "runs":
+        compare_sweep(settings, tested)
+        return
+    if settings.mode == "models":
+        shapes = {name: _open(name, "model", replace(settings, model=name, out=None)).shape for name in settings.models}
+        compare_seeds(settings, shapes, tested)
         return
     opened = _open_first(settings)
     if settings.mode == "before":
@@ -58,7 +63,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         probe(opened, settings, config)
 
 
-def probed(name: str, settings: EvalSettings, config: ProbeConfig, log: Log) -> ProbeResults:
+def probed(settings: EvalSettings, config: ProbeConfig, name: str, log: Log) -> ProbeResults:
     """Return the probe.json of one of several models, which is tested now if it has not been with these settings."""
     of_one = replace(settings, runs=None, model=name, out=None)
     opened = _open(name, "model", of_one)

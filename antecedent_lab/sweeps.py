@@ -44,13 +44,24 @@ def compare_sweep(settings: EvalSettings, tested: Tested) -> None:
     _compare(sweep, untested, standard, notes, tested)
 
 
-def compare_seeds(settings: EvalSettings, tested: Tested) -> None:
-    """Test several models of one shape as seeds of one training; print and write what holds over them."""
+def compare_seeds(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]], tested: Tested) -> None:
+    """Test models as seeds of one training; print and write what holds over them; `shapes`: `OpenedModel.shape`s.
+
+    UserError if a model has another shape than the first, or the weights of an earlier one.
+    """
+    names = list(shapes)
+    for number, name in enumerate(names):
+        shape = shapes[name]
+        for fact in _SHAPE:
+            if shape.get(fact) != shapes[names[0]].get(fact):
+                raise UserError(f"model={name}: {fact} is not that of {names[0]}; seeds have one shape")
+        for earlier in names[:number]:
+            if shape.get("sha256") == shapes[earlier].get("sha256") is not None:
+                raise UserError(f"model={name}: has the weights of {earlier}; seeds have different ones")
+
     untested = {}
-    for number, name in enumerate(settings.models, start=1):
+    for number, name in enumerate(names, start=1):
         untested[name] = partial(SweepRun, name, number, Metrics([], [], []))
-    if len(untested) < len(settings.models):
-        raise UserError(f"model={settings.model}: names a model twice")
     root = Path(settings.out) if settings.out else EXTERNAL_RESULTS / folder_name(str(settings.model))
     check_results_folder(root)
     _compare(root, untested, {}, [_NUMBERED], tested)
@@ -69,14 +80,6 @@ def _compare(
         for number, (name, record) in enumerate(untested.items(), start=1):
             log = partial(print, f"{number} of {len(untested)}:", flush=True)
             records.append(record(probe=tested(name, log)))
-            for fact in _SHAPE:
-                shapes = [each.probe.model.shape.get(fact) for each in (records[0], records[-1])]
-                if shapes[0] != shapes[1] and records[-1].changes == records[0].changes:
-                    raise UserError(f"model={name}: {fact} is not that of {records[0].name}; seeds have one shape")
-            digests = [each.probe.model.shape.get("sha256") for each in records]
-            if digests[-1] is not None and digests[-1] in digests[:-1]:
-                first = records[digests.index(digests[-1])].name
-                raise UserError(f"model={name}: has the weights of {first}; seeds have different ones")
 
         # The tables show what the files say, with its six digits.
         content = to_json(compare_runs(records, standard, notes))

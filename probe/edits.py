@@ -159,26 +159,28 @@ def measure_margins(
 
 
 @torch.no_grad()
-def exchange_divergences(model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig) -> Values:
-    """Return KL(unedited || edited) of the next token with the weights of `heads` exchanged, in nats.
+def exchange_divergences(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> list[Values]:
+    """Return for each set KL(unedited || edited) of the next token with the weights of its heads exchanged, in nats.
 
     on_target: at the query. off_target: one token before it, where the text has both mentions and no pronoun to link;
     near 0 whatever the head does if the next token is certain there. Means over 50 to 99 evenly spaced pairs.
     """
     pairs = items.where(lambda pair: pair.is_comparable)
     pairs = pairs.take(range(0, len(pairs), max(1, len(pairs) // N_DIVERGENCE_PAIRS)))
-    values: Values = {}
+    values: list[Values] = [{} for _ in sets]
     for name, n_before in (("on_target", 0), ("off_target", 1)):
         cut = Items([_ended(pair, n_before) for pair in pairs.pairs])
         cut = cut.where(lambda pair: all(max(chain(*cell.meant, *cell.other)) <= cell.query for cell in pair.cells))
-        moved = np.empty((len(cut), 2))
+        moved = np.empty((len(cut), 2, len(sets)))
         for batch in _batches(cut, config.tokens_per_batch, model.device):
             site_pass = model.site_pass(batch.tokens, batch.query)
-            logs = site_pass.edited_logits([[], batch.site_edits("swap", heads)]).log_softmax(-1)  # [2, B, V]
-            kl = (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
-            moved[batch.pairs] = kl.double().cpu().numpy().reshape(-1, 2)
-        if len(cut):
-            values[name] = sample_of(cut, moved.mean(axis=1)).mean(config)
+            edits = [batch.site_edits("swap", heads) for heads in sets]
+            logs = site_pass.edited_logits([[], *edits]).log_softmax(-1)  # [1 + C, B, V]
+            kl = (logs[0].exp() * (logs[0] - logs[1:])).sum(-1)  # [C, B]
+            moved[batch.pairs] = kl.T.double().cpu().numpy().reshape(-1, 2, len(sets))
+        means = sample_of(cut, moved.mean(axis=1)).means(config) if len(cut) else []
+        for of_set, mean in zip(values, means, strict=False):
+            of_set[name] = mean
     return values
 
 

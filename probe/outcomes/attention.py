@@ -264,7 +264,7 @@ class _AttentionCase(Case):
             design = self.dev.items.designs(len(keys[0]))[0]
             values["chosen_again"] = Estimate(chosen_again(keys, design, self.config.seed))
         if "swap" in effects:
-            values |= exchange_divergences(self.model, self.tested.items, heads, self.config)
+            values |= exchange_divergences(self.model, self.tested.items, [heads], self.config)[0]
             if self.rival and len(heads) == 1:
                 of_rival = _effects(self.model, self.tested.items, [self.rival], self.config, ["swap"])
                 values["rival_swap"] = of_rival["swap"]

@@ -205,6 +205,10 @@ class _EdgeCase(Case):
         follows = np.heaviside(self.tested.one.clean.mean(axis=1), 0.5)
         self.answers = {"follows": sample_of(self.tested.one.items, follows).mean(self.config)}
         self.answers |= _part_of(two.items, two.clean, self.config).values
+        # One pass for the head and for the set: it takes longest in a large model.
+        sets = sorted({(self.head,), tuple(head for head, _ in self.steps) or (self.head,)})
+        divergences = exchange_divergences(job.model, two.items, sets, self.config)
+        self.divergences = dict(zip(sets, divergences, strict=True))
         return [self.head]
 
     def measure(self, heads: Sequence[Head]) -> Measured:
@@ -231,7 +235,7 @@ class _EdgeCase(Case):
             **self.answers,
             **shares,
             **estimate_ratios(exchanged, total, items, config),
-            **exchange_divergences(self.job.model, items, heads, config),
+            **self.divergences[tuple(heads)],
             "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],
             "t": Estimate(float(test.t[0])),

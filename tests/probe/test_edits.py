@@ -111,7 +111,7 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
 
 def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> None:
     view, items = made.pair_view(), made.random_pairs()
-    found = exchange_divergences(view, items, [PLACE], ProbeConfig(n_bootstrap=100))
+    found = exchange_divergences(view, items, [[PLACE]], ProbeConfig(n_bootstrap=100))[0]
     for name, n_before in (("on_target", 0), ("off_target", 1)):
         by_pair: dict[int, list[float]] = {}
         for i, text in np.ndindex(len(items), 2):

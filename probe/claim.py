@@ -1,6 +1,7 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
 from probe.outcomes import OUTCOMES
+from probe.questions import QUESTIONS
 from probe.results import Finding, TestedModel, show
 from probe.statistics import MIN_SEEDS
 
@@ -30,6 +31,8 @@ def limits_of(finding: Finding, model: TestedModel) -> list[str]:
     """Return what a reader might infer from a claim and should not."""
     limits = ["that the model understands the text", "that another run has such a head at the same index"]
     limits += OUTCOMES[finding.outcome].limits(finding)
+    if finding.file is None:
+        limits += QUESTIONS[finding.question].limits
     if model.is_external:
         limits.append("that the words or frames were new to the model: its training data are unknown")
     limits.append(f"anything about models trained this way: that needs at least {MIN_SEEDS} training seeds")

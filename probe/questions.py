@@ -56,6 +56,7 @@ class Question:
     heads_of: str | None = None  # the question whose supported heads are asked
     examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # file of a question of the user's own
+    limits: tuple[str, ...] = ()  # what a claim about it does not show, though a reader may think so
 
     @property
     def criteria(self) -> list[str]:
@@ -126,7 +127,15 @@ def _link(name: str, description: str, examples: tuple[Example, ...] = ()) -> Qu
 
 
 STORY_QUESTIONS = (
-    _link("verb", '"because it": the verb and its voice, at the pronoun', FRIGHTENED_OR_FEARED),
+    replace(
+        _link("verb", '"because it": the verb and its voice, at the pronoun', FRIGHTENED_OR_FEARED),
+        limits=(
+            # research/results/third_noun.md
+            "that it holds with more than two nouns: with a third animal before them some models take the first animal",
+            'that the pronoun matters: at "the" in its place the head finds the same noun',
+            "anything about other verbs: all that are tested were in training",
+        ),
+    ),
     _link("number", '"it" or "they": number agreement, at the pronoun', EXAMPLE_BLOCK),
     _link("gender", '"he" or "she": gender agreement, at the pronoun'),
 )

@@ -132,7 +132,10 @@ class CalibrationResults:
         header = ["models", "question", "supported [95 %]", "in the planted head", "criteria passed"]
         table = markdown_table([*header, "smallest corrected p"], [count.cells() for count in self.counts])
         items = f"{self.n_dev_items:,} dev items and {self.n_test_items:,} test items per model"
-        return [*table, "", f"{items}; {self.minutes:.0f} minutes on one thread."]
+        planted = (
+            "A planted head is a table of words and cannot make the link of `verb`: its power there is not measured."
+        )
+        return [*table, "", planted, f"{items}; {self.minutes:.0f} minutes on one thread."]
 
 
 _Untrained = Callable[[int], ObservableModel]  # models of one shape by seed

@@ -45,19 +45,17 @@ class _VariantRow:
 
 @dataclass(frozen=True)
 class LabResults:
-    """The table of the page, and how long it took."""
+    """The table of the page."""
 
     variants: list[_VariantRow]
-    train_seconds: float
-    compare_seconds: float
 
     def lines(self) -> list[str]:
         measures = [name.replace("_", " ") for name in self.variants[0].means]
         header = ["variant", "seeds", *measures, "supported"]
         return [
-            *markdown_table(header, [variant.cells() for variant in self.variants]),
+            "Training view and tested values of the question `verb`; means over seeds with 95 % intervals.",
             "",
-            f"Training took {self.train_seconds:.0f} s, the comparison {self.compare_seconds:.0f} s.",
+            *markdown_table(header, [variant.cells() for variant in self.variants]),
         ]
 
 
@@ -89,13 +87,13 @@ def main(options: _LabOptions) -> None:
         # All variants with all seeds, two at a time
         parallel = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
         sweep = ("-m", "experiment=lab/all", f"seed={options.seeds}", f"out={out}")
-        training = run_script("train", *sweep, *parallel, cache)
-        comparison = run_script("eval", f"runs={out}", cache)
+        run_script("train", *sweep, *parallel, cache)
+        run_script("eval", f"runs={out}", cache)
         content = json.loads((out / "probe" / "sweep.json").read_text())
     standard = content["variants"][0]
     names = [*standard["values"], *standard["questions"][0]["values"]]
     variants = [_variant_row(variant, names) for variant in content["variants"]]
-    write_page("lab", "The attention lab", LabResults(variants, training.seconds, comparison.seconds))
+    write_page("lab", "The attention lab", LabResults(variants))
 
 
 if __name__ == "__main__":

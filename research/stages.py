@@ -73,7 +73,7 @@ class StagesResults:
         ]
         return [
             f"{self.n_active} texts in the active voice and {self.n_passive} in the passive, "
-            "with new nouns in new frames. The head is chosen on the same texts, so its accuracy is not a test.",
+            "with held-out nouns and frames. The head is chosen on the same texts, so its accuracy is not a test.",
             "",
             *markdown_table(header, [point.cells() for point in self.points]),
         ]

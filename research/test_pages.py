@@ -36,6 +36,7 @@ from research.review import ReviewResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.stages import StagesResults
+from research.third_noun import ThirdNounResults
 from research.whose import WhoseResults
 from research.worlds import WorldsResults
 from settings.typed_json import from_json
@@ -47,6 +48,7 @@ PAGES: dict[str, Any] = {
     "link_head": SeedsResults,
     "stages": StagesResults,
     "meaning": MeaningResults,
+    "third_noun": ThirdNounResults,
     "worlds": WorldsResults,
     "whose_short": SeedsResults,
     "whose_long": SeedsResults,

@@ -63,7 +63,12 @@ class WorldsResults:
     def lines(self) -> list[str]:
         header = ["world", "question", "verdicts", "accuracy"]
         seeds = ", ".join(map(str, self.seeds))
-        return [f"Seeds {seeds}, in this order.", "", *markdown_table(header, [row.cells() for row in self.rows])]
+        notes = [
+            f"Seeds {seeds}, in this order. Labels inverted is 1 minus the accuracy of the true world.",
+            "Always the nearest: the pronoun still agrees with the noun before it, "
+            "so agreement is learned; only `verb` has no cue.",
+        ]
+        return [*notes, "", *markdown_table(header, [row.cells() for row in self.rows])]
 
 
 def _verbs_by_a_coin() -> None:

@@ -110,7 +110,11 @@ def test_the_sentences_about_whose_gender_are_the_measured_ones() -> None:
     counts = {row["world"]: row for row in page["rows"]}
     draws = counts["authors by place and form"]
     assert f"alone pass in {draws['counts']['passed']} of {draws['n']} draws" in ENGLISH
-    assert f"in {counts['copier by words of form, noise 0.5']['counts']['passed']}. On" in ENGLISH
+    copier = counts["copier by words of form, noise 0.5"]
+    assert f"with noise of .5, in {copier['counts']['passed']} of {copier['n']}." in ENGLISH
+    rules = result("whose_long")["means"][1]["rules"]
+    authors = [share(result(name)["means"][1]["values"]["author"]) for name in ("whose_short", "whose_long")]
+    assert "{} (short) and {} (long), the place rule in {}".format(*authors, share(rules["place rule"])) in ENGLISH
     looks, unsure = (share(page["values"][name]["value"]) for name in ("looks", "looks_where_unsure"))
     nearest = share(result("whose_short")["means"][1]["rules"]["nearest"])
     assert f"in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where" in ENGLISH
@@ -126,6 +130,9 @@ def test_the_bits_of_the_decision_are_the_measured_ones() -> None:
     whole, *parts = bits
     assert f"carries {whole} bits per passage" in ENGLISH
     assert "subject {}, place {}, form {}, words {}.".format(*parts) in ENGLISH
+    [large] = [row for row in result("meaning")["rows"] if "SmolLM2" in row["model"] and row["score"] == "decision"]
+    words, whole = share(large["parts"]["words"]["value"]), share(large["whole"]["value"])
+    assert f"In SmolLM2-135M words have {words} of {whole}." in ENGLISH
     for row in ends:
         assert row["n_layer"] > 1 or row["parts"]["words"]["low"] <= 0
 
@@ -145,7 +152,9 @@ def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
 
 def test_the_bias_of_a_public_model_is_the_measured_one() -> None:
     [row] = [row for row in result("because")["rows"] if "SmolLM2" in row["model"]]
-    assert f"people's bias (AUC {share(row['auc'])} of {len(row['bias'])} verbs), no head is" in PROBE
+    of_second = sum(bias < 0 for bias in row["bias"].values())
+    order = f"orders {len(row['bias'])} verbs as people do (AUC {share(row['auc'])})"
+    assert f"{order}, but prefers the second person after {of_second}; no head is" in PROBE
     assert row["verdict"] == "not established"
 
 

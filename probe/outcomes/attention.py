@@ -97,7 +97,7 @@ class AttentionOutcome(Outcome):
         f"{HEADLINE} answer_shuffled",
     )
     legend = """\
-accuracy: the antecedent gets more attention than the distractor (chance: 0.5), new words in new sentence frames.
+accuracy: the antecedent gets more attention than the distractor (chance: 0.5), in the sentences held out for it.
 block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
 the answer that flips if the head's weights on both words are exchanged. E0 to E3: see docs/probe.md, verdict."""
 

@@ -4,6 +4,7 @@ A `LinkedText` counts characters and so fits every tokenizer; a `Cell` is a text
 about a head is tested on a `Pair`: a text and its counterpart, which differ only in what decides the antecedent.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,15 +203,19 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
     `offsets` are the characters [start, end) of each token but BOS, empty for special tokens. Raise UserError if a word
     has no tokens for itself.
     """
-    starts, ends = np.array(offsets, dtype=int).reshape(-1, 2).T
+    # Both ends of the tokens ascend, so a binary search finds the tokens of a word.
+    tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
+    starts = [offsets[i][0] for i in tokens]
+    ends = [offsets[i][1] for i in tokens]
     positions: dict[Span, Word] = {}
     for start, end in spans:
-        of_word = np.flatnonzero((starts < end) & (ends > start) & (starts < ends))
+        first = bisect_right(ends, start)
+        stop = bisect_left(starts, end)
         word = text[start:end]
-        if not len(of_word) or text[starts[of_word].min() : ends[of_word].max()].strip() != word.strip():
+        if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
             around = text[max(0, start - 20) : end + 20]
             raise UserError(f"{word!r} has no tokens for itself in {around!r}")
-        positions[start, end] = tuple((of_word + 1).tolist())
+        positions[start, end] = tuple(i + 1 for i in tokens[first:stop])
     return positions
 
 

@@ -114,7 +114,7 @@ MEASURES = {
     "p_beyond_place": Measure("p beyond place", "the author's choice permuted where place says the same", ".4f", True),
     "form": Measure("content words replaced", "beyond place, with other content words in the passage"),
     "p_form": Measure("p, content words replaced", "as p beyond place", ".4f", True),
-    "words": Measure("beyond form", "what the true content words add to the coefficient"),
+    "words": Measure("beyond form", "the same for what the true words change of the edges, given the replaced"),
     "p_words": Measure("p beyond form", "as p beyond place", ".4f", True),
     "choice_share": Measure("share of the choice", "lost if the head splits its weights as where place looks alike"),
     "looks": Measure("looks at the author's person", "more than at the other person", is_share=True),

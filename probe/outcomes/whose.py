@@ -133,7 +133,7 @@ def _kind_of(finding: Finding) -> str:
     if finding.level == "E1":
         return ""
     if finding.judged.value("p_words") < MAX_P:
-        return ": so it follows words, not form alone"
+        return ": so words matter too, form alone does not explain it"
     if finding.judged.value("p_form") < MAX_P:
         return ": so it stays with every content word replaced: by form alone, as far as is shown"
     return ": so neither form nor words are shown"

@@ -1,8 +1,10 @@
 """The training step, the loop, the optimizers and the evaluation."""
 
 import copy
+import gc
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.loader import Split, StorySplit
+from data.loader import LoadedBatch, Split, StorySplit
 from settings.errors import UserError
 from settings.train import Device, Precision
 from tests.tiny_models import random_model, small_trainer
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
+from training.graph import StepGraph
 from training.loop import is_probe_step, log_step
 from training.optim import Muon, WeightGroup, learning_rate_factor, set_learning_rates
 from training.trainer import Trainer, train_step
@@ -142,6 +145,48 @@ def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: st
     losses, expected = ([step.loss.item() for step in steps] for steps in stats)
     assert losses == pytest.approx(expected, rel=0 if device == "device=cpu" else 1e-4, abs=0)
     assert (graphed.graph is None, eager.graph is None) == (False, True)
+
+
+def test_a_trainer_with_a_graph_is_freed_with_its_last_name(device: str) -> None:
+    """A graph in a reference cycle would be freed by the garbage collector, perhaps while another one is recorded."""
+    trainer = graph_trainer(device)
+    train_step(trainer)
+    reference = weakref.ref(trainer)
+    gc.disable()
+    try:
+        del trainer
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_recording_a_step_writes_no_checkpoint_down(device: str) -> None:
+    trainer = graph_trainer(device)
+    trainer.seconds = 5.0
+    train_step(trainer)
+    assert (trainer.step, trainer.saved_step, trainer.recorded_seconds) == (1, -1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("CUDA error: not permitted\nhint"), r"\(CUDA error: not permitted hint\); try device=cpu$"),
+        (torch.OutOfMemoryError("CUDA out of memory."), r"\(CUDA out of memory\.\); try fewer tokens_per_batch$"),
+    ],
+)
+def test_a_step_that_cannot_be_recorded_is_one_line_and_changes_nothing(error: Exception, message: str) -> None:
+    batches, weight, collects = [small_trainer().loader(0)], nn.Parameter(torch.ones(3)), []
+    generator = torch.get_rng_state()
+
+    def step(batches: Sequence[LoadedBatch]) -> tuple[torch.Tensor, torch.Tensor]:
+        weight.data += torch.rand(3)
+        collects.append(gc.isenabled())
+        raise error
+
+    with pytest.raises(UserError, match="^the training step cannot be recorded " + message):
+        StepGraph(step, batches, [weight])
+    assert weight.tolist() == [1, 1, 1] and torch.equal(torch.get_rng_state(), generator)
+    assert collects == [False] and gc.isenabled()
 
 
 def test_a_graph_has_the_dropout_of_its_step(device: str) -> None:

@@ -140,20 +140,10 @@ def make_trainer(
 
     # The counters stay on the device, so that no step has to wait for it.
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
-    uses_graph = is_cuda and n_ranks == 1
     return Trainer(
-        settings,
-        model,
-        loss_fn,
-        ddp_model,
-        loader,
-        optimizers,
-        device,
-        distributed,
-        skipped,
-        skipped_in_row,
-        uses_graph,
-    )
+        settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row,
+        uses_graph=is_cuda and n_ranks == 1,
+    )  # fmt: skip
 
 
 class StepStats(NamedTuple):

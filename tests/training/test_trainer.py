@@ -139,7 +139,7 @@ def graph_trainer(*overrides: str) -> Trainer:
     return trainer
 
 
-# With optim=muon and dropout this is what the recipes for a GPU set.
+# experiment=english/gpu is compiled, with Muon; a user may add dropout.
 COMPILED = pytest.param("default", marks=[pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")])
 
 

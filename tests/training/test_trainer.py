@@ -83,7 +83,8 @@ def test_a_step_reads_no_value_of_the_device() -> None:
 
 # torch warns of kernels that are not deterministic, of TF32 and the like.
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")])
+ON_GPU = [pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")]
+GPU = pytest.param("cuda", marks=ON_GPU)
 
 
 @pytest.fixture(params=["cpu", GPU])
@@ -140,10 +141,14 @@ def graph_trainer(*overrides: str) -> Trainer:
 
 
 # experiment=english/gpu is compiled, with Muon; a user may add dropout.
-COMPILED = pytest.param("default", marks=[pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")])
+WITH_COMPILED = pytest.mark.parametrize(
+    ("device", "compiled"),
+    [("cpu", "none"), pytest.param("cuda", "none", marks=ON_GPU), pytest.param("cuda", "default", marks=ON_GPU)],
+    indirect=["device"],
+)
 
 
-@pytest.mark.parametrize("compiled", ["none", COMPILED])
+@WITH_COMPILED
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: str, optim: str, compiled: str) -> None:
     overrides = [device, f"optim={optim}", f"compile={compiled}", "gradient_accumulation_steps=2", "max_steps=20"]
@@ -197,7 +202,7 @@ def test_a_step_that_cannot_be_recorded_is_one_line_and_changes_nothing(error: E
     assert collects == [False] and gc.isenabled()
 
 
-@pytest.mark.parametrize("compiled", ["none", COMPILED])
+@WITH_COMPILED
 def test_a_graph_has_the_dropout_of_its_step(device: str, compiled: str) -> None:
     overrides = ["optim=muon", f"compile={compiled}", "model.dropout=0.5", "optim.warmup_steps=0", "max_steps=30"]
     trainer = graph_trainer(device, *overrides)
@@ -246,13 +251,10 @@ def resumes_exactly(reference: Trainer, resumed: Trainer, state: dict[str, Any],
     return losses[0] == losses[1] and all(torch.equal(one, other) for one, other in pairs)
 
 
-@pytest.mark.parametrize("compiled", ["none", COMPILED])
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("forgotten", [None, "optimizer", "step", "model"])
-def test_training_resumes_exactly_only_with_all_of_the_state(
-    device: str, forgotten: str | None, optim: str, compiled: str
-) -> None:
-    overrides = (device, f"optim={optim}", f"compile={compiled}", "model.dropout=0.2", "max_steps=6")
+def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgotten: str | None, optim: str) -> None:
+    overrides = (device, f"optim={optim}", "model.dropout=0.2", "max_steps=6")
     reference = graph_trainer(*overrides)
     for _ in range(3):
         train_step(reference)
@@ -262,6 +264,14 @@ def test_training_resumes_exactly_only_with_all_of_the_state(
     if forgotten:
         state[forgotten] = resumed.state()[forgotten]
     assert resumes_exactly(reference, resumed, state, 3) == (forgotten is None)
+
+
+@pytest.mark.parametrize("device", [GPU], indirect=True)
+def test_a_compiled_training_on_a_gpu_resumes_exactly(device: str) -> None:
+    overrides = (device, "optim=muon", "compile=default", "model.dropout=0.2")
+    reference, resumed = graph_trainer(*overrides), graph_trainer(*overrides)
+    train_step(reference)
+    assert resumes_exactly(reference, resumed, copy.deepcopy(reference.state()), 3)
 
 
 def default_trainer(cache: str, *overrides: str) -> Trainer:

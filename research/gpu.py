@@ -1,25 +1,14 @@
-"""Measure a GPU in at most eight minutes. Writes research/results/gpu.{json,md} after each part.
+"""Measure a GPU in at most eight minutes. Writes gpu.json and gpu.md after each part."""
 
-    marked       the tests that need a GPU
-    steps        milliseconds of a step: kernel by kernel (eager), as a graph, compiled; and of nanoGPT's bench.py
-    default      train.py and eval.py, with an empty cache and again
-    english      the same with experiment=english
-    shakespeare  seconds to nanoGPT's loss on the whole validation part: our recipe, three candidates, and nanoGPT
-    effects      the effects of 20 heads of a model of SmolLM2's shape with random weights
-    suite        all tests
-
-A part that fails, or finds no time, says so on the page, and the others are measured. `nanogpt` is a checkout of
-github.com/karpathy/nanoGPT, in which nothing is written. `steps` is a trial: tiny models, trained for so many steps.
-"""
-
-import gc
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +16,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from omegaconf import MISSING
 
 import antecedent_lab
 from data.corpus import load_corpus
@@ -43,6 +31,8 @@ from training.metrics import load_metrics
 from training.trainer import make_trainer, train_step, wait_for_device
 
 MAX_SECONDS = 480.0
+MAX_TEST_SECONDS = 120.0  # of the tests for a GPU, and of all tests
+STOPPED = 124  # the exit status of a program that was stopped, as `timeout` has it
 MAX_LOSS = 1.4697  # nats per character over the whole validation part: that of nanoGPT's README
 NANOGPT_STEPS = 1750  # of its recipe of 5,000: there the whole validation loss was 1.4663 (measured on an H100)
 N_TIMED = 100
@@ -62,7 +52,7 @@ SMOLLM2: dict[str, Any] = {
 SMOLLM2 |= {"intermediate_size": 1536, "vocab_size": 49152}
 # compile=, and whether the step is a graph
 WAYS = {
-    "eager": ("none", False), "graph": ("none", True),
+    "kernel by kernel": ("none", False), "graph": ("none", True),
     "compiled": ("default", False), "compiled graph": ("default", True),
 }  # fmt: skip
 # Of experiment=shakespeare/gpu; nanoGPT's rates are those of config/train_shakespeare_char.py.
@@ -78,9 +68,25 @@ CANDIDATES = {
 
 @dataclass
 class _GpuOptions:
-    """python -m research.gpu text=input.txt [nanogpt=PATH] [parts=steps,default] [device=cpu steps=3 out=FOLDER]."""
+    """python -m research.gpu text=input.txt [nanogpt=PATH] [parts=steps,default] [out=FOLDER].
 
-    text: str = MISSING
+    Measures a GPU in at most eight minutes, in this order (parts=: only these):
+
+    gpu_tests    the tests that need a GPU, in at most 120 seconds
+    steps        milliseconds of a step: kernel by kernel, as a graph, compiled; and of nanoGPT's bench.py
+    suite        all tests, in at most 120 seconds
+    default      train.py and eval.py, with an empty cache and again
+    english      the same with experiment=english
+    shakespeare  our recipe, three candidates and nanoGPT: seconds, and the loss on the whole validation part
+    effects      the effects of 20 heads of a model of SmolLM2's shape with random weights
+
+    Writes gpu.json and gpu.md after each part, to research/results or `out`. A part that fails, or finds no time, says
+    so there. `text` is tiny Shakespeare; `nanogpt` a checkout of github.com/karpathy/nanoGPT, in which nothing is
+    written. To try the program without a GPU: device=cpu steps=3, tiny models and so many steps; the page goes to
+    runs/gpu.
+    """
+
+    text: str = ""
     nanogpt: str = ""
     device: Device = Device.cuda
     parts: str = ""
@@ -126,74 +132,116 @@ class _Work:
     started: float = field(default_factory=time.monotonic)
 
     def settings(self, *settings: str) -> list[str]:
-        """Return settings of train.py with those of every run, for tiny models in a trial."""
+        """Return settings of train.py with those of every run; with `steps` those of tiny models."""
         common = [f"device={self.options.device.value}", f"cache_dir={self.folder / 'cache'}"]
         if self.options.steps:
             common += [*TINY, f"max_steps={self.options.steps}", f"eval_every_steps={self.options.steps}"]
         return [*settings, *common]
 
+    def text(self) -> str:
+        """Return the setting of the text; UserError without one."""
+        if not self.options.text:
+            raise UserError("needs text=input.txt")
+        return f"data.path={Path(self.options.text).resolve()}"
+
+    def left(self) -> float:
+        """Return the seconds that are left; UserError if there are none."""
+        left = MAX_SECONDS - (time.monotonic() - self.started)
+        if left <= 0:
+            raise UserError("no time left")
+        return left
+
     def add(self, name: str, value: float | None, unit: str, note: str = "") -> None:
+        note = re.sub(r"(?<![\w.])/(?:[^\s/:'\",]+/)+", "", note)  # folders of this machine
         self.figures.append(Figure(self.part, name, value, unit, note))
         print(*self.figures[-1].cells(), sep="  ", file=sys.stderr, flush=True)
 
-    def run(self, *command: str, cwd: Path = ROOT) -> tuple[float, subprocess.CompletedProcess[str]]:
-        """Run Python to its end, or until the time is up; return its seconds and its output."""
-        left = MAX_SECONDS - (time.monotonic() - self.started)
+    def run(
+        self, *command: str, cwd: Path = ROOT, limit: float = MAX_SECONDS
+    ) -> tuple[float, subprocess.CompletedProcess[str]]:
+        """Run Python; return its seconds and its output, with status STOPPED after `limit` seconds."""
+        left = min(limit, self.left())
         start = time.monotonic()
-        process = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=left)
+        command = (sys.executable, "-u", *command)
+        try:
+            process = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=left)
+        except subprocess.TimeoutExpired as error:
+            output, problems = ((part or b"").decode(errors="replace") for part in (error.stdout, error.stderr))
+            process = subprocess.CompletedProcess(command, STOPPED, output, problems)
         return time.monotonic() - start, process
 
     def succeed(self, *command: str, cwd: Path = ROOT) -> tuple[float, str]:
         """Run Python; return its seconds and its output; UserError if it fails."""
         seconds, process = self.run(*command, cwd=cwd)
+        if process.returncode == STOPPED:
+            raise UserError(f"{command[0]}: no time left after {seconds:.0f} s")
         if process.returncode:
-            raise UserError(f"{command[0]}: {(process.stderr or process.stdout or 'no output').splitlines()[-1]}")
+            raise UserError(f"{command[0]}: {_last_line(process)}")
         return seconds, process.stdout
+
+
+def _last_line(process: subprocess.CompletedProcess[str]) -> str:
+    return (process.stderr.strip() or process.stdout.strip() or "no output").splitlines()[-1]
 
 
 # The parts
 
 
-def _tests(work: _Work, *arguments: str) -> None:
-    """Run pytest, and list the tests that fail."""
-    seconds, process = work.run("-m", "pytest", "-rfE", *arguments)
-    for number, outcome in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", process.stdout.splitlines()[-1]):
-        work.add(outcome, int(number), "tests", f"{seconds:.0f} s")
-    for red in re.findall(r"^(?:FAILED|ERROR) (\S+)", process.stdout, re.MULTILINE):
-        work.add(red, None, "", "red")
+def _tests(work: _Work, *arguments: str, limit: float = MAX_TEST_SECONDS) -> None:
+    """Run pytest; count what passed, failed or was skipped until its end or its limit, and name what failed."""
+    seconds, process = work.run("-m", "pytest", "-vv", *arguments, limit=limit)
+    # "NAME OUTCOME [ 9%]"; of several processes "[gw0] [ 9%] OUTCOME NAME"
+    lines = re.findall(
+        r"^(?:\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (.*)|(\S+::.*) (PASSED|FAILED|ERROR|SKIPPED)\b.*)$",
+        process.stdout, re.MULTILINE,
+    )  # fmt: skip
+    if not lines:
+        broken = re.search(r"^ERROR .*", process.stdout, re.MULTILINE)  # a file that cannot be imported
+        raise UserError(broken[0] if broken else _last_line(process))
+    outcomes = [(first or last, name or other) for first, name, other, last in lines]
+    end = {0: "", 1: "", STOPPED: ", stopped before its end"}.get(process.returncode, f", {_last_line(process)}")
+    for outcome, number in sorted(Counter(outcome for outcome, _ in outcomes).items()):
+        work.add(outcome.lower(), number, "tests", f"{seconds:.0f} s{end}")
+    for outcome, name in outcomes:
+        if outcome in ("FAILED", "ERROR"):
+            work.add(name.strip(), None, "", outcome.lower())
 
 
-def _marked(work: _Work) -> None:
-    _tests(work, "-m", "gpu", "tests/training" if work.options.steps else "tests")
+def _gpu_tests(work: _Work) -> None:
+    _tests(work, "-m", "gpu", "tests/training/test_trainer.py" if work.options.steps else "tests")
 
 
 def _suite(work: _Work) -> None:
     if work.options.steps:
         _tests(work, "tests/training/test_checkpoint.py", "-m", "not slow")
-    elif importlib.util.find_spec("xdist"):
-        _tests(work, "-n", "8", "--dist", "loadfile")
     else:
-        _tests(work)
+        several = ["-n", "8", "--dist", "loadfile"] if importlib.util.find_spec("xdist") else []
+        _tests(work, *several)
 
 
 def _steps(work: _Work) -> None:
     """Time the step of three models in each way, and nanoGPT's of the third."""
-    path = f"data.path={Path(work.options.text).resolve()}"
-    shape = ["data=shakespeare"] if work.options.steps else GPT2
-    for way in ("eager", "graph"):
+    for way in ("kernel by kernel", "graph"):
         _step_time(work, "default", way, [])
-    for way in WAYS:
-        _step_time(work, "shakespeare/gpu", way, ["experiment=shakespeare/gpu", path])
-    for way in ("eager", "graph") if work.options.steps else WAYS:
-        _step_time(work, "GPT-2's shape", way, [*shape, path])
-    if work.options.nanogpt:
-        bench = ["bench.py", "--real_data=False", f"--device={work.options.device.value}"]
-        seconds, output = work.succeed(*bench, cwd=Path(work.options.nanogpt))
+    if work.options.text:
+        for way in WAYS:
+            _step_time(work, "shakespeare/gpu", way, ["experiment=shakespeare/gpu", work.text()])
+        shape = ["data=shakespeare"] if work.options.steps else GPT2
+        for way in ("kernel by kernel", "graph") if work.options.steps else WAYS:
+            _step_time(work, "GPT-2's shape", way, [*shape, work.text()])
+    else:
+        work.add("shakespeare/gpu and GPT-2's shape", None, "", "needs text=input.txt")
+    if work.options.nanogpt and work.device.device.type == "cuda":  # it calls torch.cuda
+        seconds, output = work.succeed("bench.py", "--real_data=False", cwd=Path(work.options.nanogpt))
         found = re.search(r"time per iteration: ([\d.]+)ms", output)
-        work.add("nanoGPT's bench.py", float(found[1]) if found else None, "ms", f"whole process {seconds:.0f} s")
+        note = f"whole process {seconds:.0f} s; its vocabulary has 50,304 tokens, ours the characters of the text"
+        work.add("nanoGPT's bench.py", float(found[1]) if found else None, "ms", note)
+    elif work.options.nanogpt:
+        work.add("nanoGPT's bench.py", None, "", "needs a GPU")
 
 
 def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
+    work.left()
     compilation, uses_graph = WAYS[way]
     settings = compose_settings(work.settings(*overrides, f"compile={compilation}"))
     corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
@@ -201,7 +249,8 @@ def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
     trainer = make_trainer(settings, model, corpus.train, work.device, SINGLE_PROCESS)
     trainer.uses_graph = uses_graph
 
-    # The first steps compile and record.
+    # The first steps compile and record. Each `compiled` has kernels of its own shape to make; the next way finds them.
+    cache = {"compiled": ", compiler's cache empty", "compiled graph": ", compiler's cache filled"}.get(way, "")
     start = time.perf_counter()
     for _ in range(5):
         stats = train_step(trainer)
@@ -213,11 +262,8 @@ def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
         train_step(trainer)
     wait_for_device(trainer)
     milliseconds = (time.perf_counter() - start) / n_timed * 1000
-    work.add(f"{name}, {way}", milliseconds, "ms", f"first 5 steps {first:.1f} s, then loss {stats.loss.item():.4f}")
-
-    # A graph and its trainer hold each other.
+    work.add(f"{name}, {way}", milliseconds, "ms", f"first 5 steps {first:.1f} s{cache}; loss {stats.loss.item():.4f}")
     del trainer, model, stats
-    gc.collect()
     if work.device.device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -231,7 +277,7 @@ def _english(work: _Work) -> None:
 
 
 def _train_and_eval(work: _Work, name: str, *settings: str) -> None:
-    """Train and test twice, in a trial once: the first time with an empty cache."""
+    """Train and test twice, with `steps` once: the first time with an empty cache."""
     cache = f"cache_dir={work.folder / name}"
     for again in ("",) if work.options.steps else ("", ", again"):
         run = work.folder / f"run_{name}{again.strip(', ')}"
@@ -258,7 +304,7 @@ def _shakespeare(work: _Work) -> None:
 
 def _train_shakespeare(work: _Work, name: str, settings: list[str]) -> None:
     run = work.folder / f"shakespeare_{len(work.figures)}"
-    fixed = ["experiment=shakespeare/gpu", f"data.path={Path(work.options.text).resolve()}", f"out={run}"]
+    fixed = ["experiment=shakespeare/gpu", work.text(), f"out={run}"]
     arguments = [*work.settings(*fixed), *settings, f"validation_tokens={10**7}"]
     if work.options.steps:
         arguments.append(f"max_steps={work.options.steps}")
@@ -272,7 +318,8 @@ def _train_shakespeare(work: _Work, name: str, settings: list[str]) -> None:
         if reached is None and record.loss is not None and record.loss <= MAX_LOSS:
             reached = record.seconds
     work.add(name, best, "nats", f"at step {best_step}")
-    work.add(f"{name}: training until {MAX_LOSS}", reached, "s", f"whole process, all steps: {seconds:.1f} s")
+    work.add(f"{name}: training until {MAX_LOSS}", reached, "s", "steps only")
+    work.add(f"{name}: whole process", seconds, "s", "all steps, start, compiling and evaluations")
 
 
 def _train_nanogpt(work: _Work) -> None:
@@ -286,7 +333,14 @@ def _train_nanogpt(work: _Work) -> None:
     _, score = work.succeed("-c", SCORE_NANOGPT, str(out / "ckpt.pt"), str(data / "val.bin"), cwd=checkout)
     times = [float(found) for found in re.findall(r"^iter .* time ([\d.]+)ms", output, re.MULTILINE)]
     work.add("nanoGPT, a step", median(times), "ms", f"{len(times)} steps")
-    work.add("nanoGPT", float(score.splitlines()[-1]), "nats", f"at step {n_steps}, whole process {seconds:.1f} s")
+    work.add("nanoGPT", float(score.splitlines()[-1]), "nats", f"at step {n_steps}")
+    work.add(
+        f"nanoGPT: training, {n_steps} steps",
+        sum(times) / 1000,
+        "s",
+        "steps, compiling in the first, and two short evaluations",
+    )
+    work.add("nanoGPT: whole process", seconds, "s", "all steps, start, compiling and two short evaluations")
 
 
 def _effects(work: _Work) -> None:
@@ -307,37 +361,51 @@ def _effects(work: _Work) -> None:
 
 
 PARTS: dict[str, Callable[[_Work], None]] = {
-    "marked": _marked, "steps": _steps, "default": _default, "english": _english, "shakespeare": _shakespeare,
-    "effects": _effects, "suite": _suite,
+    "gpu_tests": _gpu_tests, "steps": _steps, "suite": _suite, "default": _default, "english": _english,
+    "shakespeare": _shakespeare, "effects": _effects,
 }  # fmt: skip
+
+
+def _checked_folder(options: _GpuOptions) -> Path:
+    """Return the folder of the page; UserError for options that cannot be used, before anything is measured."""
+    if unknown := set(listed(options.parts)) - PARTS.keys():
+        raise UserError(f"parts={options.parts}: {min(unknown)} is none of {', '.join(PARTS)}")
+    if options.steps is not None and options.steps < 1:
+        raise UserError(f"steps={options.steps}: must be 1 or more")
+    if options.device is not Device.cuda and options.steps is None:
+        raise UserError(f"device={options.device.value}: needs steps=, for example steps=3")
+    if options.text and not Path(options.text).is_file():
+        raise UserError(f"text={options.text}: is no file")
+    if options.nanogpt and not (Path(options.nanogpt) / "bench.py").exists():
+        raise UserError(f"nanogpt={options.nanogpt}: is no checkout of nanoGPT")
+    folder = Path(options.out or (RESULTS if options.steps is None else "runs/gpu"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"out={folder}: cannot be written")
+    return folder
 
 
 def main(options: _GpuOptions) -> None:
     """Measure the parts, and write the page after each."""
-    parts = listed(options.parts) or list(PARTS)
-    if unknown := set(parts) - PARTS.keys():
-        raise UserError(f"parts={options.parts}: {min(unknown)} is none of {', '.join(PARTS)}")
-    if not Path(options.text).exists():
-        raise UserError(f"text={options.text}: does not exist")
-    if options.nanogpt and not (Path(options.nanogpt) / "bench.py").exists():
-        raise UserError(f"nanogpt={options.nanogpt}: is no checkout of nanoGPT")
-    if options.device is not Device.cuda and not options.out:
-        raise UserError("out=: give a folder; research/results/gpu is for a GPU only")
+    folder = _checked_folder(options)
     device = choose_device(options.device, Precision.auto)
     keep_freed_memory()
 
     with tempfile.TemporaryDirectory() as name:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(name) / "compiler")
         work = _Work(options, device, Path(name))
         if not options.nanogpt:
             work.add("nanogpt= was not given", None, "", "no comparison with nanoGPT")
-        for work.part in parts:
+        for work.part in listed(options.parts) or list(PARTS):
             try:
+                work.left()
                 PARTS[work.part](work)
             except Exception as error:  # whatever it is, the other parts are worth their time
-                work.add("not measured to its end", None, "", f"{type(error).__name__}: {one_line(error)}")
+                kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                work.add("not measured to its end", None, "", kind + one_line(error))
             results = GpuResults(work.figures)
-            folder = Path(options.out) if options.out else RESULTS
-            write_page("gpu", "Measured on a GPU", results, torch.get_num_threads(), device.description, folder)
+            title = "A try with tiny models" if options.steps else "Measured on a GPU"
+            write_page("gpu", title, results, torch.get_num_threads(), device.description, folder)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class WeightGroup:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        # [], the learning rate at the next step: on the device, as a CUDA graph keeps the numbers of the host.
+        # [], the learning rate at the next step: on the device, as a CUDA graph would never change a Python number.
         self.rate = torch.zeros((), device=self.weights[0].device)
 
 

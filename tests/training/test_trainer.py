@@ -1,9 +1,13 @@
 """The training step, the loop, the optimizers and the evaluation."""
 
 import copy
+import gc
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.loader import Split, StorySplit
+from data.corpus import load_corpus
+from data.loader import LoadedBatch, Split, StorySplit
+from model.transformer import Transformer
 from settings.errors import UserError
-from settings.train import Device, Precision
+from settings.train import Device, Precision, compose_settings
 from tests.tiny_models import random_model, small_trainer
-from training.device import Distributed, choose_device
+from training.device import SINGLE_PROCESS, Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
+from training.graph import StepGraph
 from training.loop import is_probe_step, log_step
 from training.optim import Muon, WeightGroup, learning_rate_factor, set_learning_rates
-from training.trainer import Trainer, train_step
+from training.trainer import Trainer, make_trainer, train_step
 
 
 @pytest.mark.parametrize("n_batches", [1, 2])
@@ -76,7 +83,8 @@ def test_a_step_reads_no_value_of_the_device() -> None:
 
 # torch warns of kernels that are not deterministic, of TF32 and the like.
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")])
+ON_GPU = [pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")]
+GPU = pytest.param("cuda", marks=ON_GPU)
 
 
 @pytest.fixture(params=["cpu", GPU])
@@ -110,9 +118,11 @@ def test_a_compiled_training_has_the_same_losses(device: str, accumulation: int)
 
 
 @pytest.mark.parametrize("device", [GPU], indirect=True)
+@pytest.mark.parametrize("uses_graph", [False, True])
 @pytest.mark.parametrize("settings", [["optim=muon"], ["optim=adamw", "compile=default"]])
-def test_a_step_does_not_wait_for_the_gpu(device: str, settings: list[str]) -> None:
+def test_a_step_does_not_wait_for_the_gpu(device: str, settings: list[str], uses_graph: bool) -> None:
     trainer = small_trainer(device, "gradient_accumulation_steps=2", *settings)
+    trainer.uses_graph = uses_graph
     for _ in range(3):
         train_step(trainer)  # compiles, and allocates the states of the optimizers
     torch.cuda.set_sync_debug_mode("error")
@@ -130,10 +140,16 @@ def graph_trainer(*overrides: str) -> Trainer:
     return trainer
 
 
-COMPILED = pytest.param("adamw", "default", marks=[pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")])
+# experiment=english/gpu is compiled, with Muon; a user may add dropout.
+WITH_COMPILED = pytest.mark.parametrize(
+    ("device", "compiled"),
+    [("cpu", "none"), pytest.param("cuda", "none", marks=ON_GPU), pytest.param("cuda", "default", marks=ON_GPU)],
+    indirect=["device"],
+)
 
 
-@pytest.mark.parametrize(("optim", "compiled"), [("muon", "none"), ("adamw", "none"), COMPILED])
+@WITH_COMPILED
+@pytest.mark.parametrize("optim", ["muon", "adamw"])
 def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: str, optim: str, compiled: str) -> None:
     overrides = [device, f"optim={optim}", f"compile={compiled}", "gradient_accumulation_steps=2", "max_steps=20"]
     graphed, eager = graph_trainer(*overrides), small_trainer(*overrides)
@@ -144,8 +160,52 @@ def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: st
     assert (graphed.graph is None, eager.graph is None) == (False, True)
 
 
-def test_a_graph_has_the_dropout_of_its_step(device: str) -> None:
-    trainer = graph_trainer(device, "model.dropout=0.5", "optim.warmup_steps=0", "max_steps=30")
+def test_a_trainer_with_a_graph_is_freed_with_its_last_name(device: str) -> None:
+    """A graph in a reference cycle would be freed by the garbage collector, perhaps while another one is recorded."""
+    trainer = graph_trainer(device)
+    train_step(trainer)
+    reference = weakref.ref(trainer)
+    gc.disable()
+    try:
+        del trainer
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_recording_a_step_writes_no_checkpoint_down(device: str) -> None:
+    trainer = graph_trainer(device)
+    trainer.seconds = 5.0
+    train_step(trainer)
+    assert (trainer.step, trainer.saved_step, trainer.recorded_seconds) == (1, -1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("CUDA error: not permitted\nhint"), r"\(CUDA error: not permitted hint\); try device=cpu$"),
+        (torch.OutOfMemoryError("CUDA out of memory."), r"\(CUDA out of memory\.\); try fewer tokens_per_batch$"),
+    ],
+)
+def test_a_step_that_cannot_be_recorded_is_one_line_and_changes_nothing(error: Exception, message: str) -> None:
+    batches, weight, collects = [small_trainer().loader(0)], nn.Parameter(torch.ones(3)), []
+    generator = torch.get_rng_state()
+
+    def step(batches: Sequence[LoadedBatch]) -> tuple[torch.Tensor, torch.Tensor]:
+        weight.data += torch.rand(3)
+        collects.append(gc.isenabled())
+        raise error
+
+    with pytest.raises(UserError, match="^the training step cannot be recorded " + message):
+        StepGraph(step, batches, [weight])
+    assert weight.tolist() == [1, 1, 1] and torch.equal(torch.get_rng_state(), generator)
+    assert collects == [False] and gc.isenabled()
+
+
+@WITH_COMPILED
+def test_a_graph_has_the_dropout_of_its_step(device: str, compiled: str) -> None:
+    overrides = ["optim=muon", f"compile={compiled}", "model.dropout=0.5", "optim.warmup_steps=0", "max_steps=30"]
+    trainer = graph_trainer(device, *overrides)
     for _ in range(10):
         train_step(trainer)
     state, batch = copy.deepcopy(trainer.state()), trainer.loader(0)
@@ -183,6 +243,14 @@ def test_a_step_that_is_not_finite_changes_nothing(device: str, poisoned: str, o
             assert not torch.equal(trainer.state()["model"]["final_norm.gain"], old_state["model"]["final_norm.gain"])
 
 
+def resumes_exactly(reference: Trainer, resumed: Trainer, state: dict[str, Any], n_steps: int) -> bool:
+    """Return True if `resumed` takes the next steps of `reference` from `state`, to the last bit."""
+    resumed.load(state)
+    losses = [[train_step(trainer).loss.item() for _ in range(n_steps)] for trainer in (reference, resumed)]
+    pairs = zip(reference.model.parameters(), resumed.model.parameters(), strict=True)
+    return losses[0] == losses[1] and all(torch.equal(one, other) for one, other in pairs)
+
+
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("forgotten", [None, "optimizer", "step", "model"])
 def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgotten: str | None, optim: str) -> None:
@@ -195,11 +263,34 @@ def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgot
     resumed = graph_trainer(*overrides)
     if forgotten:
         state[forgotten] = resumed.state()[forgotten]
-    resumed.load(state)
-    losses = [[train_step(trainer).loss.item() for _ in range(3)] for trainer in (reference, resumed)]
-    pairs = zip(reference.model.parameters(), resumed.model.parameters(), strict=True)
-    is_equal = losses[0] == losses[1] and all(torch.equal(one, other) for one, other in pairs)
-    assert is_equal == (forgotten is None)
+    assert resumes_exactly(reference, resumed, state, 3) == (forgotten is None)
+
+
+@pytest.mark.parametrize("device", [GPU], indirect=True)
+def test_a_compiled_training_on_a_gpu_resumes_exactly(device: str) -> None:
+    overrides = (device, "optim=muon", "compile=default", "model.dropout=0.2")
+    reference, resumed = graph_trainer(*overrides), graph_trainer(*overrides)
+    train_step(reference)
+    assert resumes_exactly(reference, resumed, copy.deepcopy(reference.state()), 3)
+
+
+def default_trainer(cache: str, *overrides: str) -> Trainer:
+    settings = compose_settings([cache, *overrides])
+    device = choose_device(settings.run.device, settings.run.precision)
+    corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(device.device)
+    return make_trainer(settings, model, corpus.train, device, SINGLE_PROCESS)
+
+
+@pytest.mark.gpu
+@NO_CUDA
+@pytest.mark.filterwarnings("default")
+def test_a_default_run_on_a_gpu_resumes_exactly(cache: str) -> None:
+    """Without the fixture `device`, that is with the kernels of a user's run."""
+    reference, resumed = (default_trainer(cache, "device=cuda") for _ in range(2))
+    for _ in range(20):
+        train_step(reference)
+    assert resumes_exactly(reference, resumed, copy.deepcopy(reference.state()), 20)
 
 
 def test_a_checkpoint_of_another_model_is_refused() -> None:

@@ -112,11 +112,13 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened.folder, subfolder) as folder:
+    with results_folder(opened.folder, log, subfolder) as folder:
         result = probe_source(opened, source, config)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
-        report = result.save(folder, live=settings.live)
-    log(f"\nreport {report.resolve().as_uri()}")
+        if folder is not None:
+            result.save(folder, live=settings.live)
+    if folder is not None and log is print:
+        print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
 
 def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig, log: Log) -> None:
@@ -149,11 +151,12 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
-        arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
-        content = comparison_content(before, opened, results, arguments, settings.live)
-        files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
-        write_files(folder, files, "comparison.json")
-    print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
+        if folder is not None:
+            arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
+            content = comparison_content(before, opened, results, arguments, settings.live)
+            files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
+            write_files(folder, files, "comparison.json")
+            print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
 
 
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
@@ -179,9 +182,11 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         chances = ", ".join(f"{opened.decode(token)} {chance:.2f}" for token, chance in best)
         print(printable("\n".join([*lines, "", f"next word: {chances}"])))
 
-        content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
-        write_files(folder, {PAGE: page(content)})
-    print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1")
+        if folder is not None:
+            content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
+            write_files(folder, {PAGE: page(content)})
+    if folder is not None:
+        print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1", flush=True)
 
 
 def _nouns_before(words: list[str]) -> dict[int, list[str]]:

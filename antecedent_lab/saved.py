@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from report.content import eval_command
 from settings.errors import damaged_file_error
 from settings.files import lock
 from training.metrics import Metrics, load_metrics
+from training.run_dir import first_unwritable
 from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history
 
 PAGE = "report.html"
@@ -25,9 +26,18 @@ def folder_name(text: str) -> str:
 
 
 @contextmanager
-def results_folder(root: Path, subfolder: str = "") -> Iterator[Path]:
-    """Yield the locked folder for results in `root`; OSError if it cannot be written or another process has it."""
+def results_folder(root: Path, log: Callable[[str], None] = print, subfolder: str = "") -> Iterator[Path | None]:
+    """Yield the locked folder for results in `root`; None, after a note, if a run of another user cannot be written.
+
+    Raises BlockingIOError if another process writes there.
+    """
     folder = root / "probe" / subfolder
+    root.mkdir(parents=True, exist_ok=True)
+    blocked = first_unwritable(root)  # a run of another user can be read, not written
+    if blocked is not None:
+        log(f"note: {blocked} cannot be written, so the results are only printed")
+        yield None
+        return
     folder.mkdir(parents=True, exist_ok=True)
     with closing(lock(folder)):
         yield folder

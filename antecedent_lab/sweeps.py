@@ -19,7 +19,7 @@ from settings.files import write_files
 from settings.train import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
 from settings.typed_json import from_json, to_json
 from training.metrics import Metrics, load_metrics
-from training.run_dir import find_runs
+from training.run_dir import find_runs, first_unwritable
 
 # Returns the results of a model, by its name, and tests it if that has not been done; prints by the second argument.
 Tested = Callable[[str, Callable[[str], None]], ProbeResults]
@@ -86,14 +86,18 @@ def _compare(
         rounded: Sweep = from_json(Sweep, content, "sweep.json")
         tables = sweep_markdown(rounded)
         print(printable(f"\n{tables}"))
-        files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
-        write_files(folder, files, "sweep.json")
-        print(f"wrote {', '.join(files)} to {folder}")
+        if folder is not None:
+            files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
+            write_files(folder, files, "sweep.json")
+            print(f"wrote {', '.join(files)} to {folder}")
 
 
 def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
-    """Return the metrics of each run of a sweep; UserError if there is none or one is unfinished."""
+    """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
     runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
+    for folder in (sweep, *runs):
+        if blocked := first_unwritable(folder):
+            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
         if not metrics.has_ended:
             resume = program_command("train", "resume=true", f"out={run}")

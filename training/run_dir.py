@@ -56,7 +56,7 @@ def check_out_is_free(out: str | None) -> None:
         raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
 
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+    if not _is_writable(parent):
         raise PermissionError(f"out={path}: {parent} cannot be written")
 
 
@@ -84,6 +84,15 @@ def find_runs(sweep: str) -> list[Path]:
         raise FileNotFoundError(f"{sweep or 'runs='}: holds no runs; train a sweep with python train.py -m seed=1,2,3")
     # 2 before 10.
     return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else 0, path.name))
+
+
+def first_unwritable(run: Path) -> Path | None:
+    """Return the folder of a run that eval.py would have to write to and cannot; None if it can write."""
+    return next((folder for folder in (run, run / "probe") if folder.exists() and not _is_writable(folder)), None)
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antecedent_lab import saved
 from antecedent_lab.api import open_model
 from antecedent_lab.loading import load_resumes
 from antecedent_lab.progress import stages
@@ -64,11 +65,15 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
             read_results(opened)
 
 
-def test_the_results_folder_is_locked(opened: OpenedModel) -> None:
+def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with results_folder(opened.folder, subfolder="outside") as folder:
         assert folder == opened.folder / "probe" / "outside"
         with pytest.raises(BlockingIOError), results_folder(opened.folder, subfolder="outside"):
             pass
+    monkeypatch.setattr(saved, "first_unwritable", lambda folder: folder)
+    notes: list[str] = []
+    with results_folder(opened.folder, notes.append) as folder:
+        assert folder is None and "cannot be written" in notes[0]
 
 
 def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:

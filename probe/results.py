@@ -102,7 +102,7 @@ MEASURES = {
     "zero": Measure("no output", "share of the answer lost without the head; later layers may compensate"),
     "answer": Measure("answer", "half the change of the answer's margin within a pair, in nats"),
     "answer_accuracy": Measure("accuracy of the answers", "the model prefers the right answers", is_share=True),
-    "answer_shuffled": Measure("the same, words shuffled", "all words before the query in random order", is_share=True),
+    "answer_shuffled": Measure("right, words shuffled", "all words before the query in random order", is_share=True),
     "resolved_share": Measure("resolved share", "known words; 0: what decides is ignored, 1: optimal"),
     "follows": Measure("follows the entity", "the answer changes with the class of one entity", is_share=True),
     "edge_effect": Measure("edge effect", "what the edges to both entities move the margin to their sides, in nats"),

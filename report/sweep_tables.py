@@ -21,6 +21,7 @@ def sweep_markdown(sweep: Sweep) -> str:
         "",
         "Each run's head is the one that its own dev items selected. Scores are means over seeds on the tested items,",
         f"with 95 % intervals from {MIN_SEEDS} seeds on.",
+        *(f"note: {warning}" for warning in sweep.warnings),
         "",
     ]
 
@@ -43,7 +44,7 @@ def sweep_markdown(sweep: Sweep) -> str:
         lines += ["", *markdown_table([*header, "heads"], rows)] if rows else []
 
     lines += ["", f"- {STANDARD}: {variant_name(sweep.standard)}", *_STAR] if len(sweep.variants) > 1 else []
-    return "\n".join([*lines, *(f"note: {warning}" for warning in sweep.warnings), ""])
+    return "\n".join([*lines, ""])
 
 
 def _question_row(variant: str, question: QuestionOverSeeds, names: tuple[str, ...]) -> list[str]:

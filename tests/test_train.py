@@ -241,6 +241,12 @@ def test_a_signal_saves_and_the_run_resumes_exactly(number: int, reference: Path
     assert_same_results(out, reference)
 
 
+def test_a_run_that_stops_before_its_first_evaluation_is_tested_as_trained(tmp_path: Path, cache: str) -> None:
+    out = tmp_path / "run"
+    assert end_at(forked(lambda: train(out, cache, "eval_every_steps=40").status), out, 10, signal.SIGINT) == 130
+    assert load_checkpoint(out / "checkpoints", best=True)["step"] >= 10
+
+
 def test_a_run_prints_fifteen_lines_and_divergence_names_the_learning_rate(reference: Path, cache: str) -> None:
     out = (reference.parent / "stdout.txt").read_text()
     assert len(out.splitlines()) <= 15 and f"eval.py run={reference} {cache}\n" in out  # works when pasted

@@ -326,7 +326,8 @@ def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
     if context is None:
         return
     if trainer.saved_step != trainer.step and not trainer.has_diverged:
-        _save(trainer, context, is_best=False)
+        # Before the first evaluation only step 0 is on the disk, and the untrained weights are not the best.
+        _save(trainer, context, is_best=trainer.step < trainer.settings.run.eval_every_steps)
     cache_dir = trainer.settings.run.cache_dir
     command = next_command("train", f"out={context.folder}", cache_dir, "resume=true")
     context.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")

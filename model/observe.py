@@ -410,7 +410,10 @@ def of_words(logits: Tensor, words: Tensor | None) -> Tensor:
 
 
 def apply_edits(
-    values: Tensor, layer: int, edit_lists: Sequence[Sequence[HeadEdit | SiteEdit]], name: Literal["weights", "output"]
+    values: Tensor,
+    layer: int,
+    edit_lists: Sequence[Sequence[HeadEdit | SiteEdit]],
+    name: Literal["weights", "output"],
 ) -> None:
     """Apply the edits of one layer's weights or outputs to `values` [E * B, H, ...] of E lists, in place."""
     by_list = values.unflatten(0, (len(edit_lists), -1))  # [E, B, H, ...]

@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from model.observe import HeadEdit, LayerRecord, ObservableModel, at_positions, check_edits, check_tokens, edited_heads
+from model.observe import (
+    HeadEdit,
+    LayerRecord,
+    ObservableModel,
+    at_positions,
+    check_edits,
+    check_tokens,
+    edited_heads,
+)
 from settings.errors import UserError
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads

@@ -80,7 +80,11 @@ def document_positions(document_ids: Tensor) -> Tensor:
 
 
 def attention_scores(
-    query: Tensor, key: Tensor, query_positions: Tensor | None = None, *, scaled: bool = True
+    query: Tensor,
+    key: Tensor,
+    query_positions: Tensor | None = None,
+    *,
+    scaled: bool = True,
 ) -> Tensor:
     """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32; -inf for later keys.
 
@@ -100,7 +104,14 @@ def _positive_scores(scores: Tensor) -> Tensor:
     return (scores.relu() + _SUM_EPSILON).masked_fill(scores.isneginf(), 0.0)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, *, scaled: bool = True) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    *,
+    scaled: bool = True,
+) -> Tensor:
     """Return softmax(scores) @ value [B, H, T, K], by PyTorch's fused kernel, which never stores the weights.
 
     Query, key and value are [B, H, T, K]; `bias` [B, 1, T, T] is that of `document_bias` (default: each row is one

@@ -55,8 +55,9 @@ def compare_seeds(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]
         for fact in _SHAPE:
             if shape.get(fact) != shapes[names[0]].get(fact):
                 raise UserError(f"model={name}: {fact} is not that of {names[0]}; seeds have one shape")
+        digest = shape.get("sha256")
         for earlier in names[:number]:
-            if shape.get("sha256") == shapes[earlier].get("sha256") is not None:
+            if digest is not None and digest == shapes[earlier].get("sha256"):
                 raise UserError(f"model={name}: has the weights of {earlier}; seeds have different ones")
 
     untested = {}

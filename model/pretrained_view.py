@@ -55,7 +55,9 @@ class _Site:
 
 
 @dataclass
-class _Pass:  # in progress
+class _Pass:
+    """Options and records of the forward pass in progress."""
+
     edits: Sequence[HeadEdit] = ()
     site: Tensor | None = None  # [B] positions whose layers are kept in `sites`
     sites: dict[int, _Site] = field(default_factory=dict)

@@ -131,8 +131,8 @@ STORY_QUESTIONS = (
         _link("verb", '"because it": the verb and its voice, at the pronoun', FRIGHTENED_OR_FEARED),
         limits=(
             # research/results/third_noun.md
-            "that it holds with more than two nouns: with a third animal before them some models take the first animal",
-            'that the pronoun matters: at "the" in its place the head finds the same noun',
+            "that it holds with more than two nouns: with a third animal before them some heads take the first",
+            'that the pronoun matters: at "the" in its place the head mostly finds the same noun',
             "anything about other verbs: all that are tested were in training",
         ),
     ),

@@ -60,7 +60,7 @@ def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
     return _drawn_weights(tuple(index.tobytes() for index in indices), n_drawn, seed)
 
 
-# All measures of a question are resampled alike: drawing anew was a tenth of the time of a probe.
+# All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe.
 @lru_cache(maxsize=6)
 def _drawn_weights(indices: tuple[bytes, ...], n_drawn: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)

@@ -58,9 +58,12 @@ class _Row:
     shares: dict[str, Estimate]  # "head", "answer" and the noun: A, B, C
 
     def cells(self) -> list[str]:
-        third = "B" if self.cause == "A" else "A"
-        names = [f"{what} {noun}" for what in ("head", "answer") for noun in (self.cause, third, "C")]
-        return [self.text, self.cause, *(value_cell(self.shares.get(name), ".2f") for name in names)]
+        other = "B" if self.cause == "A" else "A"
+        cells = [self.text, self.cause]
+        for what in ("head", "answer"):
+            for noun in (self.cause, other, "C"):
+                cells.append(value_cell(self.shares.get(f"{what} {noun}"), ".2f"))
+        return cells
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def _shares(opened: OpenedModel, head: Head, form: str, cause: str, rng: np.rand
     counts: dict[str, float] = defaultdict(float)
     for _ in range(N_DRAWS):
         nouns = dict(zip("ABC", rng.choice(ANIMALS, 3, replace=False).tolist(), strict=True))
-        # Of a passive, the second noun does what the first does of an active.
+        # In the passive the second noun is the agent.
         by_first = (cause == "A") != ("was {V} by" in form)
         verb = rng.choice(TEXTS["BY_FIRST" if by_first else "BY_SECOND"])
         text = opened.tokenize("One sunny day, " + form.format(**nouns, Cs=PLURALS[nouns["C"]], V=verb))

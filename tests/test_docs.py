@@ -150,6 +150,16 @@ def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
             assert (point["active"], point["passive"]) == pytest.approx((0.5, 0.5), abs=0.01)
 
 
+def test_with_a_third_animal_some_heads_stay_with_the_subject_and_some_take_the_first_animal() -> None:
+    page = result("third_noun")
+    rows = {(row["text"], row["cause"]): row["shares"] for row in page["rows"]}
+    shares = rows["the {C} was in the garden. The {A} {V} the {B} because it", "A"]
+    for noun in "AC":
+        assert shares[f"head {noun}"]["low"] < 0.1 and shares[f"head {noun}"]["high"] > 0.9
+    in_place_of_it = rows["the {A} {V} the {B} because the", "A"], rows["the {A} {V} the {B} because the", "B"]
+    assert all(shares["head " + cause]["value"] > 0.9 for shares, cause in zip(in_place_of_it, "AB", strict=True))
+
+
 def test_the_bias_of_a_public_model_is_the_measured_one() -> None:
     [row] = [row for row in result("because")["rows"] if "SmolLM2" in row["model"]]
     of_second = sum(bias < 0 for bias in row["bias"].values())

@@ -256,7 +256,7 @@ def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str)
 
 
 def exported(run: Path, cache: str, *arguments: str) -> str:
-    """Train a run on the default stories, which exports are asked about, and return the folder of its export."""
+    """Train a run on the default stories, export it, and return the folder of the export."""
     output(run_program("train.py", "model=nano", *SHORT, cache, f"out={run}", *arguments))
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
     return str(run / "export" / "hf")

@@ -60,7 +60,7 @@ class StepGraph:
                         tensor.copy_(value)  # waits for the stream
 
     def __call__(self, step: StepFunction, batches: Sequence[LoadedBatch]) -> tuple[Tensor, Tensor]:
-        """Start what was recorded, or on a CPU `step`, on `batches` of the recorded shapes; return its results."""
+        """Return the results of the step on `batches` of the recorded shapes; on a CPU `step` is called."""
         for own, batch in zip(self._batches, batches, strict=True):
             for tensor, value in zip(own.tensors(), batch.tensors(), strict=True):
                 tensor.copy_(value, non_blocking=True)

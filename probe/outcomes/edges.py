@@ -206,7 +206,9 @@ class _EdgeCase(Case):
         self.answers = {"follows": sample_of(self.tested.one.items, follows).mean(self.config)}
         self.answers |= _part_of(two.items, two.clean, self.config).values
         # One pass for the head and for the set: it takes longest in a large model.
-        sets = sorted({(self.head,), tuple(head for head, _ in self.steps) or (self.head,)})
+        sets: list[tuple[Head, ...]] = [(self.head,)]
+        if len(self.steps) > 1:
+            sets.append(tuple(head for head, _ in self.steps))
         divergences = exchange_divergences(job.model, two.items, sets, self.config)
         self.divergences = dict(zip(sets, divergences, strict=True))
         return [self.head]

@@ -9,11 +9,12 @@ from pathlib import Path
 from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults
 from report.content import eval_command
+from report.live import MAX_WEIGHTS_BY_DEFAULT
 from settings.errors import damaged_file_error
 from settings.files import lock
 from training.metrics import Metrics, load_metrics
 from training.run_dir import first_unwritable
-from training.weight_history import HISTORY_FILE, WeightHistory, load_weight_history
+from training.weight_history import HISTORY_FILE, WeightHistory, kept_weights, load_weight_history
 
 PAGE = "report.html"
 MAX_FOLDER_NAME = 120  # bytes
@@ -71,5 +72,10 @@ def read_metrics(opened: OpenedModel) -> Metrics:
 
 
 def read_history(opened: OpenedModel) -> WeightHistory | None:
-    """Return the weights of a run during training; None if they were not recorded."""
-    return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
+    """Return the weights of a run during training; None if it has none, or is too large to have them in the page."""
+    recorded = load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
+    model = opened.transformer
+    if recorded is not None or model is None or opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
+        return recorded
+    names = [name for name, _ in model.named_parameters()]
+    return kept_weights(opened.folder / "checkpoints", names, model.config.d_model, opened.step)

@@ -51,7 +51,7 @@ class LiveModel:
     parameters: list[tuple[str, int]]  # name and size, in the order of the weights
     type: str  # number format of the weights: "float32" or "float16"
     weights: str  # base64
-    earlier: WeightHistory  # float16
+    earlier: WeightHistory
     tokenizer: LiveTokenizer
     text: str  # the sentence that the page begins with
     verb_groups: list[dict[str, list[str]]]  # "words", and the "verbs" that only they have; empty: not of stories
@@ -180,4 +180,4 @@ def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> 
     while len(chosen) > room:  # the first steps are close together, and no link has appeared yet
         gaps = [history.steps[after] - history.steps[before] for before, after in pairwise(chosen[:-1])]
         del chosen[1 + gaps.index(min(gaps))]
-    return WeightHistory([history.steps[i] for i in chosen], [history.data[i] for i in chosen])
+    return WeightHistory([history.steps[i] for i in chosen], [history.data[i] for i in chosen], history.type)

@@ -111,7 +111,8 @@ function trainingCard({ sentence, layer, head, chosen, left, named }) {
   const all = [...steps, live.step];
   const weights = all.map((step) => wordRow(passOf(sentence.text, [], step), chosen, layer, head)[left]);
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
-  const others = [...all.keys()].filter((i) => i !== found && i % 3 === found % 3).slice(0, N_CHOICES - 1);
+  const apart = Math.max(1, Math.floor(all.length / 3)); // so that the steps to guess from differ
+  const others = [...all.keys()].filter((i) => i !== found && i % apart === found % apart).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
   const table = () => tableOf(["step", ...all.map(String)], [[named(left), ...weights.map(number)]]);
   return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };

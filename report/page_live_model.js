@@ -19,7 +19,7 @@ function kept(values, key, make) {
 
 function openAt(step) {
   const index = live.earlier.steps.indexOf(step);
-  const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
+  const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], live.earlier.type];
   return openModel(live.shape, live.parameters, data, type);
 }
 

@@ -8,14 +8,24 @@ const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
 });
 
-function floatsOf(base64, type) {
+function floatsOf(base64, type, width) {
   const { buffer } = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  if (type === "int8") return floatsOfRows(new DataView(buffer), width);
   return type === "float16" ? Float32Array.from(new Uint16Array(buffer), (bits) => HALVES[bits]) : new Float32Array(buffer);
+}
+
+// Rows of `width` int8 after their scale, a little-endian float32.
+function floatsOfRows(bytes, width) {
+  const row = width + 4;
+  return Float32Array.from({ length: (bytes.byteLength / row) * width }, (_, i) => {
+    const start = Math.floor(i / width) * row;
+    return bytes.getFloat32(start, true) * bytes.getInt8(start + 4 + (i % width));
+  });
 }
 
 // `shape`: the settings of the model; `parameters`: [name, number of weights] in the order of `data`.
 function openModel(shape, parameters, data, type) {
-  const all = floatsOf(data, type);
+  const all = floatsOf(data, type, shape.d_model);
   const weights = {};
   let end = 0;
   for (const [name, size] of parameters) weights[name] = all.subarray(end, (end += size));

@@ -22,7 +22,8 @@ function drawSlider() {
 
 function stepName() {
   if (live.before) return state.time === END ? `after: ${live.source}` : `before: ${live.before}`;
-  return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : ""}`;
+  const rounded = live.earlier.type === "int8" ? ", rounded" : "";
+  return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : rounded}`;
 }
 
 function playFrom(time) {

@@ -62,17 +62,25 @@ def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
 
     # The newest first, or the best and then the newest: sorting is stable.
     for entry in sorted(reversed(entries), key=lambda entry: best and not entry.best):
-        path = folder / entry.file
-        content = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(content).hexdigest() == entry.sha256:
-            return _unpickled(path, content)
-        problem = "damaged (sha256 differs from the manifest); using another checkpoint"
-        print(f"warning: {path}: {problem}", file=sys.stderr)
+        state = read_checkpoint(folder, entry)
+        if state is not None:
+            return state
 
     # A running training may have replaced them meanwhile.
     if read_manifest(folder) != entries:
         return load_checkpoint(folder, best=best)
     raise UserError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
+
+
+def read_checkpoint(folder: Path, entry: Checkpoint) -> dict[str, Any] | None:
+    """Return the state of one checkpoint; None, after a warning, if it is damaged."""
+    path = folder / entry.file
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() == entry.sha256:
+        return _unpickled(path, content)
+    problem = "damaged (sha256 differs from the manifest); using another checkpoint"
+    print(f"warning: {path}: {problem}", file=sys.stderr)
+    return None
 
 
 def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:

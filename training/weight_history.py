@@ -1,19 +1,21 @@
-"""The weights of a small model during training, in weights.jsonl: the report page computes with those of some steps.
+"""The weights of a model during training: the report page computes with those of some steps.
 
-One JSON object per line: the step, and all weights as base64 of little-endian float16, in the order of
-`named_parameters`. A tied projection is stored once.
+A small model has them in weights.jsonl, one JSON object per line: the step, and all weights as base64 of little-endian
+float16, in the order of `named_parameters`. A tied projection is stored once. A larger one has its kept checkpoints.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from settings.errors import damaged_file_error
+from training.checkpoint import read_checkpoint, read_manifest
 
 HISTORY_FILE = "weights.jsonl"
 MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step
@@ -21,10 +23,11 @@ MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step
 
 @dataclass(frozen=True, slots=True)
 class WeightHistory:
-    """The content of weights.jsonl."""
+    """The weights at some steps of training."""
 
     steps: list[int]
     data: list[str]  # base64 of the weights at each step
+    type: str = "float16"  # number format, or "int8": see `pack_rows`
 
 
 def pack_parameters(parameters: Iterable[Tensor], kind: torch.dtype) -> str:
@@ -32,6 +35,35 @@ def pack_parameters(parameters: Iterable[Tensor], kind: torch.dtype) -> str:
     flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
     numbers = flat.cpu().to(kind).numpy()
     return b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def pack_rows(parameters: Iterable[Tensor], width: int) -> str:
+    """Return the weights of a model as base64 of rows of `width` numbers: a float32 scale, then int8 in its units."""
+    rows = torch.cat([parameter.detach().flatten() for parameter in parameters]).view(-1, width)
+    scales = rows.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+    units = (rows / scales).round().to(torch.int8).numpy()
+    parts = [scales.numpy().astype("<f4").view(np.uint8), units.view(np.uint8)]
+    return b64encode(np.concatenate(parts, axis=1).tobytes()).decode()
+
+
+def kept_weights(folder: Path, names: Sequence[str], width: int, last: int) -> WeightHistory | None:
+    """Return the weights of two checkpoints in `folder` from the first half of training up to step `last`.
+
+    They are the first after step 0 and the one nearest to the middle on a log scale, where links appear. `names`: of
+    the parameters; `width`: d_model. None: no such checkpoint was kept.
+    """
+    kept = [entry for entry in read_manifest(folder) if 0 < entry.step <= last / 2]
+    if not kept:
+        return None
+    middle = (kept[0].step * last) ** 0.5
+    nearest = min(kept, key=lambda entry: max(entry.step / middle, middle / entry.step))
+    history = WeightHistory([], [], "int8")
+    for entry in dict.fromkeys([kept[0], nearest]):
+        state = read_checkpoint(folder, entry)
+        if state is not None:
+            history.steps.append(entry.step)
+            history.data.append(pack_rows((state["model"][name] for name in names), width))
+    return history
 
 
 def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:

@@ -104,7 +104,13 @@ def opened_run() -> tuple[OpenedModel, WeightHistory]:
 def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:
     """Return the model in a page's JSON, with its own weights or those of an earlier step."""
     model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
-    numbers = np.frombuffer(b64decode(earlier or live["weights"]), "float16" if earlier else live["type"])
+    content = b64decode(earlier or live["weights"])
+    kind = live["earlier"]["type"] if earlier else live["type"]
+    if kind == "int8":
+        rows = np.frombuffer(content, np.uint8).reshape(-1, live["shape"]["d_model"] + 4)
+        numbers = (rows[:, :4].copy().view("<f4") * rows[:, 4:].view(np.int8)).ravel()
+    else:
+        numbers = np.frombuffer(content, kind)
     parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
     with torch.no_grad():
         for parameter, part in zip(model.parameters(), parts, strict=True):

@@ -19,6 +19,7 @@ from report.page import page as page_of
 from settings.typed_json import to_json
 from tests.report import sample
 from tests.report.conftest import Opened, Show, shown_weights
+from training.weight_history import WeightHistory, pack_rows
 
 CONTENT = sample.content()
 LIVE = CONTENT.live.model
@@ -109,6 +110,23 @@ def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show
         assert label.inner_text() == "step 0"
         view.find("#step-name:has-text('trained')").wait_for()
         assert "play" in view.find("#play").inner_text()
+
+
+def test_the_rounded_weights_of_a_larger_model_are_named_and_near(show: Show) -> None:
+    parameters = list(VIEW.model.parameters())
+    packed = [pack_rows((parameter * scale for parameter in parameters), LIVE.shape["d_model"]) for scale in (0.5, 1)]
+    earlier = WeightHistory([100, 400], packed, "int8")
+    models = [sample.model_of(JSON | {"earlier": {"type": "int8"}}, data) for data in packed]
+    for exact, rounded in zip(parameters, models[1].model.parameters(), strict=True):
+        rows = exact.view(-1, LIVE.shape["d_model"])
+        unit = rows.abs().amax(1, keepdim=True) / 127
+        assert ((rounded.view_as(rows) - rows).abs() <= 0.501 * unit).all()
+    with show(replace(CONTENT, live=Live(replace(LIVE, earlier=earlier), ""))) as view:
+        for position, model in enumerate(models):
+            view.find("#step").fill(str(position))
+            assert view.find("#step-name").inner_text() == f"step {earlier.steps[position]}, rounded"
+            assert view.next_words() == expected_words(TEXT, model=model)
+        view.check()
 
 
 def test_a_comparison_shows_the_next_words_of_both_models(show: Show) -> None:

@@ -84,7 +84,9 @@ function howTable(names, { at, query }, columns, shown) {
   const last = ["sum", ...columns.map(([, , sum]) => sum ?? element("span"))];
   const kinds = names.map((_, token) => `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`);
   const header = ["word", ...columns.map(([name]) => name)];
-  return tableOf(header, [first, ...lines, last], ["ends", ...kinds, "ends sums"]);
+  const table = tableOf(header, [first, ...lines, last], ["ends", ...kinds, "ends sums"]);
+  table.tHead.append(table.tBodies[0].rows[0]); // on each printed page
+  return table;
 }
 
 // Coloured cells: orange below 0, blue above; small ones are drawn stronger than they are. The number of the cell under the

@@ -26,12 +26,11 @@ function addressNow() {
   return `${page.split("#")[0]}#${fields}`;
 }
 
-// The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no text.
+// The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no field.
 function openLink() {
   const fields = new URLSearchParams(location.hash.slice(1));
-  const text = fields.get("text");
-  if (text === null) return false;
-  setText(text);
+  if (!["text", "head", "query", "step", ...Object.keys(POSITIONS)].some((name) => fields.has(name))) return false;
+  setText(fields.get("text") ?? live.text);
 
   // Changes of heads and links that this text has; the others are counted.
   const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind)).map(([kind, value]) => editIn(kind, value));

@@ -15,6 +15,7 @@ function standalone() {
     for (const name of [...STYLES, ...(node.tagName === "text" ? TEXT_STYLES : [])]) node.style.setProperty(name, style.getPropertyValue(name));
   });
   for (const node of copy.querySelectorAll(".hit, title")) node.remove();
+  for (const node of copy.querySelectorAll(".asked")) node.style.setProperty("stroke", "none"); // where a click would exchange
   for (const node of copy.querySelectorAll("[role]")) for (const name of ["role", "tabindex", "aria-pressed"]) node.removeAttribute(name);
 
   const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));

@@ -3,9 +3,10 @@
 const GAP = "__";
 const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
 const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
-const CHIPS = [...VERBS.toReversed(), ..."cat dog owl kitten buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
-const OF_PEOPLE = ["Once upon a time, __ met __. She"];
-const FRAMES = ["One sunny day, the __ frightened the __ because it", "One sunny day, the __ sat near the __. It", ...OF_PEOPLE];
+const CHIPS = [...VERBS.toReversed(), ..."cat dog owl buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
+const OF_PEOPLE = ["__ was angry at __."];
+const BECAUSE = "The __ frightened the __ because it";
+const FRAMES = [BECAUSE, "The __ sat near the __. It", "__ met __. She", `The cow was at home. ${BECAUSE}`]; // a third animal is hard
 const MOST_CHIPS = 16;
 
 function titled(word) {
@@ -43,7 +44,8 @@ function completions() {
 function drawChips() {
   const begun = completions();
   const isOfPeople = !live.verb_groups.length; // English: "cat" and "mat" lead nowhere
-  const common = (isOfPeople ? PEOPLE : CHIPS).filter((chip) => chip.split(" ").every((word) => knownWords.includes(word)));
+  const isWritten = (chip) => liveTokenizer.kind === "bpe" || chip.split(" ").every((word) => knownWords.includes(word));
+  const common = (isOfPeople ? PEOPLE : CHIPS).filter(isWritten);
   const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const put = (word) => () => putWord(word, begun.length > 0);
   const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
@@ -52,8 +54,8 @@ function drawChips() {
   const starts = frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
   const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
   const isShuffled = document.getElementById("live-text").value === shuffled.text;
-  const shuffle = button(isShuffled ? "Put the words back" : "Shuffle the words", shuffleWords, { class: "chip frame", "data-name": "shuffle" });
-  show("live-chips", title, ...chips, ...(starts.length ? [element("span", {}, "Fill in"), ...starts] : []), ...(begun.length ? [] : [shuffle]));
+  const shuffle = button(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, { class: "chip", "data-name": "shuffle" });
+  show("live-chips", title, ...chips, begun.length ? null : shuffle, starts.length ? element("span", {}, "Fill in") : null, ...starts);
 }
 
 const shuffled = { text: null, ordered: null };

@@ -177,6 +177,8 @@ def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
         view.page.goto(f"{view.url}#text=The+dog")  # the head of the finding
         view.find(".pick[aria-pressed=true][data-name=L0H1]").wait_for()
         assert text.input_value() == "The dog" and n_changes(view) == 0
+        open_at(view, "step=100")  # with the sentence of the page
+        assert (text.input_value(), view.find("#step-name").inner_text()) == (LIVE.text, "step 100")
 
 
 def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: Show) -> None:
@@ -294,7 +296,7 @@ def test_changes_stay_with_their_words(show: Show) -> None:
 def test_after_a_cut_a_click_on_a_word_exchanges(show: Show) -> None:
     with show() as view:
         view.line("dog").click()
-        assert view.find(".end.asked").count() > 5
+        assert view.find(".end.asked").first.evaluate("end => getComputedStyle(end).stroke") != "none"
         view.find(".word", has_text="cat").click()
         assert "“dog” and “cat” exchanged" in view.find(".edits").inner_text()
         assert view.find(".end.asked").count() == 0
@@ -347,6 +349,8 @@ def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(show: Show, b
     caption = " · ".join(texts[len(words) :])
     assert set(words) < set(texts) and f"Antecedent: {CONTENT.run.name}, step " in caption
     assert "cut" in caption and picture.locator(".hit").count() == 0
+    rings = picture.locator(".asked")  # they ask for a click
+    assert rings.count() > 5 and rings.first.evaluate("end => getComputedStyle(end).stroke") == "none"
     picture.close()
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -369,7 +373,7 @@ def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser:
 )
 def test_the_first_sentence_says_only_what_is_drawn(state: str, show: Show) -> None:
     with show() as view:
-        open_at(view, state if state.startswith("text") or not state else f"text={quote_plus(TEXT)}&{state}")
+        open_at(view, state)
         said = view.find("#invitation").inner_text()
         looked = re.search(r"looks from “(.*?)” to “(.*?)” \((\d\.\d\d)\)", said)
         words = view.find(".lines .word text").all_text_contents()
@@ -404,6 +408,8 @@ def test_a_printed_page_keeps_its_colours_and_cuts_no_line(show: Show) -> None:
         assert bar.evaluate("bar => getComputedStyle(bar).printColorAdjust") == "exact"
         box = view.find("svg.lines").bounding_box()
         assert box["x"] + box["width"] <= 700 and not view.find("#live-chips").is_visible()
+        query = view.find("#live-how thead").first  # which is printed again on each page
+        assert "query" in query.text_content() and query.locator(".cells").count() == 1
 
 
 def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(show: Show) -> None:

@@ -320,6 +320,7 @@ def test_a_llama_of_transformers_runs_in_the_page_with_every_edit(show: Show) ->
             assert [shown.split()[-1] for shown in view.next_words()] == expected not in states
             states.append(expected)
 
+        assert view.find("#live-chips .chip").first.inner_text() == "Lily"  # not a part of a word
         view.type(text)
         view.pick("L1H3")
         check_state()

@@ -96,6 +96,9 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
 
     An error while they are written to a temporary folder changes nothing. Only one process may write at a time.
     """
+    for path in map(folder.joinpath, files):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the place of this file", str(path))
     staging = folder / STAGING
     try:
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process

@@ -158,6 +158,14 @@ def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, cal
     assert {*os.listdir(tmp_path)} == {"a.txt", "b.txt", "marker.json"}
 
 
+def test_a_folder_in_the_place_of_a_file_costs_no_other_file(tmp_path: Path) -> None:
+    write_files(tmp_path, {"marker.json": "old"}, "marker.json")
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(IsADirectoryError, match="page.html"):
+        write_files(tmp_path, {"page.html": "new", "marker.json": "new"}, "marker.json")
+    assert (tmp_path / "marker.json").read_text() == "old"
+
+
 def test_runs_without_a_name_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     runs = [create_run(None) for _ in range(8)]

@@ -44,7 +44,8 @@ def head_test(
     difference with `centre` 0. Each of `clusters` [items] says which items depend on each other, such as the sentence
     frame, and the noun: whole clusters are flipped and drawn. Without any, items are independent. The interval and
     `chosen_again` are of the same items as the choice: choose on other items if the size of the mean matters.
-    UserError for scores that are not finite numbers, or clusters of another length.
+    UserError for scores that are not finite numbers, scores outside 0 to 1 with `centre` .5, or clusters of another
+    length.
     """
     if not np.isfinite(centre) or np.ma.isMaskedArray(scores):
         raise UserError("head_test: centre must be a finite number, and scores an array without a mask")
@@ -54,10 +55,14 @@ def head_test(
         raise UserError(f"head_test: scores must be real numbers [items, layers, heads]: {problem}") from problem
     if values.ndim < 2 or values.size == 0 or not np.isfinite(values).all():
         raise UserError("head_test: scores [items, layers, heads] must be finite numbers, one row for each item")
+    if centre == 0.5 and (values.min() < 0 or values.max() > 1):
+        raise UserError("head_test: scores outside 0 to 1 are differences, which have centre=0")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
     for each in labels:
         if each.shape != (len(values),) or len(np.unique(each)) < 2:
-            raise UserError(f"head_test: clusters must be {len(values)} labels, one an item, of two kinds or more")
+            raise UserError(
+                f"head_test: clusters: give {len(values)} labels, one for each item, at least two of them different"
+            )
 
     config = ProbeConfig(n_bootstrap=n_bootstrap, seed=seed)
     means = values.mean(axis=0)

@@ -78,7 +78,8 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
         (np.ma.masked_equal([[0.0], [1.0]], 0), [], "mask"),
         ([[0.5, 1.0], [1.0]], [], "numbers"),
         ([[0.5], [1.0]], [["a"]], "2 labels"),
-        ([[0.5], [1.0]], [["a", "a"]], "two kinds"),
+        ([[0.5], [1.0]], [["a", "a"]], "two of them different"),
+        ([[0.5], [-0.1]], [], "centre=0"),
     ],
 )
 def test_arrays_that_cannot_be_tested_are_refused(scores: Any, clusters: list[list[str]], problem: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from antecedent_lab.loading import load_run_settings
 from probe.questions import HEADLINE, QUESTIONS
 from probe.results import NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
 from probe.sweep import measure_of, value_of
@@ -32,6 +33,7 @@ class _Columns(NamedTuple):
 
 
 _ANSWERS = (f"{HEADLINE} answer_accuracy", f"{HEADLINE} answer_shuffled")  # "PART MEASURE"
+_LOOKS = ("looks", "looks_where_unsure")
 COLUMNS = {  # by the outcome of the questions
     "attention": _Columns(
         means=("accuracy", "block_accuracy", *_ANSWERS),
@@ -46,8 +48,8 @@ COLUMNS = {  # by the outcome of the questions
         untrained={},
     ),
     "whose": _Columns(
-        means=("beyond_place", "form", "words", "choice_share", "author", "author_auc"),
-        heads=("beyond_place", "p_beyond_place", "form", "p_form", "words", "p_words", "choice_share", "author_auc"),
+        means=("beyond_place", "form", "words", "choice_share", *_LOOKS, "author", "author_auc"),
+        heads=("beyond_place", "p_beyond_place", "form", "p_form", "words", "p_words", "choice_share", *_LOOKS),
         rules=("nearest", "subject", "place rule"),
         untrained={},
     ),
@@ -241,7 +243,8 @@ def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTrain
     # All seeds read the same data: the first one writes them to the cache
     machine = [f"cache_dir={folder / 'cache'}", f"threads={options.threads}"]
     trained: Timing | None = None
-    if not ((run / "metrics.jsonl").exists() and load_metrics(run).has_ended):
+    has_metrics = (run / "metrics.jsonl").exists()
+    if not (has_metrics and load_metrics(run).has_ended(load_run_settings(run)[0].run.max_steps)):
         settings = [f"seed={seed}", f"out={run}", f"precision={options.precision}", *machine]
         settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
         settings += [f"experiment={options.experiment}"] if options.experiment else []

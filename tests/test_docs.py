@@ -115,9 +115,12 @@ def test_the_sentences_about_whose_gender_are_the_measured_ones() -> None:
     rules = result("whose_long")["means"][1]["rules"]
     authors = [share(result(name)["means"][1]["values"]["author"]) for name in ("whose_short", "whose_long")]
     assert "{} (short) and {} (long), the place rule in {}".format(*authors, share(rules["place rule"])) in ENGLISH
-    looks, unsure = (share(page["values"][name]["value"]) for name in ("looks", "looks_where_unsure"))
-    nearest = share(result("whose_short")["means"][1]["rules"]["nearest"])
-    assert f"in {looks} of the passages (that person is the nearest in {nearest}), and in {unsure} where" in ENGLISH
+    of_short, of_long = (result(name)["means"][1]["values"] for name in ("whose_short", "whose_long"))
+    assert f"the author's person in {share(of_short['looks'])} of the passages" in ENGLISH
+    assert f"and {share(of_long['looks'])} ([5 long ones]" in ENGLISH
+    assert f"that person is the nearest in {share(rules['nearest'])}." in ENGLISH
+    unsure = " and ".join(share(values["looks_where_unsure"]) for values in (of_short, of_long))
+    assert f"place rule is unsure: {unsure}." in ENGLISH
 
 
 def test_the_bits_of_the_decision_are_the_measured_ones() -> None:

@@ -94,7 +94,7 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
         line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.settings.run.max_steps}"
-        if not read_metrics(opened).has_ended:
+        if not read_metrics(opened).has_ended(opened.settings.run.max_steps):
             line += " (its training has not ended)"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)

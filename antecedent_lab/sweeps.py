@@ -100,7 +100,7 @@ def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
         if blocked := first_unwritable(folder):
             raise PermissionError(f"{blocked}: cannot be written; change its permissions")
     for run, metrics in runs.items():
-        if not metrics.has_ended:
+        if not metrics.has_ended(load_run_settings(run)[0].run.max_steps):
             resume = program_command("train", "resume=true", f"out={run}")
             raise UserError(f"{run}: training has not ended; resume it: {resume}")
     return runs

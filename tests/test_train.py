@@ -72,6 +72,15 @@ def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_ref
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_run_whose_last_evaluation_reads_a_part_of_the_text_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("".join(f"Lily met Tom in park {i}. She was happy.\n" for i in range(3000)))
+    new = ["data=text", "data.path=long.txt", "data.vocab_size=300", "model=nano", "data.validation_fraction=0.5"]
+    result = run_program("train.py", "out=run", *new, *SHORT, "validation_tokens=128", cwd=tmp_path)
+    assert "the loss is that of the first 8,192 of" in result.out
+    result = run_program("eval.py", "run=run", "text=Lily met", cwd=tmp_path)
+    assert "step 4 of 4; " in result.out and result.status == 0
+
+
 def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_run: Path, tmp_path: Path) -> None:
     (tmp_path / "a text, of mine.txt").write_text("Lily met Tom. She was happy.\n" * 500)
     settings = ["experiment=english", "data.path=a text, of mine.txt", "data.validation_path=null", "model.n_layer=1"]

@@ -61,10 +61,9 @@ class Metrics:
     validation: list[ValidationRecord]
     probe: list[ProbePoint]
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the last evaluation has been made, which reads the whole validation split."""
-        return any(record.whole for record in self.validation)
+    def has_ended(self, max_steps: int) -> bool:
+        """Whether the evaluation after the last step has been made."""
+        return any(record.step == max_steps for record in self.validation)
 
 
 def load_metrics(run: str | Path) -> Metrics:

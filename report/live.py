@@ -169,10 +169,10 @@ def live_tokenizer(tokenizer: Tokenizer, start: int, n_tokens: int) -> LiveToken
 
 
 def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> WeightHistory:
-    """Return the weights at steps other than `last`; without room, those close to another go."""
+    """Return the weights at steps before `last`; without room, those close to another go."""
     if history is None:
         return WeightHistory([], [])
-    chosen = [i for i, step in enumerate(history.steps) if step != last]
+    chosen = [i for i, step in enumerate(history.steps) if step < last]
     room = MAX_HISTORY_CHARACTERS // len(history.data[0])
     if len(chosen) > room:
         left_out = f"{len(chosen) - room} of {len(chosen)} steps"

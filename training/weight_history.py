@@ -63,7 +63,7 @@ def kept_weights(folder: Path, names: Sequence[str], width: int, last: int) -> W
         if state is not None:
             history.steps.append(entry.step)
             history.data.append(pack_rows((state["model"][name] for name in names), width))
-    return history
+    return history if history.steps else None
 
 
 def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:

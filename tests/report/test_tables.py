@@ -167,7 +167,9 @@ def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
 
 
 def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = WeightHistory([*HISTORY.steps, RUN.step], [*HISTORY.data, ""])
+    history = WeightHistory(
+        [*HISTORY.steps, RUN.step, RUN.step + 1], [*HISTORY.data, "", ""]
+    )  # the best is not the last
     model = live_content(RUN, None, history, None, []).model
     assert model.type == "float32" and model.earlier == HISTORY
     assert live_content(RUN, None, None, False, []) == live.Live(None, "")

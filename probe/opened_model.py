@@ -6,6 +6,7 @@ before it.
 Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B rows, S next tokens, A answers.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,9 +126,9 @@ class OpenedModel:
         )
 
     def decode(self, token: int) -> str:
-        """Return the text of a token, special tokens by their name."""
-        text = self.tokenizer.decode([token], skip_special_tokens=False).strip()
-        return text or repr(self.tokenizer.id_to_token(token))
+        """Return the text of a token, special tokens by their name, white space in quotation marks."""
+        text = self.tokenizer.decode([token], skip_special_tokens=False)
+        return text.strip() or json.dumps(text or self.tokenizer.id_to_token(token))
 
     def __repr__(self) -> str:
         shape = f"{self.model.n_layer} layers of {self.model.n_head} heads{only_layers(self.model)}"

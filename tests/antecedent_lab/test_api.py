@@ -24,6 +24,7 @@ from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
 from settings.typed_json import to_json
 from tests.model.pretrained import H, L, pretrained
+from tests.probe.factories import blank
 from tests.program import ROOT, SMALL_PROBE, run_program
 
 transformers = pytest.importorskip("transformers")
@@ -391,3 +392,9 @@ def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str,
             open_model(model, tokenizer=page["path"])
     with pytest.raises(UserError, match="edits: no head L2H0"):
         page["opened"].log_probs(TEXTS, " she", edits=[remove_head(2, 0)])
+
+
+def test_a_token_of_white_space_has_its_name_in_quotation_marks() -> None:
+    tokenizer = bpe_tokenizer(["one\ntwo three\n"] * 10, 300)
+    opened = blank(OpenedModel, tokenizer=tokenizer)
+    assert [opened.decode(tokenizer.token_to_id(name)) for name in ("Ċ", "Ġ", "n")] == ['"\\n"', '" "', "n"]

@@ -19,12 +19,16 @@ function showQuestion() {
 
 // What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
 function openAddress() {
+  const wasLesson = isLesson();
+  const card = live ? lessonCard() : 0;
   document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(location.hash));
+  document.documentElement.classList.toggle("lesson", card > 0);
   stopPlaying();
   past = [];
-  update({ edits: [], time: END, guess: {} });
-  if (live && (openLesson() || openLink())) return;
-  if (live && /^(#embed)?$/.test(location.hash)) setText(live.text);
+  update({ edits: [], time: END, guess: {}, card: card || state.card });
+  if (card) return scrollTo(0, 0); // with the sentence that is there
+  if (live && openLink()) return;
+  if (live && !wasLesson && /^(#embed)?$/.test(location.hash)) setText(live.text);
   const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
   if (!named) return;
   selectSentence(named);

@@ -65,7 +65,7 @@ function matricesCard({ run, layer, at, query, rows }) {
   const all = live.shape.d_model;
   const { width } = run.model;
   const read = run.projected[layer].input.subarray(at * all, (at + 1) * all);
-  const parts = { "the row": read, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
+  const parts = { "the row at this layer": read, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
   const line = ([name, values]) => [name, cells(values, largestCell(values), name), String(values.length)];
   const table = () => tableOf(["", "cells", "numbers"], Object.entries(parts).map(line));
   return { options: [width, all, all * width].map(String), right: 0, table };
@@ -78,7 +78,7 @@ function scoreCard(facts) {
 function softmaxCard(facts) {
   const scores = facts.rows.slice(0, facts.at + 1).map(({ score }) => score / state.temperature);
   const shares = softmax(scores);
-  const columns = [...howColumns(facts).slice(2, 6), [`at ${state.temperature}`, (token) => number(shares[token])]];
+  const columns = [...howColumns(facts).slice(2, 6), [`temperature ${state.temperature}`, (token) => number(shares[token])]];
   const range = element("input", { type: "range", id: "temperature", ...TEMPERATURES, value: state.temperature, "data-name": "temperature" });
   range.addEventListener("input", () => update({ temperature: Number(range.value) }));
   const slider = element("label", { class: "menu" }, element("span", {}, "Temperature, in this table only"), range);
@@ -92,19 +92,24 @@ function mixtureCard(facts) {
   return wordCard(facts, (token) => sizes[token], columns);
 }
 
+// Of the five most probable next words, the one to which the head adds most and the one to which it adds least.
 function nextWordCard(facts) {
   const { words, adds } = additions(facts);
-  const totals = adds.map(total).slice(0, N_CHOICES);
+  const totals = adds.map(total);
+  const ends = [Math.max(...totals), Math.min(...totals)].map((sum) => totals.indexOf(sum));
+  const shown = ends.sort((a, b) => a - b);
   const header = ["next word", `${headName(facts.layer, facts.head)} adds`];
-  const table = () => tableOf(header, totals.map((sum, i) => [words[i], number(sum)]));
-  return { options: words.slice(0, N_CHOICES), right: totals.indexOf(Math.max(...totals)), table };
+  const table = () => tableOf(header, words.map((word, i) => [word, number(totals[i])]));
+  return { options: shown.map((i) => words[i]), right: totals[shown[0]] >= totals[shown[1]] ? 0 : 1, table };
 }
 
 function exchangeCard({ sentence, layer, head, chosen, left, right }) {
   const edit = { kind: "exchange", layer, head, query: chosen, target: left, other: right };
-  const [before, after] = [[], [edit]].map((edits) => label(nextWords(passOf(sentence.text, edits), 1)[0][0]));
+  const others = state.edits.filter((known) => JSON.stringify(known) !== JSON.stringify(edit)); // the answer made this one
+  const changed = [...others, edit];
+  const [before, after] = [others, changed].map((edits) => label(nextWords(passOf(sentence.text, edits), 1)[0][0]));
   const table = () => tableOf(["", "first next word"], [["before", before], ["exchanged", after]]);
-  return { options: [`“${before}” stays`, "it changes"], right: before === after ? 0 : 1, table, act: () => changeTo([edit]) };
+  return { options: [`“${before}” stays`, "it changes"], right: before === after ? 0 : 1, table, act: () => changeTo(changed) };
 }
 
 function trainingCard({ sentence, layer, head, chosen, left, named }) {
@@ -114,8 +119,9 @@ function trainingCard({ sentence, layer, head, chosen, left, named }) {
   const apart = Math.max(1, Math.floor(all.length / 3)); // so that the steps to guess from differ
   const others = [...all.keys()].filter((i) => i !== found && i % apart === found % apart).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
-  const table = () => tableOf(["step", ...all.map(String)], [[named(left), ...weights.map(number)]]);
-  return { options: options.map((i) => `step ${all[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
+  const names = all.map((step) => step.toLocaleString("en"));
+  const table = () => tableOf(["step", ...names], [[named(left), ...weights.map(number)]]);
+  return { options: options.map((i) => `step ${names[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
 }
 
 const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard, nextWordCard, exchangeCard, trainingCard];
@@ -152,14 +158,15 @@ function drawCard() {
   const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer : guesses);
   const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
   const table = isAnswered ? card.table() : null;
-  const legend = table?.querySelector(".cells") ? `Blue: above 0; orange: below. d = ${d}: the numbers of a query.${turned}` : "";
+  const ofQuery = state.card > 1 ? ` d = ${d}: the numbers of a query.${turned}` : "";
+  const legend = table?.querySelector(".cells") ? `Blue: above 0; orange: below.${ofQuery}` : "";
   showCard(words, table && element("div", {}, scrolled("The answer", table), element("p", { class: "rule" }, legend)));
 }
 
 // Why a card has no question here; "" if it has one.
 function noQuestion(facts, isTraining) {
   if (facts?.right === undefined) return "For a question, choose a word with two different words before it.";
-  if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps.";
+  if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps. train.py keeps some with keep_checkpoints=20, up to a million weights.";
   if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";
   if (state.card > 4 && !isTraining && isRemoved(state.layer, state.head)) return "This head is removed.";
   return "";
@@ -189,14 +196,7 @@ function openCard(card) {
   else update({ card });
 }
 
-// Open the lesson of the address, #lesson=2. False if there is none.
-function openLesson() {
-  const card = Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0);
-  document.documentElement.classList.toggle("lesson", card > 0);
-  if (!card) return false;
-  if (current().text !== live.text) setText(live.text);
-  if (question()) selectQuestion(0);
-  update({ card });
-  scrollTo(0, 0);
-  return true;
+// The card of the address #lesson=2; 0: it is of no lesson.
+function lessonCard() {
+  return Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0);
 }

@@ -110,13 +110,9 @@ function cells(values, most, name) {
 
 // The cells of one row as numbers: those of query times key add up to the score.
 function cellTable(query, { key, products, value, moved, sum }) {
-  const header = ["cell", ...Array.from(query, (_, i) => String(i + 1)), "sum"];
   const parts = { query, key, "query × key": products, value, "weight × value": moved };
-  const rows = Object.entries(parts).map(([name, values]) => {
-    const last = values === products ? sum.toFixed(5) : "";
-    return [name, ...Array.from(values, (value) => value.toFixed(5)), last];
-  });
-  return tableOf(header, rows);
+  const rows = Array.from(query, (_, i) => [String(i + 1), ...Object.values(parts).map((cells) => cells[i].toFixed(5))]);
+  return tableOf(["cell", ...Object.keys(parts)], [...rows, ["sum", "", "", sum.toFixed(5), "", ""]]);
 }
 
 // A table of texts and elements; the first cell of a row is its name. `kinds`: the classes of the rows.

@@ -20,7 +20,7 @@ function drawLines() {
   const picture = linesPicture(sentence);
   const region = scrolled("Lines of the chosen head", picture);
   const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
-  const kind = cards.length > 8 ? "heads-row many" : "heads-row";
+  const kind = cards.length > 16 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
   const left = drawnText === sentence.text ? document.querySelector("#live-lines .scroll").scrollLeft : null;
   const top = document.querySelector("#live-lines .heads-row")?.scrollTop ?? 0;
@@ -67,7 +67,7 @@ function linesPicture(sentence) {
   const query = queryOf(sentence);
   const size = parseFloat(getComputedStyle(document.getElementById("live-lines")).fontSize);
   const { width, x, isSteep, below } = layoutOf(words, size);
-  const height = state.width < 600 ? 110 : 170;
+  const height = isLesson() && innerHeight < 800 ? Math.max(40, innerHeight / 6) : state.width < 600 ? 110 : 170;
   const base = height + size + 10;
   const reach = Math.max(1, x[query] - x[0]);
   const arc = (target) => arcOf(x[query], x[target], base, height, reach);
@@ -106,7 +106,7 @@ function linesPicture(sentence) {
     const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[query] + x[target]) / 2));
     let y = top - 8;
     while (labels.some((other) => Math.abs(other.x - middle) < 6 * size && Math.abs(other.y - y) < size)) y += size;
-    const text = `${number(weights[target])} ${change ? changeLabel(change) : ""}`;
+    const text = number(weights[target]) + (change ? `, ${changeLabel(change)}` : "");
     if (isNamed || change) labels.push({ x: middle, y, text });
   }
   const texts = labels.map(({ text, ...at }) => shape("text", { class: `weight ${hue}`, "text-anchor": "middle", ...at }, text));

@@ -9,7 +9,7 @@ function drawShare() {
     "live-share",
     element("p", { class: "actions" }, address),
     element("p", { class: "actions" }, button("Save as SVG", saveSvg, { id: "save-svg" }), button("Save as PNG", savePng, { id: "save-png" })),
-    element("p", { class: "rule" }, "With embed& after # the address shows lines and next words only, for a frame in another page. From # on, the link works behind the name of any copy of this file. The same in Python, in the folder of the program:"),
+    element("p", { class: "rule" }, "The part from # on works with every copy of this file. With #embed& in the place of # it shows lines and next words only, for a frame in another page. The same in Python, in the folder of the program:"),
     element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode(current().text))),
   );
 }
@@ -22,8 +22,18 @@ function addressNow() {
     fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name]), ...dose].join("."));
   }
   if (state.time !== END) fields.set("step", steps[state.time]);
-  const page = document.querySelector("link[rel=canonical]")?.href ?? location.href;
-  return `${page.split("#")[0]}#${fields}`;
+  return `${pageAddress()}#${fields}`;
+}
+
+// In a frame of another page: what is drawn there, and the way to the whole page.
+function drawSource() {
+  const about = `Antecedent: ${content.run.name}, ${stepName()}, head ${headName(state.layer, state.head)}. `;
+  show("source", about, element("a", { href: addressNow(), target: "_blank", rel: "noopener" }, "Open the page"));
+}
+
+// Where the page is published, or else where it is.
+function pageAddress() {
+  return (document.querySelector("link[rel=canonical]")?.href ?? location.href).split("#")[0];
 }
 
 // The state of a link: report.html#text=...&head=L1H0&cut=L1H0.11.6&step=1200. False if it has no field.
@@ -41,6 +51,7 @@ function openLink() {
   update({ edits, query: query < current().words.length ? query : null, layer, head, ...headIn(fields.get("head")) });
   const step = numberIn(fields.get("step"));
   update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
+  if (fields.has("step") && step !== liveStep()) showNotes([`This page has no step ${label(fields.get("step"))}.`]);
   return true;
 }
 

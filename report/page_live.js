@@ -51,11 +51,11 @@ function typed(text) {
   showNotes([
     ...notes,
     small ? `In the stories a sentence begins with a capital letter: “${small}” is another word than “${titled(small)}”.` : "",
-    lost.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}. What follows is a guess among the words it knows.` : "",
-    dropped ? `${dropped} of your changes named words that are gone, so they were dropped.` : "",
+    lost.length ? `Not in the model's vocabulary, so read as the unknown word: ${names}.` : "",
+    dropped ? `${dropped} of your changes were about words that are gone or have moved, so they were dropped.` : "",
   ]);
-  const address = `${live.english}#${new URLSearchParams({ text })}`;
-  const link = element("a", { href: address, id: "live-english" }, "The same sentence in a model of English");
+  const address = new URL(`${live.english}#${new URLSearchParams({ text })}`, pageAddress());
+  const link = element("a", { href: address, id: "live-english" }, `The same sentence in a model of English, ${live.english}`);
   if (lost.length && live.english) document.getElementById("live-notes").append(element("p", { class: "note" }, link));
   update({ sentence: "live-1", query: null, row: null, edits, revision: state.revision + 1 });
   drawChips();
@@ -96,6 +96,7 @@ function drawLive() {
   redrawOn(`${inputs} row`, drawHow);
   redrawOn(`${inputs} card guess temperature`, drawCard);
   redrawOn("edits revision layer head query time", drawShare);
+  redrawOn("edits revision layer head query time", drawSource);
 }
 
 // The nouns of the sentence that have a next word as their verb in the stories: " (cat)".
@@ -118,11 +119,15 @@ function drawInvitation() {
   const follows = written && isAtEnd && !isNearUniform(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
   const [verb, ...more] = sentence.words.filter((word, position) => VERBS.includes(word) && position < query);
   const other = VERBS.find((each) => each !== verb && knownWords.includes(each));
-  const change = verb && other && !more.length ? `Change “${verb}” to “${other}”: does the line move, and the next word?` : "Click the line, and it is cut.";
+  const { left, right } = cardFacts() ?? {};
+  const exchange = left === most && right !== undefined ? `Click the line, then ${quoted(sentence, right)}: does the next word change?` : "Click the line, and it is cut.";
+  const change = verb && other && !more.length ? `Change “${verb}” to “${other}”: does the line move, and the next word?` : exchange;
   const isPlain = hasLine && !state.edits.length;
   const texts = [hasLine ? looks : "", hasLine ? follows : "", isPlain ? change : ""];
   show("invitation", ...texts.filter(Boolean).map((text) => element("bdi", {}, `${text} `)));
-  show("live-first", written ? button(`${label(next)} ${number(chance)}`, () => writeToken(written), { "data-name": "first" }) : null);
+  const first = `${label(next)} ${number(chance)}`;
+  const control = written ? button(first, () => writeToken(written), { "data-name": "first" }) : element("span", {}, first);
+  show("live-first", isNearUniform(chance) ? null : control);
 }
 
 function drawAnswers() {

@@ -4,7 +4,7 @@ const GAP = "__";
 const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
 const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
 const CHIPS = [...VERBS.toReversed(), ..."cat dog owl buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
-const OF_PEOPLE = ["__ was angry at __."];
+const OF_PEOPLE = ["__ was angry at __.", "__ hugged __.", "__ was scared of __."];
 const BECAUSE = "The __ frightened the __ because it";
 const FRAMES = [BECAUSE, "The __ sat near the __. It", "__ met __. She", `The cow was at home. ${BECAUSE}`]; // a third animal is hard
 const MOST_CHIPS = 16;
@@ -51,28 +51,45 @@ function drawChips() {
   const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
   const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
   const frames = begun.length ? [] : (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
-  const starts = frames.map((frame) => button(frame, () => setText(frame), { class: "chip frame", "data-name": frame }));
+  const starts = frames.map((frame) => button(frame, () => startFrame(frame), { class: "chip frame", "data-name": frame }));
   const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
-  const isShuffled = document.getElementById("live-text").value === shuffled.text;
+  const isShuffled = current()?.text === shuffled.text;
   const shuffle = button(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, { class: "chip", "data-name": "shuffle" });
   show("live-chips", title, ...chips, begun.length ? null : shuffle, starts.length ? element("span", {}, "Fill in") : null, ...starts);
 }
 
-const shuffled = { text: null, ordered: null };
+// A sentence with gaps; where there is no keyboard on the screen, the first gap is selected to be typed over.
+function startFrame(frame) {
+  setText(frame);
+  const field = document.getElementById("live-text");
+  if (matchMedia("(pointer: coarse)").matches) return;
+  field.focus();
+  field.setSelectionRange(frame.indexOf(GAP), frame.indexOf(GAP) + GAP.length);
+}
+
+const WHOLE_WORD = /[\p{L}\p{N}]+(['’]\p{L}+)*/gu; // "doesn't" is one
+const shuffled = { text: null, ordered: null, edits: [] };
 
 // Put the words before the query in random order: what a table of words knows stays. The next click puts them back.
 function shuffleWords() {
-  const { value } = document.getElementById("live-text");
-  if (value === shuffled.text) return setText(shuffled.ordered);
-  const sentence = current();
-  const query = queryOf(sentence);
-  const words = sentence.words.slice(1, query);
-  for (let i = words.length - 1; i > 0; i--) {
-    const j = Math.floor(Math.random() * (i + 1));
-    [words[i], words[j]] = [words[j], words[i]];
+  if (current().text === shuffled.text) {
+    setText(shuffled.ordered);
+    return update({ edits: shuffled.edits });
   }
-  Object.assign(shuffled, { text: [...words, ...sentence.words.slice(query)].join(" "), ordered: value });
-  setText(shuffled.text);
+  const { text } = current();
+  const end = reading(text).spans[queryOf(current()) - 1]?.[0] ?? 0;
+  const words = text.slice(0, end).match(WHOLE_WORD) ?? [];
+  if (new Set(words).size < 2) return showNotes(["There are no two words to shuffle before the chosen one."]);
+  const order = [...words];
+  while (order.every((word, i) => word === words[i])) {
+    for (let i = order.length - 1; i > 0; i--) {
+      const j = Math.floor(Math.random() * (i + 1));
+      [order[i], order[j]] = [order[j], order[i]];
+    }
+  }
+  const moved = text.slice(0, end).replace(WHOLE_WORD, () => order.shift()) + text.slice(end);
+  Object.assign(shuffled, { text: moved, ordered: text, edits: state.edits });
+  setText(moved);
 }
 
 // Put a word in the place of the begun word, of the first gap, of a verb of VERBS, or a pronoun in that of one at the

@@ -275,6 +275,14 @@ def test_what_a_pupil_types_is_answered_or_said_to_be_unknown(name: str, show: S
     assert sum(usable) == 50 or name == "stories"
 
 
+def test_on_a_phone_an_answer_that_cannot_be_written_stands_beside_the_field(show: Show) -> None:
+    with show(written("stories"), viewport={"width": 390, "height": 430}) as view:
+        view.type("hello")
+        answer = view.find("#live-first")
+        assert answer.is_visible() and answer.inner_text() == view.next_words()[0]
+        assert answer.inner_text().startswith("a word it does not know")
+
+
 def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser: Any) -> None:
     page = browser.new_page()
     page.goto(REPORTS["stories"].as_uri())
@@ -338,16 +346,29 @@ def test_the_words_before_the_pronoun_are_shuffled_and_put_back(show: Show) -> N
     with show(written("stories")) as view:
         field, shuffle = (view.find(name) for name in ("#live-text", "[data-name=shuffle]"))
         sentence = field.input_value()
-        words = sentence.replace(",", " ,").split()
+        words = sentence.replace(",", "").split()
+        view.line("cat").click()
         shuffle.click()
-        shuffled = field.input_value().split()
+        shuffled = field.input_value().replace(",", "").split()
         assert shuffled != words and sorted(shuffled) == sorted(words) and shuffled[-1] == "it"
         shuffle.click()
-        assert field.input_value() == sentence
+        assert field.input_value() == sentence and view.find(".edits li").count() == 1
+        for text, again in (("the cat it", "cat the it"), ("the it", "the it"), ("it", "it")):
+            view.type(text)
+            shuffle.click()
+            assert field.input_value() == again
+        assert "no two words" in view.find("#live-notes").inner_text()
+    with show(written("english")) as view:
+        view.type("Tom doesn't like.")
+        view.find("[data-name=shuffle]").click()
+        text = view.text()
+        assert sorted(re.findall(r"[\w']+", text)) == ["Tom", "doesn't", "like"] and re.fullmatch(
+            r"\S+ \S+ \w\S+\.", text
+        )
 
 
 @each_report
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, (1024, 768), (683, 512)])  # and a projector, at 100 and 150 %
 def test_each_card_is_guessed_and_answered_and_fits_in_large_type(name: str, size: tuple[int, int], show: Show) -> None:
     cards = json.loads((DOCS.parent / "report/cards.json").read_text())
     _, live, _ = content_of(name)

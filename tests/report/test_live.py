@@ -179,6 +179,8 @@ def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
         assert text.input_value() == "The dog" and n_changes(view) == 0
         open_at(view, "step=100")  # with the sentence of the page
         assert (text.input_value(), view.find("#step-name").inner_text()) == (LIVE.text, "step 100")
+        open_at(view, "step=99")
+        assert "no step 99" in view.find("#live-notes").inner_text()
 
 
 def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: Show) -> None:
@@ -357,7 +359,7 @@ def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(show: Show, b
 
 def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(page_of(CONTENT), encoding="utf-8")
-    source = "report.html#embed&text=The+cat+slept.+It&cut=L0H0.5.3"
+    source = "report.html#embed&text=The+cat+slept.+It&cut=L0H0.5.3&step=100"
     (tmp_path / "frame.html").write_text(f'<iframe src="{source}" width="700" height="400"></iframe>')
     outer = browser.new_page()
     outer.goto((tmp_path / "frame.html").as_uri())
@@ -365,6 +367,12 @@ def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser:
     frame.locator("#live-before").wait_for()  # the change of the address
     assert frame.locator(".lines .word text").all_text_contents()[1:] == ["The", "cat", "slept", ".", "It"]
     assert [frame.locator(part).is_visible() for part in ("#live-text", "#verdict", ".lines")] == [False, False, True]
+    source = frame.locator("#source")
+    assert (
+        source.is_visible()
+        and source.inner_text() == f"Antecedent: {CONTENT.run.name}, step 100, head L0H1. Open the page"
+    )
+    assert "embed" not in source.locator("a").get_attribute("href")
     outer.close()
 
 
@@ -408,8 +416,41 @@ def test_a_printed_page_keeps_its_colours_and_cuts_no_line(show: Show) -> None:
         assert bar.evaluate("bar => getComputedStyle(bar).printColorAdjust") == "exact"
         box = view.find("svg.lines").bounding_box()
         assert box["x"] + box["width"] <= 700 and not view.find("#live-chips").is_visible()
+        view.find("#live-how summary").nth(1).evaluate("summary => (summary.parentNode.open = true)")
+        cells = view.find("#live-how table").nth(1).bounding_box()
+        assert cells["x"] + cells["width"] <= 700
+        view.find(".heads-row").evaluate("heads => heads.classList.add('many')")
+        assert view.find(".heads-row").evaluate("heads => getComputedStyle(heads).maxHeight") == "none"
         query = view.find("#live-how thead").first  # which is printed again on each page
         assert "query" in query.text_content() and query.locator(".cells").count() == 1
+
+
+def test_a_lesson_is_about_the_sentence_and_the_changes_that_are_there(show: Show) -> None:
+    text = "The dog frightened the cat because it"
+    with show() as view:
+        view.type(text)
+        view.page.get_by_role("link", name="Lesson").click()
+        view.find("[data-name=card-7]").click()
+        view.find("[data-name=card-7][aria-pressed=true]").wait_for()
+        assert (view.text(), view.next_words()) == (text, expected_words(text))
+        view.press("The whole page")
+        view.find("#verdict").wait_for()
+        assert view.text() == text
+        view.press("Remove L1H2")
+        view.find("[data-name=card-7]").click()
+        view.find("#cards [data-name^=guess-]").last.click()
+        it, cat, dog = (read(text).words.index(word) for word in ("it", "cat", "dog"))
+        edits = [remove_head(1, 2), exchange_links(0, 1, it, [cat], [dog])]
+        assert view.next_words() == expected_words(text, edits)
+        first = [words[0].rpartition(" ")[0] for words in (expected_words(text, edits[:1]), view.next_words())]
+        assert view.find("#cards tbody td").all_inner_texts() == first
+
+
+def test_a_gap_is_typed_over(show: Show) -> None:
+    with show() as view:
+        view.find(".chip.frame").first.click()
+        view.page.keyboard.type("bus")
+        assert view.text() == "The bus frightened the __ because it"
 
 
 def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(show: Show) -> None:

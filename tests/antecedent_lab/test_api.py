@@ -24,8 +24,8 @@ from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
 from settings.typed_json import to_json
 from tests.model.pretrained import H, L, pretrained
-from tests.probe.factories import blank
 from tests.program import ROOT, SMALL_PROBE, run_program
+from tests.report.sample import opened_run
 
 transformers = pytest.importorskip("transformers")
 QUESTION = str(ROOT / "docs/questions/it_cat.jsonl")
@@ -396,5 +396,5 @@ def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str,
 
 def test_a_token_of_white_space_has_its_name_in_quotation_marks() -> None:
     tokenizer = bpe_tokenizer(["one\ntwo three\n"] * 10, 300)
-    opened = blank(OpenedModel, tokenizer=tokenizer)
+    opened = replace(opened_run()[0], tokenizer=tokenizer)
     assert [opened.decode(tokenizer.token_to_id(name)) for name in ("Ċ", "Ġ", "n")] == ['"\\n"', '" "', "n"]

@@ -49,7 +49,7 @@ def pack_rows(parameters: Iterable[Tensor], width: int) -> str:
 def kept_weights(folder: Path, names: Sequence[str], width: int, last: int) -> WeightHistory | None:
     """Return the weights of two checkpoints in `folder` from the first half of training up to step `last`.
 
-    They are the first after step 0 and the one nearest to the middle on a log scale, where links appear. `names`: of
+    They are the first after step 0 and the one nearest to the middle between it and `last` on a log scale. `names`: of
     the parameters; `width`: d_model. None: no such checkpoint was kept.
     """
     kept = [entry for entry in read_manifest(folder) if 0 < entry.step <= last / 2]

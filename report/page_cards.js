@@ -18,7 +18,8 @@ function cardFacts() {
   const isNoun = (word) => (nouns.length ? nouns.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
   const interest = (word) => weights[word] + (isNoun(sentence.words[word]) ? 1 : 0);
   const isFirst = (word) => sentence.words.indexOf(sentence.words[word]) === word;
-  const isChoice = (word) => read.members[word].length && isFirst(word) && /\p{L}/u.test(sentence.words[word]);
+  const isKnown = (word) => read.members[word].length && read.tokens[read.members[word].at(-1)] !== liveTokenizer.unknown;
+  const isChoice = (word) => isKnown(word) && isFirst(word) && /\p{L}/u.test(sentence.words[word]);
   const earlier = [...sentence.words.keys()].slice(1, query).filter(isChoice);
   const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
   const [left, right] = words.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
@@ -98,7 +99,7 @@ function nextWordCard(facts) {
   const totals = adds.map(total);
   const ends = [Math.max(...totals), Math.min(...totals)].map((sum) => totals.indexOf(sum));
   const shown = ends.sort((a, b) => a - b);
-  const header = ["next word", `${headName(facts.layer, facts.head)} adds`];
+  const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit`];
   const table = () => tableOf(header, words.map((word, i) => [word, number(totals[i])]));
   return { options: shown.map((i) => words[i]), right: totals[shown[0]] >= totals[shown[1]] ? 0 : 1, table };
 }
@@ -142,7 +143,8 @@ function drawCard() {
   const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model, ...card.fields };
   const asked = element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, field) => fields[field]));
 
-  const changes = card.act ? [] : [state.time, state.edits]; // an answer that changes the model stays
+  const ofStep = isTraining ? [] : [state.time];
+  const changes = card.act ? ofStep : [state.time, state.edits]; // an answer that changes the model stays
   const key = JSON.stringify([state.card, head, chosen, current().text, ...changes]);
   const guess = (choice) => () => {
     update({ guess: { key, choice } });
@@ -165,7 +167,7 @@ function drawCard() {
 
 // Why a card has no question here; "" if it has one.
 function noQuestion(facts, isTraining) {
-  if (facts?.right === undefined) return "For a question, choose a word with two different words before it.";
+  if (facts?.right === undefined) return "For a question, choose a word with two different known words before it, or type a longer sentence.";
   if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps. train.py keeps some with keep_checkpoints=20, up to a million weights.";
   if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";
   if (state.card > 4 && !isTraining && isRemoved(state.layer, state.head)) return "This head is removed.";
@@ -192,6 +194,7 @@ function isLesson() {
 }
 
 function openCard(card) {
+  stopPlaying();
   if (isLesson()) location.hash = `lesson=${card}`;
   else update({ card });
 }

@@ -56,7 +56,7 @@ function clickLine(target, isCutOnly) {
   const isExchange = cut && !isCutOnly;
   const exchange = { kind: "exchange", layer, head, query, target: cut?.target, other: target };
   const edit = isExchange ? exchange : { kind: "cut", layer, head, query, target };
-  if (!tokenEdit(reading(sentence.text), edit)) return showNotes(["This word has no token of its own: its line stays."]);
+  if (!tokenEdit(reading(sentence.text), edit)) return addNote("This word has no token of its own: its line stays.");
   changeTo([...state.edits.filter((known) => !isExchange || known !== cut), edit]);
 }
 

@@ -25,7 +25,7 @@ function show(id, ...children) {
   part.replaceChildren(...children.filter((child) => child !== null));
   if (!name) return;
   const same = [...part.querySelectorAll("[data-name]")].find((control) => control.dataset.name === name);
-  (same ?? part.querySelector("button"))?.focus();
+  (same ?? part.querySelector("[aria-pressed=true]") ?? part.querySelector("button"))?.focus();
 }
 
 // A word as a label: control characters visible, bidirectional controls removed, long words cut.

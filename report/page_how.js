@@ -93,9 +93,9 @@ function howTable(names, { at, query }, columns, shown) {
 // pointer is the tooltip.
 function cells(values, most, name) {
   const shares = Array.from(values, (value) => Math.round(100 * Math.min(1, Math.abs(value) / most) ** 0.7));
-  const hue = (i) => (values[i] < 0 ? "--orange-line" : "--blue-line");
+  const hue = (i) => (values[i] < 0 ? "--orange" : "--blue");
   const size = 100 / values.length;
-  const colour = (share, i) => `color-mix(in srgb, var(${hue(i)}) ${share}%, var(--middle))`;
+  const colour = (share, i) => `color-mix(in srgb, var(${hue(i)}) ${share}%, var(--card))`;
   const stops = shares.map((share, i) => `${colour(share, i)} ${i * size}% ${(i + 1) * size}%`);
   const node = element("div", { class: "cells", "aria-hidden": "true" });
   const gradient = `linear-gradient(to right, ${stops.join(", ")})`;

@@ -22,7 +22,8 @@ function drawLines() {
   const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
   const kind = cards.length > 16 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
-  const left = drawnText === sentence.text ? document.querySelector("#live-lines .scroll").scrollLeft : null;
+  const old = document.querySelector("#live-lines .scroll");
+  const left = drawnText === sentence.text && old.scrollWidth > old.clientWidth ? old.scrollLeft : null;
   const top = document.querySelector("#live-lines .heads-row")?.scrollTop ?? 0;
   show("live-lines", title, region, heads);
   drawnText = sentence.text;

@@ -45,13 +45,17 @@ function openLink() {
   // Changes of heads and links that this text has; the others are counted.
   const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind)).map(([kind, value]) => editIn(kind, value));
   const edits = wanted.filter((edit) => edit !== null);
-  if (edits.length < wanted.length) showNotes([`${wanted.length - edits.length} of the link's changes do not fit this model or text.`]);
   const query = numberIn(fields.get("query"));
   const [layer, head] = question()?.place ?? [0, 0]; // not that of the address before
-  update({ edits, query: query < current().words.length ? query : null, layer, head, ...headIn(fields.get("head")) });
+  const named = headIn(fields.get("head"));
+  update({ edits, query: query < current().words.length ? query : null, layer, head, ...named });
   const step = numberIn(fields.get("step"));
   update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
-  if (fields.has("step") && step !== liveStep()) showNotes([`This page has no step ${label(fields.get("step"))}.`]);
+  if (edits.length < wanted.length) addNote(`${wanted.length - edits.length} of the link's changes do not fit this model or text.`);
+  const isFound = { head: named !== null, query: query < current().words.length, step: step === liveStep() };
+  for (const [name, found] of Object.entries(isFound)) {
+    if (fields.has(name) && !found) addNote(`There is no ${name} ${label(fields.get(name))} here.`);
+  }
   return true;
 }
 

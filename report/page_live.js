@@ -30,7 +30,7 @@ function fitted(text) {
   if (tokens.length < limit) return { text: whole, notes };
   const end = tokens[limit - 2].end;
   const after = label(whole.slice(Math.max(0, end - 20), end));
-  return { text: whole.slice(0, end), notes: [`This model reads ${limit - 1} tokens, so the text is cut after “${after}”.`] };
+  return { text: whole.slice(0, end), notes: [...notes, `This model reads ${limit - 1} tokens, so the text is cut after “${after}”.`] };
 }
 
 // Show what is typed. Changes of lines stay as long as their words do.
@@ -62,8 +62,14 @@ function typed(text) {
 }
 
 function showNotes(notes) {
-  const lines = notes.filter(Boolean).map((line) => element("bdi", {}, line.slice(0, 1000)));
-  show("live-notes", ...lines.map((line) => element("p", { class: "note" }, line)));
+  show("live-notes");
+  notes.filter(Boolean).forEach(addNote);
+}
+
+function addNote(line) {
+  const notes = document.getElementById("live-notes");
+  const isNew = [...notes.children].every((note) => note.textContent !== line);
+  if (isNew) notes.append(element("p", { class: "note" }, element("bdi", {}, line.slice(0, 1000))));
 }
 
 // Keys that were pressed during a slow pass are read together.
@@ -117,13 +123,14 @@ function drawInvitation() {
   const hasLine = weights[most] >= LOOKS && most !== query && !isRemoved(state.layer, state.head);
   const isAtEnd = query === sentence.words.length - 1;
   const follows = written && isAtEnd && !isNearUniform(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
-  const [verb, ...more] = sentence.words.filter((word, position) => VERBS.includes(word) && position < query);
-  const other = VERBS.find((each) => each !== verb && knownWords.includes(each));
+  const [verb, ...more] = sentence.text.match(VERB) ?? [];
+  const pair = ["frightened", "feared"];
+  const other = knownWords.includes(pair[0]) && verb?.replace(/frightened|feared/, (each) => pair[1 - pair.indexOf(each)]);
   const { left, right } = cardFacts() ?? {};
   const exchange = left === most && right !== undefined ? `Click the line, then ${quoted(sentence, right)}: does the next word change?` : "Click the line, and it is cut.";
   const change = verb && other && !more.length ? `Change “${verb}” to “${other}”: does the line move, and the next word?` : exchange;
-  const isPlain = hasLine && !state.edits.length;
-  const texts = [hasLine ? looks : "", hasLine ? follows : "", isPlain ? change : ""];
+  const asked = pendingCut(query) ? "Now click another word: the two change places." : "";
+  const texts = [hasLine ? looks : "", hasLine ? follows : "", hasLine && !state.edits.length ? change : asked];
   show("invitation", ...texts.filter(Boolean).map((text) => element("bdi", {}, `${text} `)));
   const first = `${label(next)} ${number(chance)}`;
   const control = written ? button(first, () => writeToken(written), { "data-name": "first" }) : element("span", {}, first);

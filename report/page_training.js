@@ -7,8 +7,8 @@ function drawSlider() {
   if (!steps.length) return;
   const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": live.before ? "Before or after" : "Training step" });
   range.addEventListener("input", () => {
+    update({ time: Number(range.value) }); // before the rest is drawn again
     stopPlaying();
-    update({ time: Number(range.value) });
   });
   const play = button("", () => (playTimer ? stopPlaying() : playFrom(0)), { id: "play" });
   show("slider", live.before ? null : play, range, element("output", { for: "step", id: "step-name" }));

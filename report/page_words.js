@@ -3,6 +3,7 @@
 const GAP = "__";
 const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
 const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
+const VERB = new RegExp(`\\b(${VERBS.join("|")})\\b`, "g");
 const CHIPS = [...VERBS.toReversed(), ..."cat dog owl buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
 const OF_PEOPLE = ["__ was angry at __.", "__ hugged __.", "__ was scared of __."];
 const BECAUSE = "The __ frightened the __ because it";
@@ -67,29 +68,33 @@ function startFrame(frame) {
   field.setSelectionRange(frame.indexOf(GAP), frame.indexOf(GAP) + GAP.length);
 }
 
-const WHOLE_WORD = /[\p{L}\p{N}]+(['’]\p{L}+)*/gu; // "doesn't" is one
+const WHOLE_WORD = /[\p{L}\p{M}\p{N}_]+(?:['’.,][\p{L}\p{N}]+)*/gu; // "doesn't" is one
 const shuffled = { text: null, ordered: null, edits: [] };
 
 // Put the words before the query in random order: what a table of words knows stays. The next click puts them back.
 function shuffleWords() {
+  const { query } = state;
   if (current().text === shuffled.text) {
     setText(shuffled.ordered);
-    return update({ edits: shuffled.edits });
-  }
-  const { text } = current();
-  const end = reading(text).spans[queryOf(current()) - 1]?.[0] ?? 0;
-  const words = text.slice(0, end).match(WHOLE_WORD) ?? [];
-  if (new Set(words).size < 2) return showNotes(["There are no two words to shuffle before the chosen one."]);
-  const order = [...words];
-  while (order.every((word, i) => word === words[i])) {
-    for (let i = order.length - 1; i > 0; i--) {
-      const j = Math.floor(Math.random() * (i + 1));
-      [order[i], order[j]] = [order[j], order[i]];
+    const later = state.edits.filter((edit) => !shuffled.edits.includes(edit));
+    update({ query, edits: [...shuffled.edits, ...later] });
+  } else {
+    const { text } = current();
+    const end = reading(text).spans[queryOf(current()) - 1]?.[0] ?? 0;
+    const isBefore = (word, at) => at + word.length <= end;
+    const words = [...text.matchAll(WHOLE_WORD)].filter(({ 0: word, index }) => isBefore(word, index)).map(([word]) => word);
+    if (new Set(words).size < 2) return addNote("There are no two words to shuffle before the chosen one.");
+    let order = words;
+    while (order.every((word, i) => word === words[i])) {
+      const places = words.map((word) => ({ word, at: Math.random() }));
+      order = places.sort((a, b) => a.at - b.at).map(({ word }) => word);
     }
+    const moved = text.replace(WHOLE_WORD, (word, at) => (isBefore(word, at) ? order.shift() : word));
+    Object.assign(shuffled, { text: moved, ordered: text, edits: state.edits });
+    setText(moved);
+    update({ query });
   }
-  const moved = text.slice(0, end).replace(WHOLE_WORD, () => order.shift()) + text.slice(end);
-  Object.assign(shuffled, { text: moved, ordered: text, edits: state.edits });
-  setText(moved);
+  past = []; // a step back would be about words in other places
 }
 
 // Put a word in the place of the begun word, of the first gap, of a verb of VERBS, or a pronoun in that of one at the
@@ -100,8 +105,8 @@ function putWord(word, isBegun) {
   const gap = value.indexOf(GAP);
   let [from, to] = gap < 0 ? [value.length, value.length] : [gap, gap + GAP.length];
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
-  const verb = VERBS.includes(word) ? new RegExp(`\\b(${VERBS.join("|")})\\b`).exec(value) : null;
-  if (gap < 0 && !isBegun && verb) [from, to] = [verb.index, verb.index + verb[0].length];
+  const verb = VERBS.includes(word) ? [...value.matchAll(VERB)][0] : null;
+  if (!isBegun && verb) [from, to] = [verb.index, verb.index + verb[0].length];
   const last = /\p{L}+\s*$/u.exec(value)?.[0] ?? "";
   const isPronoun = (text) => PRONOUNS.includes(text.trim().toLowerCase());
   if (gap < 0 && !isBegun && isPronoun(last) && isPronoun(word)) from -= last.length;

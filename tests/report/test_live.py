@@ -108,6 +108,9 @@ def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(show: Show
                 assert view.word_weights() == shown_weights(row, len(row) - 1)
         view.find("#play").click()
         assert label.inner_text() == "step 0"
+        view.find("#step").press("End")  # the first key or click counts
+        assert "trained" in label.inner_text()
+        view.find("#play").click()
         view.find("#step-name:has-text('trained')").wait_for()
         assert "play" in view.find("#play").inner_text()
 
@@ -179,8 +182,10 @@ def test_a_link_restores_text_head_changes_and_step(show: Show) -> None:
         assert text.input_value() == "The dog" and n_changes(view) == 0
         open_at(view, "step=100")  # with the sentence of the page
         assert (text.input_value(), view.find("#step-name").inner_text()) == (LIVE.text, "step 100")
-        open_at(view, "step=99")
-        assert "no step 99" in view.find("#live-notes").inner_text()
+        open_at(view, "text=the zebra&step=99&head=L7H7&query=9&cut=L0H0.9.8")
+        notes = view.find("#live-notes").inner_text()
+        for said in ("zebra", "no step 99", "no head L7H7", "no query 9", "1 of the link's changes"):
+            assert said in notes
 
 
 def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(show: Show) -> None:
@@ -299,6 +304,7 @@ def test_after_a_cut_a_click_on_a_word_exchanges(show: Show) -> None:
     with show() as view:
         view.line("dog").click()
         assert view.find(".end.asked").first.evaluate("end => getComputedStyle(end).stroke") != "none"
+        assert "Now click another word" in view.find("#invitation").inner_text()
         view.find(".word", has_text="cat").click()
         assert "“dog” and “cat” exchanged" in view.find(".edits").inner_text()
         assert view.find(".end.asked").count() == 0
@@ -349,7 +355,7 @@ def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(show: Show, b
     assert picture.locator(".arc.cut").evaluate("arc => getComputedStyle(arc).stroke") == shown
     texts = picture.locator("text").all_text_contents()
     caption = " · ".join(texts[len(words) :])
-    assert set(words) < set(texts) and f"Antecedent: {CONTENT.run.name}, step " in caption
+    assert set(words) < set(texts) and f"Antecedent (Apache-2.0): {CONTENT.run.name}, step " in caption
     assert "cut" in caption and picture.locator(".hit").count() == 0
     rings = picture.locator(".asked")  # they ask for a click
     assert rings.count() > 5 and rings.first.evaluate("end => getComputedStyle(end).stroke") == "none"

@@ -18,7 +18,8 @@ from probe.results import NOT_KNOWN, Estimate, Values
 CONFIDENCE = 0.95  # coverage of every interval
 MIN_SEEDS = 5  # fewer training seeds give no interval for "models trained this way"
 N_CHOICES = 200  # resamplings of the choice of a head
-Design = Sequence[np.ndarray]  # clusterings [N] that are resampled independently
+# Clusterings that are resampled independently: [N], or [N, 2] if each value is in two clusters of one kind (nouns)
+Design = Sequence[np.ndarray]
 _ZERO_VARIANCE = 1e-12  # share of a sum of squares below which a variance counts as zero
 
 
@@ -29,9 +30,10 @@ def ratio_interval(
 
     With a denominator of ones they are the intervals of means. A design with one clustering is the cluster bootstrap. A
     design with two is the pigeonhole bootstrap (Owen 2007): both clusterings are resampled independently, and a value's
-    weight is the product of its two counts. With several designs a column gets the widest interval. The quantiles are
-    those of the expanded percentile interval (Hesterberg 2015, section 4.3), because with few clusters the plain
-    percentile interval is too narrow. nan if a clustering has a single cluster.
+    weight is the product of its counts; in a clustering [N, 2] it has the counts of both of its clusters (Davezies,
+    D'Haultfœuille & Guyonvarch 2021). With several designs a column gets the widest interval. The quantiles are those
+    of the expanded percentile interval (Hesterberg 2015, section 4.3), because with few clusters the plain percentile
+    interval is too narrow. nan if a clustering has a single cluster.
     """
     intervals = []
     for design in designs:
@@ -56,23 +58,34 @@ def ratio_interval(
 
 def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
     """Return the weights [B, N] of the values: the product of how often the cluster of each clustering is drawn."""
-    indices = [np.unique(clusters, return_inverse=True)[1] for clusters in design]
-    return _drawn_weights(tuple(index.tobytes() for index in indices), n_drawn, seed)
+    indices = [_numbered(clusters) for clusters in design]
+    return _drawn_weights(tuple((index.tobytes(), index.shape[1]) for index in indices), n_drawn, seed)
 
 
 # All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe.
 @lru_cache(maxsize=6)
-def _drawn_weights(indices: tuple[bytes, ...], n_drawn: int, seed: int) -> np.ndarray:
+def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return reduce(np.multiply, [resampling_counts(np.frombuffer(index, int), n_drawn, rng) for index in indices])
+    tables = [np.frombuffer(index, int).reshape(-1, n) for index, n in indices]
+    return reduce(np.multiply, [resampling_counts(table, n_drawn, rng) for table in tables])
 
 
 def resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
-    """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are."""
-    names, index = np.unique(clusters, return_inverse=True)
-    n = len(names)
+    """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are.
+
+    `clusters` [N], or [N, 2]: then it is the product of the draws of both.
+    """
+    index = _numbered(clusters)
+    n = index.max() + 1
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
-    return np.take(drawn, index, axis=1)
+    of_each: np.ndarray = np.take(drawn, index, axis=1)  # [B, N, 1 or 2]
+    return np.asarray(of_each.prod(axis=2))
+
+
+def _numbered(clusters: np.ndarray) -> np.ndarray:
+    """Return labels [N] or [N, 2] as numbers from 0 on, [N, 1] or [N, 2]."""
+    _, index = np.unique(clusters, return_inverse=True)
+    return np.asarray(index).reshape(len(clusters), -1)
 
 
 def chosen_again(keys: Sequence[np.ndarray], design: Design, seed: int) -> float:
@@ -106,7 +119,7 @@ class Sample:
     """A number of every head for each of N items or blocks, and which of them depend on each other."""
 
     values: np.ndarray  # [N, ...]; nan: no head, which is not tested
-    clusterings: Sequence[np.ndarray]  # each [N], for the test
+    clusterings: Sequence[np.ndarray]  # each [N] or [N, 2], for the test
     designs: Sequence[Design]  # for the intervals
 
     def test(self, config: ProbeConfig, *, centre: float = 0.0, two_sided: bool = False) -> MaxT:
@@ -121,8 +134,11 @@ class Sample:
            p_h = #{max T* >= T_h} / 2^n. The largest p over the clusterings is returned.
 
         Dividing by standard errors keeps a head with large, erratic scores from setting the threshold for the others.
-        With one clustering and cluster sums that are symmetric about 0, the test is exact. With `two_sided` the test is
-        whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
+        In a clustering [N, 2] a value is in the sums of both of its clusters, and its flip is the sum of two signs; the
+        variance then counts a value twice and is conservative (Aronow, Samii & Assenova 2015, without the subtraction).
+
+        With one clustering [N] and cluster sums that are symmetric about 0, the test is exact. With `two_sided` the
+        test is whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
         """
         shape = self.values.shape[1:]
         values = self.values.reshape(len(self.values), -1).astype(float)
@@ -212,10 +228,11 @@ def mean_and_range(values: Sequence[float]) -> Estimate:
 
 def _cluster_sums(values: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum [C, heads] and the size [C] of each cluster of values [N_b, heads]."""
-    names, index = np.unique(clusters, return_inverse=True)
-    sums = np.zeros((len(names), values.shape[1]))
-    np.add.at(sums, index, values)
-    return sums, np.bincount(index).astype(float)
+    index = _numbered(clusters)
+    sums = np.zeros((index.max() + 1, values.shape[1]))
+    for of_role in index.T:
+        np.add.at(sums, of_role, values)
+    return sums, np.bincount(index.ravel()).astype(float)
 
 
 def _flipped_totals(sums: np.ndarray, sizes: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

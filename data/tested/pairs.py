@@ -161,15 +161,20 @@ class Items:
         return self.where(lambda pair: pair.is_comparable)
 
     def clusterings(self, n_values: int | None = None) -> list[np.ndarray]:
-        """Return the clusters of N values for the tests, three labels each: one value for each pair, or each block.
+        """Return the clusters of N values for the tests: one value for each pair, or each block.
 
-        A pair without an entity of a class is a cluster of its own there.
+        They are the frames or documents [N] and the labels of both words [N] each. If a word is the first in one block
+        and the second in another, as in `verb`, the words are one clustering [N, 2]. A pair without an entity of a
+        class is a cluster of its own there.
         """
         step = len(self.pairs) // (n_values or max(1, len(self.pairs)))
         names = [pair.clusters for pair in self.pairs[:: max(1, step)]]
         table = np.array(names, dtype=object).reshape(-1, 3)
         alone = np.array([f"passage {i}" for i in range(len(table))], dtype=object)
-        return [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
+        first, *words = [np.where(labels == "", alone, labels).astype(str) for labels in table.T]
+        if self.has_blocks and not set(words[0]).isdisjoint(words[1]):
+            return [first, np.stack(words, axis=1)]
+        return [first, *words]
 
     def n_clusters(self) -> dict[str, int]:
         """Return how many different frames and words the blocks have, or documents and entities the passages."""
@@ -187,8 +192,8 @@ class Items:
         """
         first, *words = self.clusterings(n_values)
         if self.has_blocks:
-            word_pairs = np.array([f"{word} {second_word}" for word, second_word in zip(*words, strict=True)])
-            words = [word_pairs, *words]
+            both = np.column_stack(words)
+            words = [np.array([f"{word} {second_word}" for word, second_word in both]), *words]
         return [(first, labels) for labels in words]
 
     @property

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from data.tested.pairs import Items
 from probe.config import ProbeConfig
 from probe.results import Estimate
 from probe.statistics import Design, Sample, estimate_ratios, mean_and_range, ratio_interval, sample_of, share_interval
@@ -77,6 +79,28 @@ def test_word_effects_pass_max_t_at_its_level_and_flips_of_frames_alone_fail() -
     assert share_interval(frames_only, n_trials)[0] > 0.4
 
 
+def test_words_that_stand_in_both_places_are_one_clustering() -> None:
+    """An effect of each word, whichever place it has: two clusterings would take it for two independent ones."""
+    rng = np.random.default_rng(3)
+    n_trials = 200
+    wrong = {"shared": 0, "apart": 0}
+    covered = {"shared": 0, "apart": 0}
+    for trial in range(n_trials):
+        words = np.array([rng.choice(12, size=2, replace=False) for _ in range(400)])
+        values = rng.normal(size=12)[words].sum(axis=1)[:, None] + rng.normal(size=(400, 1))
+        frames = rng.integers(17, size=400)
+        clusterings = {"shared": [frames, words], "apart": [frames, *words.T]}
+        for name, [_, *of_words] in clusterings.items():
+            pairs = words[:, 0] * 12 + words[:, 1]
+            sample = Sample(values, clusterings[name], [(frames, labels) for labels in (pairs, *of_words)])
+            config = ProbeConfig(n_bootstrap=299, seed=trial)
+            wrong[name] += sample.test(config).p[0] <= 0.05
+            estimate = sample.means(config)[0]
+            covered[name] += estimate.low <= 0 <= estimate.high
+    assert stats.binomtest(wrong["shared"], n_trials, 0.05, alternative="greater").pvalue > 0.05
+    assert covered["shared"] / n_trials >= 0.88 and covered["apart"] / n_trials < 0.80
+
+
 def test_few_clusters_enumerate_every_sign_pattern() -> None:
     """Against the definition: one clustering of equal sizes, t = mean / standard error of the cluster means."""
     rng = np.random.default_rng(2)
@@ -121,6 +145,13 @@ def test_clusters_are_frames_and_words_by_pair_or_block_or_documents_and_entitie
     assert (designs[:, 0] == by_block[0]).all()
     assert designs[:, 1].tolist() == [["6 7", "8 9", "6 9", "8 7"], *by_block[1:].tolist()]
     assert np.shape(sample_of(items, np.zeros((4, 2))).clusterings) == (3, 4)
+
+    # Nouns that stand in both places
+    pairs = [replace(pair, clusters=(pair.clusters[0], pair.clusters[2], pair.clusters[1])) for pair in items.pairs]
+    both = Items([*items.pairs, *pairs])
+    frames, words = both.clusterings(8)
+    assert frames.shape == (8,) and words[[0, 4]].tolist() == [["6", "7"], ["7", "6"]]
+    assert [np.shape(labels) for _, labels in both.designs(8)] == [(8,), (8, 2)]
 
     # A passage without an entity of a class is a cluster of its own there.
     items = passage_items()

@@ -157,7 +157,8 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
         settings = [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
 
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
-    if outs and {"-m", "--multirun"} & set(flags):
+    is_lab = any(argument.startswith("experiment=lab/") for argument in settings)  # a sweep also without -m
+    if outs and (is_lab or {"-m", "--multirun"} & set(flags)):
         settings.append(f"hydra.sweep.dir={outs[-1]}")
     return flags + settings
 

@@ -256,6 +256,32 @@ def test_a_run_that_stops_before_its_first_evaluation_is_tested_as_trained(tmp_p
     assert load_checkpoint(out / "checkpoints", best=True)["step"] >= 10
 
 
+def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(
+    reference: Path, tmp_path: Path, cache: str
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(reference, out)
+    best = load_checkpoint(out / "checkpoints", best=True)["step"]
+    for step in (50, 70):
+        resume = ["resume=true", "max_steps=4000", "eval_every_steps=1000"]
+        assert end_at(forked(lambda: train(out, cache, *resume).status), out, step, signal.SIGINT) == 130  # noqa: B023
+        assert load_checkpoint(out / "checkpoints")["step"] >= step
+        assert load_checkpoint(out / "checkpoints", best=True)["step"] == best > 0
+
+
+def test_stories_that_the_probe_refuses_leave_no_run(tmp_path: Path) -> None:
+    shares = ["data.share_verb=0.98", "data.share_agreement=0.01", "data.share_no_pronoun=0.01"]
+    new = ["out=run", "model=nano", *SHORT, "probe_sequences=40"]
+    assert "the tokenizer lacks" in run_program("train.py", *new, *shares, cwd=tmp_path).error
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_out_is_the_folder_of_a_sweep_that_an_experiment_starts(tmp_path: Path) -> None:
+    arguments = ["out=sweep", "experiment=lab/heads", "variant=standard,one_head", "model=nano", *SHORT, *FEW_STORIES]
+    assert run_program("train.py", *arguments, "seed=1", cwd=tmp_path).status == 0
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".cache"] == ["sweep"]
+
+
 def test_a_run_prints_fifteen_lines_and_divergence_names_the_learning_rate(reference: Path, cache: str) -> None:
     out = (reference.parent / "stdout.txt").read_text()
     assert len(out.splitlines()) <= 15 and f"eval.py run={reference} {cache}\n" in out  # works when pasted

@@ -21,7 +21,7 @@ from settings.command_line import next_command
 from settings.errors import UserError
 from settings.files import lock
 from settings.train import Device, TrainSettings
-from training.checkpoint import drop_checkpoints_after, load_resumable, save_checkpoint
+from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
 from training.evaluate import LossSummary, MakeProbe, Probe, validation_loss
 from training.logging import Console, RunLog, gap_lines, start_lines, step_line
@@ -109,6 +109,7 @@ def _open_run(
             machine["init_sha256"] = sha256(
                 pack_parameters(trainer.model.parameters(), torch.float32).encode()
             ).hexdigest()
+        probe = make_probe(inputs.corpus, inputs.settings)  # before a file is written: it may refuse the stories
         if state is not None:
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
         # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
@@ -117,7 +118,6 @@ def _open_run(
                 record_resume(folder, trainer.step, state["config"], inputs.config, machine)
             write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
 
-        probe = make_probe(inputs.corpus, inputs.settings)
         with (
             closing(RunLog(folder, trainer.saved_step)) as log,
             closing(Console(trainer.step, run.max_steps, label)) as console,
@@ -320,14 +320,25 @@ def _save(trainer: Trainer, context: RunContext, *, is_best: bool) -> None:
     trainer.saved_step = trainer.step
 
 
+def _has_measured_best(context: RunContext) -> bool:
+    """Whether the part of the run before this one left a best checkpoint whose loss was measured."""
+    state = context.inputs.state
+    best = [entry.step for entry in read_manifest(context.folder / "checkpoints") if entry.best]
+    if state is None or not any(best):
+        return False
+    before = state["config"]["run"]
+    return best != [state["step"]] or is_due(best[0], before["eval_every_steps"], before["max_steps"])
+
+
 def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
     """Save a checkpoint when a signal stops the run, if training has not diverged."""
     wait_for_device(trainer)
     if context is None:
         return
     if trainer.saved_step != trainer.step and not trainer.has_diverged:
-        # Before the first evaluation only step 0 is on the disk, and the untrained weights are not the best.
-        _save(trainer, context, is_best=trainer.step < trainer.settings.run.eval_every_steps)
+        # Before the first evaluation only untrained weights have been measured, and they are not the best.
+        is_early = trainer.step < trainer.settings.run.eval_every_steps
+        _save(trainer, context, is_best=is_early and not _has_measured_best(context))
     cache_dir = trainer.settings.run.cache_dir
     command = next_command("train", f"out={context.folder}", cache_dir, "resume=true")
     context.console.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")

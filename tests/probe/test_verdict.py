@@ -30,7 +30,7 @@ OF_PLACE = {
     "choice_share": Estimate(0.5, 0.3, 0.8), "author": Estimate(0.73, 0.68, 0.78), "author_auc": Estimate(0.77),
     "looks": Estimate(0.68, 0.64, 0.72), "looks_where_unsure": Estimate(0.5, 0.44, 0.56),
 }  # fmt: skip
-CONSTANT = {"causal_edge": "the model's answer does not follow what decides"}
+CONSTANT = {"causal_edge": "the model's answer is not shown to follow what decides"}
 NAN = Estimate(np.nan, np.nan, np.nan)
 COMPLETE = {"attention": STRONG, "edge": DECIDES, "whose": OF_PLACE}
 FEW = {"swap": Estimate(0.2), "selectivity": Estimate(0.15)}

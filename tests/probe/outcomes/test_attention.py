@@ -196,4 +196,4 @@ def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun() -> None:
     assert finding.head.value("answer") == pytest.approx(0, abs=1e-6)
     assert "swap" not in finding.head.values and (finding.curve, finding.set) == ([], None)
     [reason] = finding.head.reasons
-    assert "does not follow what decides" in reason and finding.level == "E2"
+    assert "is not shown to follow what decides" in reason and finding.level == "E2"

@@ -133,8 +133,8 @@ class CalibrationResults:
         table = markdown_table([*header, "smallest corrected p"], [count.cells() for count in self.counts])
         items = f"{self.n_dev_items:,} dev items and {self.n_test_items:,} test items per model"
         planted = (
-            "In untrained and planted models the heads are equal in `verb` (p 1), so that their 0 could not be otherwise. "
-            "A planted head is a table of words and cannot make this link: the power there is not measured."
+            "In untrained and planted models the heads are equal in `verb` (p 1), so that their 0 could not be "
+            "otherwise. A planted head is a table of words and cannot make this link: the power there is not measured."
         )
         return [*table, "", planted, f"{items}; {self.minutes:.0f} minutes on one thread."]
 

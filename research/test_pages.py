@@ -32,6 +32,7 @@ from research.measure import (
     value_cell,
 )
 from research.peers import PeerResults
+from research.places import PlacesResults
 from research.review import ReviewResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
@@ -48,6 +49,7 @@ PAGES: dict[str, Any] = {
     "link_head": SeedsResults,
     "stages": StagesResults,
     "meaning": MeaningResults,
+    "places": PlacesResults,
     "third_noun": ThirdNounResults,
     "worlds": WorldsResults,
     "whose_short": SeedsResults,

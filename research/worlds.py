@@ -64,7 +64,8 @@ class WorldsResults:
         header = ["world", "question", "verdicts", "accuracy"]
         seeds = ", ".join(map(str, self.seeds))
         notes = [
-            f"Seeds {seeds}, in this order. Labels inverted is 1 minus the accuracy of the true world, if the same heads are judged.",
+            f"Seeds {seeds}, in this order. "
+            "Labels inverted is 1 minus the accuracy of the true world, if the same heads are judged.",
             "Always the nearest: the pronoun still agrees with the noun before it, "
             "so agreement is learned; only `verb` has no cue.",
         ]

@@ -86,6 +86,18 @@ def test_no_loss_is_below_the_bound_and_no_head_of_the_first_layer_makes_the_lin
         assert row["question"] != "verb" or "L1" in row["head"]  # "two layers can make the link" in README.md
 
 
+def test_the_correction_about_nouns_in_both_places_is_the_measured_one() -> None:
+    shared = [row["shares"] for row in result("places")["rows"] if row["effect"] == "the same"]
+    ranges = []
+    for clusters in ("two", "one"):
+        columns = np.array([shares[clusters] for shares in shared])
+        ranges.append([f"{share(columns[:, i].min())} to {share(columns[:, i].max())}" for i in (0, 2)])
+    (wrong, covered), (wrong_now, covered_now) = ranges
+    text = " ".join((ROOT / "research/preregistration.md").read_text().split())
+    assert f"p was below .05 in {wrong} of the draws, and the intervals covered {covered}." in text
+    assert f"Now a noun is one cluster: {wrong_now} and {covered_now}." in text
+
+
 def test_the_sentences_about_whose_gender_are_the_measured_ones() -> None:
     found = []
     for name in ("whose_short", "whose_long"):

@@ -191,7 +191,9 @@ class Sample:
             sums, sizes = _cluster_sums(centred, clusters)
             totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
         best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
-        return centre + float(np.percentile(best, 95))
+        level = centre + float(np.percentile(best, 95))
+        is_share = centre == 0.5 and np.abs(centred).max() <= 0.5  # of right answers, at most 1
+        return min(level, 1.0) if is_share else level
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""

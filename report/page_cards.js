@@ -106,10 +106,11 @@ function nextWordCard(facts) {
 
 function exchangeCard({ sentence, layer, head, chosen, left, right }) {
   const edit = { kind: "exchange", layer, head, query: chosen, target: left, other: right };
-  const others = state.edits.filter((known) => JSON.stringify(known) !== JSON.stringify(edit)); // the answer made this one
+  const isAnswer = (known) => Object.keys(edit).every((name) => known[name] === edit[name]); // with any share
+  const others = state.edits.filter((known) => !isAnswer(known));
   const changed = [...others, edit];
   const [before, after] = [others, changed].map((edits) => label(nextWords(passOf(sentence.text, edits), 1)[0][0]));
-  const table = () => tableOf(["", "first next word"], [["before", before], ["exchanged", after]]);
+  const table = () => tableOf(["", "most likely next word"], [["before", before], ["exchanged", after]]);
   return { options: [`“${before}” stays`, "it changes"], right: before === after ? 0 : 1, table, act: () => changeTo(changed) };
 }
 

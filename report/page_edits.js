@@ -17,7 +17,7 @@ function onUndoKey(event) {
   const isField = event.target.matches("input, textarea, select");
   if (isField || event.key !== "z" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault(); // or the browser takes back a letter in the field
-  if (past.length) undo();
+  if (past.length || state.edits.length) undo();
 }
 
 function isOfHead(edit, layer = state.layer, head = state.head) {

@@ -123,9 +123,10 @@ function drawInvitation() {
   const hasLine = weights[most] >= LOOKS && most !== query && !isRemoved(state.layer, state.head);
   const isAtEnd = query === sentence.words.length - 1;
   const follows = written && isAtEnd && !isNearUniform(chance) ? `The model's next word: “${label(next)}”${markOf(sentence, next)}.` : "";
-  const [verb, ...more] = sentence.text.match(VERB) ?? [];
+  const [start] = reading(sentence.text).spans[query - 1] ?? [0];
+  const [verb, ...more] = sentence.text.slice(0, start).match(VERB) ?? [];
   const pair = ["frightened", "feared"];
-  const other = knownWords.includes(pair[0]) && verb?.replace(/frightened|feared/, (each) => pair[1 - pair.indexOf(each)]);
+  const other = pair.every((each) => knownWords.includes(each)) && verb?.replace(/frightened|feared/, (each) => pair[1 - pair.indexOf(each)]);
   const { left, right } = cardFacts() ?? {};
   const exchange = left === most && right !== undefined ? `Click the line, then ${quoted(sentence, right)}: does the next word change?` : "Click the line, and it is cut.";
   const change = verb && other && !more.length ? `Change “${verb}” to “${other}”: does the line move, and the next word?` : exchange;

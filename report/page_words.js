@@ -68,18 +68,18 @@ function startFrame(frame) {
   field.setSelectionRange(frame.indexOf(GAP), frame.indexOf(GAP) + GAP.length);
 }
 
-const WHOLE_WORD = /[\p{L}\p{M}\p{N}_]+(?:['’.,][\p{L}\p{N}]+)*/gu; // "doesn't" is one
-const shuffled = { text: null, ordered: null, edits: [] };
+const WHOLE_WORD = /[\p{L}\p{M}\p{N}_\u200c\u200d]+(?:['’-][\p{L}\p{M}\p{N}]+|[.,]\p{N}+)*/gu; // "doesn't" is one, and "2,000"
+const shuffled = { text: null, ordered: null, dropped: [] };
 
 // Put the words before the query in random order: what a table of words knows stays. The next click puts them back.
 function shuffleWords() {
   const { query } = state;
   if (current().text === shuffled.text) {
     setText(shuffled.ordered);
-    const later = state.edits.filter((edit) => !shuffled.edits.includes(edit));
-    update({ query, edits: [...shuffled.edits, ...later] });
+    update({ query, edits: [...shuffled.dropped, ...state.edits] });
   } else {
     const { text } = current();
+    if (document.getElementById("live-text").value.includes(GAP)) return addNote("Fill the gaps before the words are shuffled.");
     const end = reading(text).spans[queryOf(current()) - 1]?.[0] ?? 0;
     const isBefore = (word, at) => at + word.length <= end;
     const words = [...text.matchAll(WHOLE_WORD)].filter(({ 0: word, index }) => isBefore(word, index)).map(([word]) => word);
@@ -90,9 +90,12 @@ function shuffleWords() {
       order = places.sort((a, b) => a.at - b.at).map(({ word }) => word);
     }
     const moved = text.replace(WHOLE_WORD, (word, at) => (isBefore(word, at) ? order.shift() : word));
-    Object.assign(shuffled, { text: moved, ordered: text, edits: state.edits });
+    const { edits } = state;
     setText(moved);
+    const dropped = edits.filter((edit) => !state.edits.includes(edit));
+    Object.assign(shuffled, { text: moved, ordered: text, dropped });
     update({ query });
+    drawChips();
   }
   past = []; // a step back would be about words in other places
 }

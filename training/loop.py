@@ -337,7 +337,9 @@ def _stop_early(trainer: Trainer, context: RunContext | None) -> None:
         return
     if trainer.saved_step != trainer.step and not trainer.has_diverged:
         # Before the first evaluation only untrained weights have been measured, and they are not the best.
-        is_early = trainer.step < trainer.settings.run.eval_every_steps
+        every = trainer.settings.run.eval_every_steps
+        start = context.inputs.state["step"] if context.inputs.state else 0
+        is_early = trainer.step // every == start // every
         _save(trainer, context, is_best=is_early and not _has_measured_best(context))
     cache_dir = trainer.settings.run.cache_dir
     command = next_command("train", f"out={context.folder}", cache_dir, "resume=true")

@@ -240,9 +240,11 @@ def _names(text: LinkedText) -> tuple[str, str, str]:
 
 
 def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
-    """Return the numbers of frames, and of words of each side."""
-    frames, first, second = zip(*map(_names, texts), strict=True)
-    return len(set(frames)), len(set(first)), len(set(second))
+    """Return the numbers of frames, and of words of each side; of both sides together if they share words."""
+    frames, first, second = (set(names) for names in zip(*map(_names, texts), strict=True))
+    if not first.isdisjoint(second):
+        first = second = first | second
+    return len(frames), len(first), len(second)
 
 
 def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText]) -> None:

@@ -196,7 +196,7 @@ the answer that flips if the head's weights on both words are exchanged. E0 to E
             "accuracy": float(accuracy[best]),
             "block_accuracy": float(scores.block_accuracy.mean(axis=0)[best]),
             "contrast": float(contrast[best]),
-            "bar": min(1.0, sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0)),
+            "bar": sample_of(items, scores.accuracy).chance_level(N_SIGN_FLIPS, seed=0),
         }
 
         if all(cell.payoff is not None for cell in items.cells):
@@ -274,7 +274,7 @@ class _AttentionCase(Case):
             instead["causal_edge"] = "the model's answer is not shown to follow what decides, so this was not tested"
         remarks = {}
         if smallest_p >= MAX_P:
-            n_clusters = min(self.tested.items.n_clusters().values())
+            n_clusters = min(len(np.unique(labels)) for labels in self.tested.items.clusterings())
             few = f"with {n_clusters} different frames or words"
             remarks["pronoun_flip"] = f"{few} no p can be below {show(smallest_p)}"
         return Measured(values, self._exclusions(heads), instead, remarks)

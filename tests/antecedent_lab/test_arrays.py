@@ -66,6 +66,8 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
     assert str(clear).startswith("head (1, 2): mean 0.")
     noise = head_test((rng.random((200, 5, 8)) < 0.5).astype(float))
     assert noise.chosen_again < 0.5
+    certain = np.ones((6, 1, 1))
+    assert head_test(certain, list("aabbcc"), list("abcabc"), list("aabbcc")).bar == 1
 
 
 @pytest.mark.parametrize(

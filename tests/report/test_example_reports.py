@@ -321,7 +321,11 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
         # Voice and verb of the other sentence, and a verb before a gap
         view.type("The cat was feared by the dog because it")
         assert "Change “was feared by” to “was frightened by”" in view.find("#invitation").inner_text()
+        view.find("[data-name=word-2]").click()  # no later word moves its line
+        assert "Change" not in view.find("#invitation").inner_text()
         view.find(".chip.frame").first.click()
+        view.find("[data-name=shuffle]").click()
+        assert "Fill the gaps" in notes.inner_text()
         view.find(".chip[data-name=feared]").click()
         assert field.input_value() == "The __ feared the __ because it"
 
@@ -358,7 +362,8 @@ def test_the_words_before_the_pronoun_are_shuffled_and_put_back(show: Show) -> N
         shuffle.click()
         shuffled = field.input_value().replace(",", "").split()
         assert shuffled != words and sorted(shuffled) == sorted(words) and shuffled[-1] == "it"
-        view.press("Remove L0H0")
+        for name in ("Remove L0H0", "Put back L0H0", "Remove L0H0"):
+            view.press(name)
         shuffle.click()
         assert field.input_value() == sentence and view.find(".edits li").count() == 2
         view.press("Undo")

@@ -450,6 +450,8 @@ def test_a_lesson_is_about_the_sentence_and_the_changes_that_are_there(show: Sho
         assert view.next_words() == expected_words(text, edits)
         first = [words[0].rpartition(" ")[0] for words in (expected_words(text, edits[:1]), view.next_words())]
         assert view.find("#cards tbody td").all_inner_texts() == first
+        view.find("[data-name=dose-1]").fill("50")  # the answer stays
+        assert view.find("#cards tbody td").all_inner_texts() == first
 
 
 def test_a_gap_is_typed_over(show: Show) -> None:

@@ -151,6 +151,12 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
     ), strict=True):  # fmt: skip
         assert line.startswith(facts)
     assert "possible: 0.0099;" in own.check_lines(100)[3]
+    both_sides = []  # six words, of which two stand on both sides
+    for split, i, j in product(("dev", "test"), range(8), range(4)):
+        pattern = f"{split[0] * (i + 1)} {{A}} met {{B}}. <She|He>"
+        both_sides.append({"pattern": pattern, "words": [f"{split}{j}", f"{split}{j + 2}"], "split": split})
+    _, _, test_line, smallest, *_ = load(tmp_path, *both_sides).check_lines(2000)
+    assert "8 frames, 6 and 6 words" in test_line and "possible: 0.0156;" in smallest
     repeated = load(tmp_path, LINES[0] | {"pattern": "Here {A} met {B}. {X} was sad <because>"}, *LINES[1:])
     *_, few, lacking, place = repeated.check_lines(100)
     assert few.startswith("note: give test 8 frames and 8 words of each side")

@@ -42,8 +42,8 @@ def head_test(
 
     `scores` [items, ...] has a number of each head for each item: 1 for right and 0 for wrong with `centre` .5, or a
     difference with `centre` 0. Each of `clusters` [items] says which items depend on each other, such as the sentence
-    frame, and the noun: whole clusters are flipped and drawn. [items, 2] has two of one kind, such as both nouns, which
-    stand in either place. Without any, items are independent. The interval and
+    frame, and the noun: whole clusters are flipped and drawn. If a noun is the first in one item and the second in
+    another, give both nouns as one array [items, 2]. Without any, items are independent. The interval and
     `chosen_again` are of the same items as the choice: choose on other items if the size of the mean matters.
     UserError for scores that are not finite numbers, scores outside 0 to 1 with `centre` .5, or clusters of another
     length.
@@ -62,7 +62,7 @@ def head_test(
     for each in labels:
         if each.shape not in {(len(values),), (len(values), 2)} or len(np.unique(each)) < 2:
             raise UserError(
-                f"head_test: clusters: give {len(values)} labels, one for each item, at least two of them different"
+                f"head_test: clusters: give {len(values)} labels, one or two an item, at least two of them different"
             )
 
     config = ProbeConfig(n_bootstrap=n_bootstrap, seed=seed)

@@ -192,7 +192,7 @@ class Sample:
             totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
         best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
         level = centre + float(np.percentile(best, 95))
-        is_share = centre == 0.5 and np.abs(centred).max() <= 0.5  # of right answers, at most 1
+        is_share = centre == 0.5 and np.abs(centred).max() <= 0.5  # a share of right answers is at most 1
         return min(level, 1.0) if is_share else level
 
     def means(self, config: ProbeConfig) -> list[Estimate]:

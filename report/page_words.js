@@ -91,11 +91,10 @@ function shuffleWords() {
     }
     const moved = text.replace(WHOLE_WORD, (word, at) => (isBefore(word, at) ? order.shift() : word));
     const { edits } = state;
+    Object.assign(shuffled, { text: moved, ordered: text });
     setText(moved);
-    const dropped = edits.filter((edit) => !state.edits.includes(edit));
-    Object.assign(shuffled, { text: moved, ordered: text, dropped });
+    shuffled.dropped = edits.filter((edit) => !state.edits.includes(edit));
     update({ query });
-    drawChips();
   }
   past = []; // a step back would be about words in other places
 }

@@ -157,7 +157,8 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
         settings = [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
 
     outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
-    is_lab = any(re.match(r"\+*experiment=['\"]?lab/", argument) for argument in settings)  # a sweep also without -m
+    # The experiments of the lab are sweeps also without -m.
+    is_lab = any(re.match(r"\+*experiment=['\"]?lab/", argument) for argument in settings)
     if outs and (is_lab or {"-m", "--multirun"} & set(flags)):
         settings.append(f"hydra.sweep.dir={outs[-1]}")
     return flags + settings

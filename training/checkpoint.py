@@ -78,7 +78,7 @@ def read_checkpoint(folder: Path, entry: Checkpoint) -> dict[str, Any] | None:
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() == entry.sha256:
         return _unpickled(path, content)
-    problem = "damaged (sha256 differs from the manifest); using another checkpoint"
+    problem = "damaged (sha256 differs from the manifest), and not used"
     print(f"warning: {path}: {problem}", file=sys.stderr)
     return None
 

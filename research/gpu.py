@@ -247,7 +247,8 @@ def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
     corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(work.device.device)
     trainer = make_trainer(settings, model, corpus.train, work.device, SINGLE_PROCESS)
-    trainer.uses_graph = uses_graph
+    if not uses_graph:
+        trainer.record = None
 
     # The first steps compile and record. Each `compiled` has kernels of its own shape to make; the next way finds them.
     cache = {"compiled": ", compiler's cache empty", "compiled graph": ", compiler's cache filled"}.get(way, "")
@@ -256,6 +257,8 @@ def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
         stats = train_step(trainer)
     wait_for_device(trainer)
     first = time.perf_counter() - start
+    if uses_graph and trainer.graph is None:
+        cache += ", not recorded"
     start = time.perf_counter()
     n_timed = work.options.steps or N_TIMED
     for _ in range(n_timed):

@@ -191,7 +191,10 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
     wait_for_device(trainer)
     loss = fmean(trainer.distributed.gather(stats.loss.item()))
 
-    # Losses and norms are of this step, the speed is of all steps since the last record.
+    # Losses and norms are of this step, the speed is of all steps since the last record. The first step has none.
+    speed = None
+    if trainer.n_tokens:
+        speed = round(trainer.n_tokens / (trainer.seconds - trainer.recorded_seconds))
     if context:
         values = {
             "loss": loss,
@@ -199,7 +202,7 @@ def log_step(trainer: Trainer, context: RunContext | None, stats: StepStats) -> 
             "gradient_norm": stats.gradient_norm.item(),
             "learning_rate": stats.learning_rate,
             "skipped": int(trainer.skipped),
-            "tokens_per_second": round(trainer.n_tokens / (trainer.seconds - trainer.recorded_seconds)),
+            "tokens_per_second": speed,
             "seconds": round(trainer.seconds, 3),
         }
         context.log.record(trainer.step, "train", values)

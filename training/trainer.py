@@ -1,5 +1,6 @@
 """The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from model.transformer import Transformer
 from settings.errors import UserError
 from settings.train import Compile, TrainSettings
 from training.device import ComputeDevice, Distributed
-from training.graph import StepGraph
+from training.graph import CannotRecordError, Record, StepGraph, record_cuda_graph
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 
 
@@ -38,12 +39,14 @@ class Trainer:
     # [] float32 on the device: steps whose gradient was not finite, and those since the last finite one.
     skipped: Tensor
     skipped_in_row: Tensor
-    uses_graph: bool = False  # the kernels of a step are recorded once, and every step runs this record
-    graph: StepGraph | None = None
+    record: Record | None = None  # how the kernels of a step are recorded; None: each step starts them one by one
+    graph: StepGraph | None = None  # the record, which every step runs
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
-    n_tokens: int = 0  # read by all ranks since the last record
-    recorded_seconds: float = 0.0  # `seconds` at the last record
+    # Of the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. They are
+    # None before the first step of this process, which compiles and records.
+    n_tokens: int | None = None
+    recorded_seconds: float = 0.0
     best_loss: float = float("inf")  # lowest validation loss
     saved_step: int = -1  # step of the newest checkpoint; -1: none
 
@@ -142,7 +145,7 @@ def make_trainer(
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
     return Trainer(
         settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row,
-        uses_graph=is_cuda and n_ranks == 1,
+        record=record_cuda_graph if is_cuda and n_ranks == 1 else None,
     )  # fmt: skip
 
 
@@ -167,17 +170,30 @@ def train_step(trainer: Trainer) -> StepStats:
     set_learning_rates(trainer.optimizers, factor)
 
     # Every step runs the record, also the first one after a resume: so they are the same steps.
-    update = partial(_update, trainer)
-    if trainer.uses_graph and trainer.graph is None:
-        trainer.graph = StepGraph(update, batches, trainer.changed_tensors())
+    if trainer.record and trainer.graph is None:
+        _record_step(trainer, trainer.record, batches)
     if trainer.settings.model.dropout:
         seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 0.1 ms on a CPU
-    loss, norm = trainer.graph(update, batches) if trainer.graph else update(batches)
+    loss, norm = trainer.graph(batches) if trainer.graph else _update(trainer, batches)
 
     trainer.step += 1
-    trainer.n_tokens += trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     trainer.seconds += time.perf_counter() - start
+    if trainer.n_tokens is None:
+        trainer.n_tokens = 0
+        trainer.recorded_seconds = trainer.seconds
+    else:
+        trainer.n_tokens += trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     return StepStats(loss, norm, factor * optim.learning_rate)
+
+
+def _record_step(trainer: Trainer, record: Record, batches: Sequence[LoadedBatch]) -> None:
+    """Record the training step; if that is not possible, print why, and never try again."""
+    tolerance = 2e-2 if trainer.device.dtype is torch.bfloat16 else 1e-3  # of rounding, in another order of sums
+    try:
+        trainer.graph = StepGraph(partial(_update, trainer), batches, trainer.changed_tensors(), record, tolerance)
+    except CannotRecordError as problem:
+        trainer.record = None
+        print(f"warning: the training step {problem}; its kernels are started one by one", file=sys.stderr)
 
 
 def wait_for_device(trainer: Trainer) -> None:

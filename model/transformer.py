@@ -258,6 +258,13 @@ class Transformer(nn.Module):
         With `document_ids` [B, T] rows hold several documents; no token sees another document than its own. With
         `targets` [B, T] return their summed cross-entropy [] in nats instead, and never store all logits.
         """
+        x = self.stream(tokens, document_ids)
+        if targets is None:
+            return self.unembed(x)
+        return summed_cross_entropy(self.final_norm(x), self.token_embedding.weight, targets)
+
+    def stream(self, tokens: Tensor, document_ids: Tensor | None = None) -> Tensor:
+        """Return the residual stream [B, T, D] after the last block; `tokens` and `document_ids` as in `forward`."""
         bias, positions = None, None
         if document_ids is not None:
             bias = document_bias(document_ids)  # [B, 1, T, T]
@@ -265,9 +272,7 @@ class Transformer(nn.Module):
         x = self.embed(tokens, positions)  # [B, T, D]
         for block in self.blocks:
             x = block(x, bias)
-        if targets is None:
-            return self.unembed(x)
-        return summed_cross_entropy(self.final_norm(x), self.token_embedding.weight, targets)
+        return x
 
     def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the residual stream [B, T, D] before the first block; `positions` [B, T] default to 0 to T - 1."""

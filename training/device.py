@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from settings.errors import UserError
+from settings.errors import UserError, one_line
 from settings.train import Device, Precision
 
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
@@ -47,9 +47,17 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
     if device is Device.cuda and not torch.cuda.is_available():
         raise UserError("device=cuda: torch finds no CUDA device; use device=cpu or device=auto")
     is_cuda = torch.cuda.is_available() and device is not Device.cpu
+    if is_cuda:
+        try:
+            torch.zeros(1, device="cuda").add_(1)
+        except torch.AcceleratorError as error:  # a card that is too old for this build of torch
+            raise UserError(f"device={device.value}: {one_line(error)}; use device=cpu") from None
 
     # bfloat16 only pays where there are instructions for it.
-    multiplies_bfloat16 = torch.cuda.is_bf16_supported() if is_cuda else _cpu_multiplies_bfloat16()
+    if is_cuda:
+        multiplies_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        multiplies_bfloat16 = _cpu_multiplies_bfloat16()
     is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
     n = torch.get_num_threads()

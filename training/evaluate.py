@@ -18,6 +18,9 @@ from model.transformer import Transformer
 from settings.train import TrainSettings
 from training.device import SINGLE_PROCESS, Distributed
 
+# The logits of so many tokens are in memory at a time: training never stores all, and a GPU may have no room for them.
+_TOKENS_AT_ONCE = 8192
+
 
 @dataclass(frozen=True)
 class ProbeRecord:
@@ -45,10 +48,14 @@ def _row_losses(
     floors: list[float] = []
     for batch in batches:
         # No row holds several documents, and padding is last: the model needs no document ids.
+        parts = []
         with autocast or nullcontext():
-            logits = model(batch.tokens.to(device)).float().flatten(0, 1)  # [B * T, V]
-        targets = batch.targets.to(device).flatten()
-        loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none").cpu().double()
+            stream = model.stream(batch.tokens.to(device)).flatten(0, 1)  # [B * T, D]
+            targets = batch.targets.to(device).flatten()
+            for rows, of_rows in zip(stream.split(_TOKENS_AT_ONCE), targets.split(_TOKENS_AT_ONCE), strict=True):
+                logits = model.unembed(rows).float()
+                parts.append(F.cross_entropy(logits, of_rows, ignore_index=IGNORE, reduction="none"))
+        loss = torch.cat(parts).cpu().double()
 
         is_target = (batch.targets != IGNORE).double()
         losses += loss.view_as(is_target).sum(1).tolist()

@@ -86,7 +86,7 @@ class Muon(WeightOptimizer):
     """
 
     def __init__(self, group: WeightGroup, momentum: float, matrix_type: torch.dtype = torch.float32) -> None:
-        """`matrix_type` is the number format of the iteration on a CPU; on a GPU it is bfloat16."""
+        """`matrix_type` is the number format of the iteration."""
         super().__init__([group])
         self.momentum = momentum
         self.matrix_type = matrix_type
@@ -114,7 +114,7 @@ class Muon(WeightOptimizer):
             gradient = torch.where(is_finite > 0, torch.stack(gradients), 0)  # [N, A, B]
             buffer.lerp_(gradient, (1 - self.momentum) * is_finite)
             nesterov = gradient.lerp_(buffer, self.momentum)
-            updates = _orthogonalise(nesterov.to(torch.bfloat16 if nesterov.is_cuda else self.matrix_type)).float()
+            updates = _orthogonalise(nesterov.to(self.matrix_type)).float()
             for weight, update in zip(weights, updates, strict=True):
                 scale = max(1, weight.shape[0] / weight.shape[1]) ** 0.5
                 weight.mul_(1 - rate * group.weight_decay)
@@ -141,7 +141,7 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def make_optimizers(model: nn.Module, settings: OptimSettings, matrix_type: torch.dtype) -> list[WeightOptimizer]:
-    """Return AdamW and, if it is chosen for the matrices of the blocks, Muon, on a CPU in `matrix_type`."""
+    """Return AdamW and, if it is chosen for the matrices of the blocks, Muon in `matrix_type`."""
     matrices: list[Tensor] = []
     embeddings: list[Tensor] = []
     gains: list[Tensor] = []

@@ -190,7 +190,8 @@ def _ended(pair: Pair, n_before: int) -> Pair:
     query = first.query - n_before
 
     def ended(cell: Cell) -> Cell:
-        return replace(cell, tokens=cell.tokens[: query + 1], query=query, payoff=query)
+        # Without the content word, which may stand behind the new end.
+        return replace(cell, tokens=cell.tokens[: query + 1], query=query, payoff=query, control=())
 
     return replace(pair, cells=(ended(first), ended(second)))
 

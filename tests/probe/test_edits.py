@@ -125,6 +125,18 @@ def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> N
         assert len(by_pair) > 2 and found[name].value == pytest.approx(np.mean([*by_pair.values()]), rel=1e-3)
 
 
+def test_a_content_word_behind_the_place_that_is_read_does_not_matter() -> None:
+    """One token before the query a content word that stands there is not in the text any more."""
+    view, items = made.pair_view(), made.random_pairs()
+    config = ProbeConfig(n_bootstrap=100)
+    last = [
+        replace(pair, cells=tuple(replace(cell, control=(cell.query,)) for cell in pair.cells)) for pair in items.pairs
+    ]
+    assert exchange_divergences(view, Items(last), [[PLACE]], config) == exchange_divergences(
+        view, items, [[PLACE]], config
+    )
+
+
 def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
     items = made.random_pairs()
     assert len(items.comparable()) == len(items)

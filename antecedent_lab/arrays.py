@@ -22,11 +22,13 @@ class HeadTest:
     bar: float  # 95th percentile of the largest mean if no head is above `centre`
     chosen_again: float  # share of resampled items in which the same head has the largest mean
     rival: tuple[int, ...] | None  # the head with the next largest mean; None: there is one head only
+    smallest_p: float  # that is possible with so few clusters: 1/4 with two, 1/64 with six
 
     def __str__(self) -> str:
         """Return one line."""
         mean = self.mean
-        numbers = f"mean {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}], p {self.p[self.head]:.4f}"
+        p = f"p {self.p[self.head]:.4f} (smallest possible p {self.smallest_p:.4f})"
+        numbers = f"mean {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}], {p}"
         others = f"bar {self.bar:.3f}, chosen again {self.chosen_again:.2f}, next {self.rival}"
         return f"head {self.head}: {numbers}, {others}"
 
@@ -41,25 +43,35 @@ def head_test(
     """Test whether heads score above `centre`, corrected for the search over all of them (`Sample.test`).
 
     `scores` [items, ...] has a number of each head for each item: 1 for right and 0 for wrong with `centre` .5, or a
-    difference with `centre` 0. Each of `clusters` [items] says which items depend on each other, such as the sentence
-    frame, and the noun: whole clusters are flipped and drawn. If a noun is the first in one item and the second in
-    another, give both nouns as one array [items, 2]. Without any, items are independent. The interval and
-    `chosen_again` are of the same items as the choice: choose on other items if the size of the mean matters.
-    UserError for scores that are not finite numbers, scores outside 0 to 1 with `centre` .5, or clusters of another
-    length.
+    difference with `centre` 0; where there is no head, as in some layers of a hybrid, it is nan in all items. Each of
+    `clusters` [items] says which items depend on each other, such as the sentence frame, and the noun: whole clusters
+    are flipped and drawn. If a noun is the first in one item and the second in another, give both nouns as one array
+    [items, 2]. Without any, items are independent. The interval and `chosen_again` are of the same items as the choice:
+    choose on other items if the size of the mean matters.
+    UserError for scores that are not finite numbers, outside 0 to 1 with `centre` .5, or nowhere below 0 with `centre`
+    0, and for clusters of another length or with an unknown label.
     """
-    if not np.isfinite(centre) or np.ma.isMaskedArray(scores):
+    is_number = isinstance(centre, int | float | np.number) and np.isfinite(centre)
+    if not is_number or np.ma.isMaskedArray(scores):
         raise UserError("head_test: centre must be a finite number, and scores an array without a mask")
     try:
-        values = np.asarray(scores).astype(float, casting="same_kind")
+        values = np.atleast_1d(scores).astype(float, casting="same_kind")
     except (TypeError, ValueError, RuntimeError) as problem:
         raise UserError(f"head_test: scores must be real numbers [items, layers, heads]: {problem}") from problem
-    if values.ndim < 2 or values.size == 0 or not np.isfinite(values).all():
-        raise UserError("head_test: scores [items, layers, heads] must be finite numbers, one row for each item")
-    if centre == 0.5 and (values.min() < 0 or values.max() > 1):
+    is_nan = np.isnan(values)
+    is_head = ~is_nan.all(axis=0)
+    is_known = is_head.any() and not is_nan[:, is_head].any() and not np.isinf(values).any()
+    if values.ndim < 2 or not is_known:
+        form = "finite numbers, one row for each item, or nan in all items where there is no head"
+        raise UserError(f"head_test: scores [items, layers, heads] must be {form}")
+    if centre == 0.5 and (np.nanmin(values) < 0 or np.nanmax(values) > 1):
         raise UserError("head_test: scores outside 0 to 1 are differences, which have centre=0")
+    if centre == 0 and np.nanmin(values) >= 0:
+        raise UserError("head_test: no score is below 0, so these are no differences, as centre=0 needs")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
     for each in labels:
+        if set(each.ravel()) & {"None", "nan"}:
+            raise UserError("head_test: clusters: None or nan is no label")
         if each.shape not in {(len(values),), (len(values), 2)} or len(np.unique(each)) < 2:
             raise UserError(
                 f"head_test: clusters: give {len(values)} labels, one or two an item, at least two of them different"
@@ -71,11 +83,13 @@ def head_test(
     places = [tuple(map(int, np.unravel_index(i, means.shape))) for i in order[:2]]
     head = places[0]
     sample = Sample(values, labels, [labels])
+    test = sample.test(config, centre=centre)
     return HeadTest(
         head=head,
         mean=Sample(values.reshape(len(values), -1)[:, order[0]], labels, [labels]).mean(config),
-        p=sample.test(config, centre=centre).p,
+        p=test.p,
         bar=sample.chance_level(n_bootstrap, seed, centre),
-        chosen_again=chosen_again([values], labels, seed),
-        rival=places[1] if len(places) > 1 else None,
+        chosen_again=chosen_again([values, np.broadcast_to(is_head, values.shape)], labels, seed),
+        rival=places[1] if is_head.sum() > 1 else None,
+        smallest_p=test.smallest_p,
     )

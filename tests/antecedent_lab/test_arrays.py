@@ -74,6 +74,8 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
     ("scores", "clusters", "problem"),
     [
         ([0.5, 1.0], [], "scores"),
+        (0.5, [], "scores"),
+        ([[]], [], "scores"),
         ([[0.5], [np.nan]], [], "finite"),
         ([["a"], ["b"]], [], "numbers"),
         ([[1j], [0j]], [], "real numbers"),
@@ -82,10 +84,46 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
         ([[0.5], [1.0]], [["a"]], "2 labels"),
         ([[0.5], [1.0]], [["a", "a"]], "two of them different"),
         ([[0.5], [-0.1]], [], "centre=0"),
+        ([[0.5, 0.1], [np.nan, 0.2]], [], "nan in all items"),
+        ([[np.nan], [np.nan]], [], "no head"),
+        ([[0.5], [1.0]], [["a", None]], "None or nan"),
+        ([[0.5], [1.0]], [[1.0, np.nan]], "None or nan"),
+        ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None or nan"),
     ],
 )
 def test_arrays_that_cannot_be_tested_are_refused(scores: Any, clusters: list[list[str]], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         head_test(scores, *clusters)
+
+
+@pytest.mark.parametrize("centre", [np.nan, np.inf, "a", None, [0.5]])
+def test_a_centre_that_is_no_number_is_refused(centre: Any) -> None:
     with pytest.raises(UserError, match="centre must be a finite"):
-        head_test([[0.5], [1.0]], centre=np.nan)
+        head_test([[0.5], [1.0]], centre=centre)
+
+
+def test_weights_that_are_never_below_0_are_no_differences() -> None:
+    """Random weights would have a p of .001 in every head."""
+    weights = np.random.default_rng(0).dirichlet(np.ones(9), (60, 2, 3))[..., 0]
+    with pytest.raises(UserError, match="no score is below 0.* differences"):
+        head_test(weights, centre=0)
+
+
+@pytest.mark.parametrize("n_clusters", [2, 3, 6])
+def test_the_smallest_possible_p_is_told(n_clusters: int) -> None:
+    scores = np.random.default_rng(0).normal(5, 0.1, (12, 1, 2)) - [[0, 5.05]]
+    found = head_test(scores, np.arange(12) % n_clusters, centre=0)
+    assert found.smallest_p == 2.0**-n_clusters == found.p[0, 0]
+    assert f"(smallest possible p {found.smallest_p:.4f})" in str(found)
+
+
+def test_a_layer_without_attention_has_no_head() -> None:
+    """The effects of a hybrid are nan there."""
+    scores = np.random.default_rng(0).normal(0.3, 1, (40, 3, 2))
+    without = scores.copy()
+    without[:, 1] = np.nan
+    found = head_test(without, centre=0)
+    known = head_test(scores[:, [0, 2]], centre=0)
+    assert (found.head, found.rival) == tuple((2 * place[0], place[1]) for place in (known.head, known.rival))
+    np.testing.assert_array_equal(found.p[[0, 2]], known.p)
+    assert np.isnan(found.p[1]).all() and (found.bar, found.chosen_again) == (known.bar, known.chosen_again)

@@ -1,5 +1,7 @@
 """The claim of a finding as text, made from its values alone, and the limits of the claim."""
 
+import math
+
 from probe.outcomes import OUTCOMES
 from probe.questions import QUESTIONS
 from probe.results import Finding, TestedModel, show
@@ -10,16 +12,23 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
     """Return the claim of a judged finding in a few sentences."""
     outcome = OUTCOMES[finding.outcome]
     sentences = [f"{outcome.opening(finding)}.", *outcome.sentences(finding, model)]
-    rival = finding.head.values.get("rival_swap")
-    if finding.rival and rival:
-        again = f"{finding.head.value('chosen_again'):.0%} of resampled dev sets choose this head"
-        sentences.append(f"{again}; without it {finding.rival} would be chosen (swap {show(rival.value)}).")
+    sentences += filter(None, [chosen_again(finding)])
     sentences.append(f"Evidence level {finding.level}: {outcome.levels[finding.level]}.")
     for result in ("not met", "not measured"):
         names = [each.label for each in finding.judged.criteria if each.outcome == result]
         if names:
             sentences.append(f"Criteria {result}: {', '.join(names)}.")
     return " ".join([*sentences, f"Assumes: {outcome.assumes}."])
+
+
+def chosen_again(finding: Finding, below: float = math.inf) -> str:
+    """Return how often resampled dev sets choose the same head; "" if that is not known, or not `below` a share."""
+    rival = finding.head.values.get("rival_swap")
+    share = finding.head.value("chosen_again")
+    if not finding.rival or not rival or not share < below:
+        return ""
+    again = f"{share:.0%} of resampled dev sets choose this head"
+    return f"{again}; without it {finding.rival} would be chosen (swap {show(rival.value)})."
 
 
 def asked(finding: Finding) -> str:

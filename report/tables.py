@@ -7,11 +7,23 @@ from itertools import chain
 
 import numpy as np
 
-from probe.claim import claim_of, limits_of
+from probe.claim import chosen_again, claim_of, limits_of
 from probe.outcomes import OUTCOMES
 from probe.outcomes.outcome import Column
 from probe.questions import HEADLINE, MAX_P, SAME_WORDS
-from probe.results import MEASURES, Change, Criterion, Estimate, Finding, Head, ProbeResults, Shown, Values, best_of
+from probe.results import (
+    MEASURES,
+    NOT_KNOWN,
+    Change,
+    Criterion,
+    Estimate,
+    Finding,
+    Head,
+    ProbeResults,
+    Shown,
+    Values,
+    best_of,
+)
 from probe.sentences import TokenizedText
 from report.text_tables import markdown_table
 from settings.errors import printable
@@ -29,6 +41,7 @@ _BEST_RULE = "best simple rule"
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
 MOST_CHANGES = 10  # changed heads that are listed, for each measure
 FEWEST_CHANGES = 4
+MUCH_CHOSEN_AGAIN = 0.9  # share of resampled dev sets; below it the summary says how often another head is chosen
 MOST_HEADS = 10  # that are printed for a sentence; verbose=true prints all
 
 
@@ -83,8 +96,8 @@ def summary_lines(results: ProbeResults, verbose: bool) -> list[str]:
         lines += [""] if lines else []
         lines += _summary_table(findings, outcome.columns)
         for finding in findings:
-            needs = outcome.what_it_needs(finding)
-            lines += [f"  {finding.question}: {needs}"] if needs else []
+            remarks = [outcome.what_it_needs(finding), chosen_again(finding, MUCH_CHOSEN_AGAIN)]
+            lines += [f"  {finding.question}: {remark}" for remark in remarks if remark]
             lines += _own_lines(finding)
         for finding in findings if verbose else findings[:1]:
             lines += _passage_lines(finding)
@@ -109,24 +122,22 @@ def _summary_table(findings: Sequence[Finding], columns: Mapping[str, Column]) -
 
 def _summary_cell(finding: Finding, column: Column) -> str:
     """Return a measure of the judged heads, with its interval or with the accuracy of a rule."""
+    values = finding.parts[column.part].values if column.part else finding.judged.values
+    estimate = values.get(column.measure, NOT_KNOWN)
     if column.has_interval:
-        return number(finding.judged.values.get(column.measure), column.form)
-    text = number(finding.judged.value(column.measure), column.form)
-    if column.rule:
-        rule = best_of(finding.rules) if column.rule == "best" else column.rule
+        return number(estimate, column.form)
+    text = number(estimate.value, column.form)
+    if column.has_rule:
+        rule = best_of(finding.rules)
         text += f" ({rule} {number(finding.rules[rule], column.form)})"
     return text
 
 
 def _own_lines(finding: Finding) -> list[str]:
-    """Return why no more is claimed, and how often the model is right, for a question of the user's own."""
+    """Return why no more is claimed of a question of the user's own."""
     if finding.file is None:
         return []
-    lines = [f"  {reason}" for reason in finding.judged.reasons]
-    answers = finding.parts[HEADLINE].values.get("answer_accuracy")
-    if answers:
-        lines.append(f"  the model's answers are right in {number(answers)} of the texts")
-    return lines
+    return [f"  {reason}" for reason in finding.judged.reasons]
 
 
 def _example_row(shown: Shown) -> tuple[str, str, str]:

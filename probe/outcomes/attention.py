@@ -86,6 +86,7 @@ class AttentionOutcome(Outcome):
         "block": Column("block_accuracy", ".3f"),
         "p": Column("p", ".4f"),
         "swap": Column("swap", ".2f"),
+        "answer": Column("answer_accuracy", ".2f", part=HEADLINE),
     }
     over_seeds = (
         "accuracy",
@@ -99,7 +100,8 @@ class AttentionOutcome(Outcome):
     legend = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), in the sentences held out for it.
 block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
-the answer that flips if the head's weights on both words are exchanged. E0 to E3: see docs/probe.md, verdict."""
+the answer that flips if the head's weights on both words are exchanged. answer: how often the model itself is right;
+no bar asks for it. E0 to E3: see docs/probe.md, verdict."""
 
     def problem(self, question: Question, items: Items) -> str:
         missing = {DEV, HEADLINE} - set(items.parts(question.name))

@@ -44,7 +44,7 @@ class EdgeOutcome(Outcome):
     columns = {
         "swap [95 %]": Column("swap", ".2f", has_interval=True),
         "flips": Column("flips", ".2f"),
-        "author's entity": Column("author", ".2f", rule="nearest"),
+        "author's entity": Column("author", ".2f", has_rule=True),
         "p": Column("p", ".4f"),
     }
     over_seeds = ("swap", "flips", "follows", "author", "nearest")
@@ -92,8 +92,8 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
             f"In {finding.clusters['two']} passages with one of each class, exchanging the attention weights on the "
             f"two moves a share of {exchanged} of the decision to the other side and changes the more probable pronoun "
             f"in {judged.value('flips'):.0%}; corrected p {judged.value('p'):.4f}.",
-            f"The person that the model picks is the author's in {judged.value('author'):.0%} of them; the last one "
-            f"mentioned is the author's in {finding.rules['nearest']:.0%}.",
+            f"The person that the model picks is the author's in {judged.value('author'):.0%} of them; "
+            f"{finding.best_rule_sentence}.",
         ]
 
     def opening(self, finding: Finding) -> str:

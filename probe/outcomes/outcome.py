@@ -87,7 +87,8 @@ class Column(NamedTuple):
     measure: str
     form: str
     has_interval: bool = False
-    rule: str = ""  # whose accuracy is shown beside it; "best": that of the best one
+    has_rule: bool = False  # with the accuracy of the best rule beside it
+    part: str = ""  # of the tested items, of which it is a measure; "": those of the verdict
 
 
 class Outcome(ABC):

@@ -72,7 +72,7 @@ class WhoseOutcome(Outcome):
         "words replaced": Column("form", ".3f"),
         "p of words": Column("p_words", ".4f"),
         "choice [95 %]": Column("choice_share", ".2f", has_interval=True),
-        "author's person": Column("author", ".2f", rule="best"),
+        "author's person": Column("author", ".2f", has_rule=True),
     }
     assumes = "place and form act through the features of the place rule, and no other head makes up for the change"
     over_seeds = ("beyond_place", "form", "words", "choice_share", "author", "author_auc", "place rule")

@@ -46,10 +46,12 @@ def test_a_supported_claim_names_heads_accuracy_rule_and_untrained_models() -> N
 
 
 def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
-    claim = claim_of(judged_finding(EDGE, OF_MODEL | DECIDES), MODEL)
+    rules = {"nearest": 0.5, "first": 0.55}
+    claim = claim_of(judged_finding(EDGE, OF_MODEL | DECIDES, rules=rules), MODEL)
     assert claim.startswith("Attention head L1H2 copies the gender of the people it attends to into the next pronoun")
-    for words in ("90.0 % [80.0, 100.0] of 60 passages", "0.40 [0.30, 0.50]", "in 60%", "p 0.0010", "in 70%", "in 50%"):
+    for words in ("90.0 % [80.0, 100.0] of 60 passages", "0.40 [0.30, 0.50]", "in 60%", "p 0.0010", "in 70%"):
         assert words in claim
+    assert "the best rule (first) is right in 55.0 %" in claim  # not the nearest one
     ignores = OF_MODEL | DECIDES | {"follows": Estimate(0.5, 0.4, 0.6)}
     unknown = claim_of(judged_finding(EDGE, ignores), MODEL)
     assert unknown.startswith("The model does not know the next word: its choice is not shown to follow the persons")

@@ -71,6 +71,30 @@ def test_single_rules_and_rows_of_parts_that_repeat_measures_are_verbose(verbose
     assert ("rule: first" in tables.claims_markdown(results(found), verbose)) == verbose
 
 
+def test_the_summary_has_the_models_own_accuracy_and_the_best_rule() -> None:
+    values = {"answer_accuracy": Estimate(0.81, 0.7, 0.9)}
+    header, row, *_ = tables.summary_lines(
+        results(replace(NUMBER, parts={HEADLINE: Part(n=8, values=values, rules={})})), False
+    )
+    assert row[header.index("answer") :].startswith("0.81  ")
+    header, row, *_ = tables.summary_lines(
+        results(replace(NUMBER, parts={HEADLINE: Part(n=8, values={}, rules={})})), False
+    )
+    assert row[header.index("answer") :].startswith("–  ")
+    copied = replace(EDGE, rules={"nearest": 0.72, "last words": 0.75, "first": 0.5})
+    header, row, *_ = tables.summary_lines(results(copied), False)
+    assert row[header.index("author's entity") :].split("  ")[0].endswith("(last words 0.75)")
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.615, True), (0.9, False), (1.0, False)])
+def test_the_summary_says_if_another_head_is_often_chosen(share: float, is_told: bool) -> None:
+    values = NUMBER.head.values | {"chosen_again": Estimate(share), "rival_swap": Estimate(0.25)}
+    found = replace(NUMBER, head=replace(NUMBER.head, values=values), rival=Head(1, 1))
+    line = "  number: 62% of resampled dev sets choose this head; without it L1H1 would be chosen (swap 0.25)."
+    assert (line in tables.summary_lines(results(found), False)) == is_told
+    assert "of resampled dev sets choose this head" in tables.claims_markdown(results(found))
+
+
 def change_of(head: int, **values: Any) -> Change:
     facts = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "p": 0.5}
     return blank(Change, head=Head(0, head), **{**facts, "difference": Estimate(-head), **values})

@@ -154,16 +154,30 @@ class OpenedModel:
 
     @torch.no_grad()
     def log_probs(
-        self, texts: Sequence[str], *answers: str | Sequence[str], edits: Sequence[HeadEdit] = ()
+        self,
+        texts: Sequence[str],
+        *answers: str,
+        each: Sequence[Sequence[str]] | None = None,
+        edits: Sequence[HeadEdit] = (),
     ) -> np.ndarray:
         """Return log p of each answer after each text, in nats, [N, answers]: the sum over the tokens of an answer.
 
-        An answer is one str for all texts or a list of one for each, and follows the text as written: " she", not
-        "she". `edits` are applied in every pass. Raises UserError for texts, answers or edits that cannot be used.
+        `answers` are those of all texts; or `each` [N, answers] has those of every text. An answer follows its text as
+        written: " she", not "she". `edits` are applied in every pass. Raises UserError for texts, answers or edits that
+        cannot be used.
         """
         check_edits(self.model, edits)
-        values = np.empty((len(texts), len(answers)))
-        for batch in self._batches(texts, answers):
+        columns: Sequence[str | Sequence[str]] = answers
+        if not all(isinstance(answer, str) for answer in answers) or (each is not None and answers):
+            raise UserError(
+                "answers: give those of all texts, each as a str, or with each= a list of those of every text"
+            )
+        if each is not None:
+            if len(each) != len(texts) or len(set(map(len, each))) > 1:
+                raise UserError(f"each: must be {len(texts)} lists, with as many answers for every text")
+            columns = list(zip(*each, strict=True))
+        values = np.empty((len(texts), len(columns)))
+        for batch in self._batches(texts, columns):
             last = int(batch.positions[:, 0].min())  # of the shortest text
             if any(edit.token > last for edit in edits):
                 raise UserError(

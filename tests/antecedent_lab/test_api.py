@@ -188,7 +188,9 @@ def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, op
         assert np.nanstd(expected) > 0.05 and np.isnan(weights[0]).all() == (name in HYBRIDS)
     first, second = opened.model.attention_layers[:2]
     for edits in ([], [remove_head(second, 2), cut_link(first, 1, 1, [0])]):
-        values = opened.log_probs(TEXTS, *ANSWERS, edits=edits)
+        each = [[*ANSWERS[:-1], last] for last in ANSWERS[-1]]
+        values = opened.log_probs(TEXTS, each=each, edits=edits)
+        np.testing.assert_allclose(opened.log_probs(TEXTS, *ANSWERS[:-1], edits=edits), values[:, :-1], atol=1e-5)
         for text, last, of_text in zip(TEXTS, ANSWERS[-1], values, strict=True):
             expected = [plain_log_probs(opened, text, answer, edits) for answer in (*ANSWERS[:-1], last)]
             np.testing.assert_allclose(of_text, expected, atol=1e-4)
@@ -235,6 +237,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "space before": (lambda m: m.log_probs(["The dog "], "she"), "answers: 'she' changes the tokens of 'The dog '"),
     "no answer": (lambda m: m.log_probs(TEXTS), "answers: give at least one word"),
     "empty answer": (lambda m: m.log_probs(TEXTS, ""), "answers: '' is no text"),
+    "answers or texts": (lambda m: m.log_probs(TEXTS[:2], [" a", " b"]), "answers: give those of all texts"),
+    "both ways": (lambda m: m.log_probs(TEXTS[:1], " a", each=[[" b"]]), "answers: give those of all texts"),
+    "answers of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"]]), "each: must be 2 lists"),
+    "more of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"], [" b", " c"]]), "each: must be 2 lists"),
     "the same foil": (lambda m: m.effects(TEXTS, " she", [" he", " it", " she"]), "foils: a foil is the same as"),
     "two answers": (lambda m: m.effects(TEXTS, [" a", " b"], " he"), "answers: must be one text, or a list of 3"),
 }  # fmt: skip

@@ -1,16 +1,18 @@
 """The probe from Python: `probe_model` returns what eval.py prints and writes, for any model (docs/usage.md)."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from antecedent_lab.arrays import head_test  # noqa: F401 (a public name)
 from antecedent_lab.eval_settings import STORIES
-from antecedent_lab.loading import LARGE_MODEL, open_external, open_loaded, open_run
+from antecedent_lab.loading import LARGE_MODEL, module_of, open_external, open_loaded, open_run
 from antecedent_lab.notebook import Html
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import PAGE, read_history
@@ -118,6 +120,7 @@ def open_model(
     items: str | None = None,
     tokenizer: Any = None,
     out: str | None = None,
+    checkpoint: str = "best",
     device: object = Device.auto,  # or its name, or a torch.device
     threads: int | None = None,
     setting: str = "model",
@@ -128,7 +131,8 @@ def open_model(
     transformers in float32, which is switched to our attention, or an object with the passes of `ObservableModel`, such
     as an `OwnModel`. `tokenizer`: a file, folder or hub name (docs/usage.md), or a loaded one of transformers or
     tokenizers; if None, that of the model's folder. `items`: "stories" to test a model that is no run on the stories,
-    None for the next pronoun in English text. `out`: the folder of eval.py's results. `setting` is the name of `model`
+    None for the next pronoun in English text. `out`: the folder of eval.py's results. `checkpoint` of a run: "best",
+    "last" or the step of one that was kept. `setting` is the name of `model`
     in messages. A loaded model stays on its device. Raises UserError or OSError with one line.
     """
     is_loaded = not isinstance(model, str | Path)
@@ -147,7 +151,9 @@ def open_model(
         if items is not None or tokenizer is not None or out is not None:
             problem = "is a run of train.py, which has its own sentences, tokenizer and folder"
             raise UserError(f"{setting}={model}: {problem}")
-        return open_run(Path(model), torch_device)
+        return open_run(Path(model), torch_device, checkpoint)
+    if checkpoint != "best":
+        raise UserError(f"checkpoint={checkpoint}: only for a run of train.py")
 
     if items not in (None, STORIES):
         raise UserError(f"items={items}: must be {STORIES}")
@@ -183,7 +189,7 @@ def probe_model(
     if items and not items.endswith(".jsonl"):
         settings["items"] = items
         items = None
-    allowed = ("items", "tokenizer", "out", "device", "threads")
+    allowed = ("items", "tokenizer", "out", "checkpoint", "device", "threads")
     for name, value in settings.items():
         if name not in allowed:
             raise UserError(f"{name}={value}: no such setting{did_you_mean(name, [*allowed, *probe])}")
@@ -296,3 +302,11 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     if old != new:
         problem = f"has {old}, {after.source} has {new}"
         raise UserError(f"before={before.source}: {problem}; models are compared head by head")
+    modules = [module_of(model) for model in models]
+    if None not in modules and _weights_of(modules[0]) == _weights_of(modules[1]):
+        raise UserError(f"before={before.source}: has the weights of {after.source}, so that nothing can differ")
+
+
+def _weights_of(module: Any) -> Counter[str]:
+    """Return a checksum of each matrix of a model in float32; an export has them in another order."""
+    return Counter(sha256(weight.detach().cpu().numpy().tobytes()).hexdigest() for weight in module.parameters())

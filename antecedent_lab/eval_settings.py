@@ -15,10 +15,10 @@ MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
     "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models: over seeds
     "check": {"items", "verbose"},  # a file of items, without a model
-    "before": {"items", "tokenizer", "out", "live", "verbose"},  # two models on the same items
-    "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
-    "path": {"tokenizer", "out", "live", "verbose"},  # English text
-    "probe": {"items", "tokenizer", "out", "live", "verbose"},
+    "before": {"items", "tokenizer", "out", "live", "verbose", "checkpoint"},  # two models on the same items
+    "text": {"tokenizer", "out", "items", "live", "verbose", "checkpoint"},  # one sentence
+    "path": {"tokenizer", "out", "live", "verbose", "checkpoint"},  # English text
+    "probe": {"items", "tokenizer", "out", "live", "verbose", "checkpoint"},
 }
 _MODELS = {"run", "model"}
 _MACHINE = {"device", "threads", "cache_dir"}
@@ -30,6 +30,7 @@ class EvalSettings:
 
     model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: seeds; null: the newest run")
     run: str | None = setting("the same as model=, for a run")
+    checkpoint: str = setting("of a run: best, last, or the step of one that was kept")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
     check: bool = setting("with items=FILE.jsonl: print its blocks and the smallest possible p; opens no model")
@@ -69,7 +70,7 @@ class EvalSettings:
         if self.mode not in ("runs", "models"):
             allowed |= _MODELS
         for name, value in asdict(self).items():
-            if value is None or value is False:  # not given
+            if value is None or value is False or (name, value) == ("checkpoint", "best"):  # not given
                 continue
             problem = ""
             if isinstance(value, str) and not value.strip():
@@ -88,6 +89,8 @@ class EvalSettings:
                 problem = "shows no sentence; leave it out"
             elif name == "items" and self.own_file and self.mode == "models":
                 problem = "is asked of one model; leave it out"
+            elif name == "checkpoint" and value != "last" and not value.isdecimal():
+                problem = "must be best, last or a step"
             elif name in ("out", "tokenizer") or (name == "items" and value == STORIES):
                 is_possible = self.is_external or (name == "tokenizer" and self.before)
                 problem = "" if is_possible else "only for a model of another program; a run has its own"

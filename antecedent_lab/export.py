@@ -24,11 +24,13 @@ class ExportSettings:
 
     antecedent-lab export [NAME=VALUE ...]
 
-    run  directory of the run (default: the newest)
-    out  new folder (default: export/hf in the run)
+    run         directory of the run (default: the newest)
+    checkpoint  best (default), last, or the step of one that was kept
+    out         new folder (default: export/hf in the run)
     """
 
     run: str | None = None
+    checkpoint: str = "best"
     out: str | None = None
 
     def __post_init__(self) -> None:
@@ -44,7 +46,7 @@ def command() -> None:
         out = Path(settings.out or run / "export" / "hf")
         if out.exists() or out.is_symlink():
             raise FileExistsError(f"out={out}: already exists; choose another name")
-        opened = open_run(run, torch.device("cpu"))
+        opened = open_run(run, torch.device("cpu"), settings.checkpoint)
         assert opened.settings and opened.transformer is not None  # those of a run
         check_is_llama(opened.settings.model)
         results, _ = read_results(opened)

@@ -31,17 +31,18 @@ from training.checkpoint import load_checkpoint
 from training.loop import Initial
 from training.run_dir import RESUMES, RUNS
 
+INITIAL_RATE = 0.1  # share of a learning rate that a run with init= takes
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 EXTERNAL_RESULTS = Path("probes")  # results about external models, next to runs/
 _ENGLISH = "english"  # in place of a corpus's fingerprint: the shipped English text
 _UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training starts there
 
 
-def open_run(run: Path, device: torch.device) -> OpenedModel:
-    """Load the best checkpoint of a run in float32; UserError or OSError with one line if that is not possible."""
+def open_run(run: Path, device: torch.device, checkpoint: str = "best") -> OpenedModel:
+    """Load a checkpoint of a run in float32: best, last or its step; UserError or OSError if that is not possible."""
     settings, config = load_run_settings(run)
     tokenizer = _load_run_tokenizer(run, config)
-    weights, step = _load_weights(run, settings)
+    weights, step = _load_weights(run, settings, checkpoint)
 
     transformer = Transformer(settings.model, tokenizer.get_vocab_size(), seed=0)
     load_weights(transformer, weights)
@@ -50,10 +51,6 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
 
     init = settings.run.init
     began = [f"Its training began with the weights of {init}, which may have seen these sentences."] if init else []
-    if init and step == 0:
-        began.append(
-            "Its best checkpoint is step 0: no step lowered the loss, and these are the weights it began with."
-        )
 
     def untrained(seed: int) -> TransformerView:
         # The layers of a new model write nothing; on a text they would have no effect.
@@ -66,6 +63,7 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
         folder=run,
         name=_run_name(run),
         source=str(run),
+        checkpoint=checkpoint,
         model=TransformerView(transformer.to(device).eval()),
         untrained=untrained,
         tokenizer=tokenizer,
@@ -87,7 +85,8 @@ def open_run(run: Path, device: torch.device) -> OpenedModel:
 def open_initial(settings: TrainSettings, arguments: Sequence[str]) -> tuple[TrainSettings, Initial]:
     """Return the model of init=, a run or an exported folder, and its tokenizer; the settings get its shape.
 
-    `arguments` are those of train.py. Raises UserError or OSError with one line.
+    A learning rate that is not among `arguments`, those of train.py, becomes a tenth: rates for random weights undo in
+    a few steps what the model has learned. Raises UserError or OSError with one line.
     """
     init = str(settings.run.init)
     for argument in arguments:
@@ -107,8 +106,13 @@ def open_initial(settings: TrainSettings, arguments: Sequence[str]) -> tuple[Tra
             raise UserError(f"init={init}: {problem}") from problem
     if model is None:
         raise UserError(f"init={init}: is neither a run nor a folder that export has written")
+    rates = {}
+    for name in ("learning_rate", "embedding_learning_rate"):
+        if not any(argument.startswith(f"optim.{name}=") for argument in arguments):
+            rates[name] = getattr(settings.optim, name) * INITIAL_RATE
     shape = replace(model.config, dropout=settings.model.dropout)
-    return replace(settings, model=shape), (model, tokenizer)
+    settings = replace(settings, model=shape, optim=replace(settings.optim, **rates))
+    return settings, (model, tokenizer)
 
 
 def _run_name(run: Path) -> str:
@@ -139,10 +143,10 @@ def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     return load_tokenizer(path)
 
 
-def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor], int]:
-    """Return the weights and the step of the best checkpoint; UserError if it is not of these `settings`."""
+def _load_weights(run: Path, settings: TrainSettings, checkpoint: str) -> tuple[dict[str, Tensor], int]:
+    """Return the weights and the step of a checkpoint; UserError if it is not of these `settings`."""
     folder = run / "checkpoints"
-    state = load_checkpoint(folder, best=True)
+    state = load_checkpoint(folder, checkpoint)
     weights = state.get("model")
     step = state.get("step")
     if not (isinstance(weights, dict) and isinstance(step, int) and all(map(torch.is_tensor, weights.values()))):
@@ -278,7 +282,7 @@ def _external(
     """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it."""
     items = _ENGLISH if stories is None else "stories"
     default = name.replace("/", "--") + ("" if stories is None else "-stories")
-    module = getattr(model, "model", getattr(model, "module", None))
+    module = module_of(model)
     kind = facts["model_type"]
     return OpenedModel(
         folder=EXTERNAL_RESULTS / default if out is None else Path(out),
@@ -291,11 +295,17 @@ def _external(
         data=stories,
         data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
         shape={"name": name, "items": items, **facts},
-        n_parameters=n_parameters(module) if isinstance(module, nn.Module) else 0,
+        n_parameters=n_parameters(module) if module else 0,
         departures=() if kind == "llama" else (f"model_type={kind}",),
         environment={"model": name},
         view=sentence_view,
     )
+
+
+def module_of(model: ObservableModel) -> nn.Module | None:
+    """Return the module that a view observes; None for an object of the user's own without one."""
+    module = getattr(model, "model", getattr(model, "module", None))
+    return module if isinstance(module, nn.Module) else None
 
 
 def _folder_name(folder: Path) -> str:

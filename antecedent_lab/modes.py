@@ -82,6 +82,8 @@ def _open(name: str, setting: str, settings: EvalSettings) -> OpenedModel:
     if not (Path(name) / "checkpoints").is_dir():
         of_model = {"items": None if settings.own_file else settings.items, "tokenizer": settings.tokenizer}
         of_model["out"] = settings.out if setting == "model" else None
+    if setting != "before":
+        of_model["checkpoint"] = settings.checkpoint
     return open_model(name, **of_model, device=settings.device, threads=settings.threads, setting=setting)
 
 
@@ -93,7 +95,8 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
     if opened.settings is None:
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
-        line = f"run {opened.folder}, best checkpoint: step {opened.step} of {opened.settings.run.max_steps}"
+        of_all = f"step {opened.step} of {opened.settings.run.max_steps}"
+        line = f"run {opened.folder}, checkpoint {opened.checkpoint}: {of_all}"
         if not read_metrics(opened).has_ended(opened.settings.run.max_steps):
             line += " (its training has not ended)"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
@@ -112,7 +115,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened.folder, log, subfolder) as folder:
+    with results_folder(opened.folder, opened.results_folder / subfolder, log) as folder:
         result = probe_source(opened, source, config)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
         if folder is not None:
@@ -148,7 +151,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
     name = folder_name(f"{before.source}_{Path(own_file).stem}" if own_file else before.source)
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened.folder, subfolder=f"compared/{name}") as folder:
+    with results_folder(opened.folder, opened.results_folder / "compared" / name) as folder:
         results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
         print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
         if folder is not None:
@@ -168,7 +171,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         limit = opened.model.context_length - 1
         raise UserError(f"text=: has {len(tokenized.tokens) - 1} tokens; this model reads at most {limit}")
     rows = _nouns_before(tokenized.words)
-    with results_folder(opened.folder) as folder:
+    with results_folder(opened.folder, opened.results_folder) as folder:
         results, missing = read_results(opened)
 
         for line in unknown_note(opened, tokenized):

@@ -27,12 +27,11 @@ def folder_name(text: str) -> str:
 
 
 @contextmanager
-def results_folder(root: Path, log: Callable[[str], None] = print, subfolder: str = "") -> Iterator[Path | None]:
-    """Yield the locked folder for results in `root`; None, after a note, if a run of another user cannot be written.
+def results_folder(root: Path, folder: Path, log: Callable[[str], None] = print) -> Iterator[Path | None]:
+    """Yield the locked `folder` for results in `root`; None, after a note, if a run of another user cannot be written.
 
     Raises BlockingIOError if another process writes there.
     """
-    folder = root / "probe" / subfolder
     root.mkdir(parents=True, exist_ok=True)
     blocked = first_unwritable(root)  # a run of another user can be read, not written
     if blocked is not None:
@@ -46,7 +45,7 @@ def results_folder(root: Path, log: Callable[[str], None] = print, subfolder: st
 
 def read_results(opened: OpenedModel) -> tuple[ProbeResults | None, list[str]]:
     """Return the probe.json of this checkpoint, and a note for the page if there is none; UserError if damaged."""
-    path = opened.folder / "probe" / "probe.json"
+    path = opened.results_folder / "probe.json"
     command = eval_command(opened)
     if not path.exists():
         return None, [f"The heads have not been tested yet: {command}"]

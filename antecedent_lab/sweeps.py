@@ -76,7 +76,7 @@ def _compare(
     tested: Tested,
 ) -> None:
     """Test models, each by its name, which makes a record; print the tables of all, and write them to root/probe."""
-    with results_folder(root) as folder:
+    with results_folder(root, root / "probe") as folder:
         records = list[SweepRun]()
         for number, (name, record) in enumerate(untested.items(), start=1):
             log = partial(print, f"{number} of {len(untested)}:", flush=True)

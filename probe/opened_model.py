@@ -75,6 +75,7 @@ class OpenedModel:
     environment: Mapping[str, Any]  # versions, for the page
     view: Callable[["OpenedModel", str], str]  # the page of one sentence, which report/ makes
     step: int = 0
+    checkpoint: str = "best"  # of a run: which one was opened, "best", "last" or a step
     arguments: Sequence[str] | None = None  # of train.py; None: unknown
     settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
     transformer: Transformer | None = None  # of a run
@@ -83,6 +84,12 @@ class OpenedModel:
     @property
     def is_external(self) -> bool:
         return self.settings is None
+
+    @property
+    def results_folder(self) -> Path:
+        """The folder of the results, with one of its own for a checkpoint that is not the best."""
+        results = self.folder / "probe"
+        return results if self.checkpoint == "best" else results / f"step_{self.step}"
 
     @property
     def has_stories(self) -> bool:

@@ -128,7 +128,7 @@ def _link(name: str, description: str, examples: tuple[Example, ...] = ()) -> Qu
 
 STORY_QUESTIONS = (
     replace(
-        _link("verb", '"because it": the verb and its voice, at the pronoun', FRIGHTENED_OR_FEARED),
+        _link("verb", '"because it": verb and voice, at the pronoun', FRIGHTENED_OR_FEARED),
         limits=(
             # research/results/third_noun.md
             "that it holds with more than two nouns: with a third animal before them some heads take the first",

@@ -143,6 +143,8 @@ def training_command(opened: OpenedModel) -> list[str]:
 def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *arguments: str) -> str:
     """Return the command that makes the results of a model, with further `arguments`; None: that tests it."""
     settings = [f"run={opened.source}"]
+    if opened.checkpoint != "best":
+        settings.append(f"checkpoint={opened.step}")
     if opened.is_external:
         settings = [f"model={opened.source}", f"out={opened.folder}"]
     if opened.is_external and opened.has_stories:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from antecedent_lab import open_model
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
@@ -80,7 +81,26 @@ def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: P
     pytest.importorskip("transformers")
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
     assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
-    assert "exactly the same numbers" in output(evaluate(run, cache, f"before={run / 'export/hf'}"))
+    assert ": has the weights of " in evaluate(run, cache, f"before={run / 'export/hf'}").error
+    of_run, of_export = (open_model(path).log_probs([SENTENCE], " was", " saw") for path in (run, run / "export/hf"))
+    assert of_run == pytest.approx(of_export, abs=1e-5)
+
+
+def test_a_checkpoint_can_be_chosen_and_its_results_do_not_replace_those_of_the_best(run: Path, cache: str) -> None:
+    best = results_of(run)
+    out = output(evaluate(run, cache, "checkpoint=2", "verbose=true"))
+    assert f"run {run}, checkpoint 2: step 2 of 4" in out and results_of(run) == best
+    found = results_of(run, "step_2/probe.json")
+    assert (found.model.step, best.model.step) == (2, 4) and found.findings[0].head != best.findings[0].head
+    assert "checkpoint=2" in (run / "probe/step_2/report.html").read_text()  # in the command that makes it again
+    output(evaluate(run, cache, f"text={SENTENCE}", "checkpoint=last"))
+    assert (run / "probe/step_4/report.html").exists()
+    assert "checkpoint=3: was not kept; " in evaluate(run, cache, "checkpoint=3").error
+    assert "checkpoint=first: must be best, last or a step" in evaluate(run, cache, "checkpoint=first").error
+    folder = run.parent / "hf"
+    export = run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={folder}", "checkpoint=2")
+    assert "step 2" in (folder / "README.md").read_text() and output(export)
+    assert "checkpoint=2: only for a run" in evaluate(folder, cache, "checkpoint=2").error
 
 
 def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, cache: str) -> None:
@@ -195,10 +215,9 @@ def compared_with(before: Path) -> str:
     return f"compared/{folder_name(str(before))}"
 
 
-def test_two_runs_are_compared_and_one_twice_is_the_same(run: Path, cache: str) -> None:
+def test_two_runs_are_compared_and_one_twice_is_refused(run: Path, cache: str) -> None:
     copy = shutil.copytree(run, run.parent / "copy")
-    out = output(evaluate(run, cache, f"before={copy}"))
-    assert f"compared with {copy}" in out and "exactly the same numbers" in out and "changed" not in out
+    assert f"before={copy}: has the weights of {run}" in evaluate(run, cache, f"before={copy}").error
     other = run.parent / "trained"
     for name, change, found in (("wider", "model.d_mlp=48", "before-yours-1"), ("trained", "seed=2", '"before":"')):
         train(run.parent / name, cache, change)

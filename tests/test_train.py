@@ -20,7 +20,7 @@ from settings.command_line import hydra_arguments
 from settings.train import compose_settings, flatten
 from tests.program import FEW_STORIES, SHORT, SIGNALS, SMALL, Result, forked, process_state, run_program
 from train import GROUPS
-from training.checkpoint import load_checkpoint
+from training.checkpoint import load_checkpoint, read_manifest
 from training.device import StopRequest
 from training.logging import read_records
 
@@ -141,11 +141,19 @@ def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them
     start = [*SHORT, *FEW_STORIES, cache, "validation_tokens=12800"]
     assert run_program("train.py", f"init={run}", f"out={tmp_path / 'same'}", *start).status == 0
     assert validation_losses(tmp_path / "same")[0] == validation_losses(run)[-1]  # both of the whole split
+    # The weights that it began with are no result of this run, however the loss rises.
+    best = [entry.step for entry in read_manifest(tmp_path / "same" / "checkpoints") if entry.best]
+    assert len(best) == 1 and best[0] > 0
+    same, first_rates = (json.loads((out / "config.json").read_text())["optim"] for out in (tmp_path / "same", run))
+    for name in ("learning_rate", "embedding_learning_rate"):
+        assert same[name] == pytest.approx(first_rates[name] / 10)
 
     # Other stories
     for source in (run, tmp_path / "export"):
         out = tmp_path / f"from {source.name}"
-        assert run_program("train.py", f"init={source}", f"out={out}", *start, "data.seed=7").status == 0
+        rate = "optim.learning_rate=0.02"
+        result = run_program("train.py", f"init={source}", f"out={out}", *start, "data.seed=7", rate)
+        assert result.status == 0 and f"; from {source}, learning rates 0.02, " in result.out
     first, second = (tmp_path / name for name in ("from run", "from export"))
     assert losses_of(first) == losses_of(second) != losses_of(tmp_path / "same")
     checksums = {json.loads((out / "environment.json").read_text())["init_sha256"] for out in (first, second)}
@@ -253,7 +261,7 @@ def test_a_signal_saves_and_the_run_resumes_exactly(number: int, reference: Path
 def test_a_run_that_stops_before_its_first_evaluation_is_tested_as_trained(tmp_path: Path, cache: str) -> None:
     out = tmp_path / "run"
     assert end_at(forked(lambda: train(out, cache, "eval_every_steps=40").status), out, 10, signal.SIGINT) == 130
-    assert load_checkpoint(out / "checkpoints", best=True)["step"] >= 10
+    assert load_checkpoint(out / "checkpoints", "best")["step"] >= 10
 
 
 def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(
@@ -261,12 +269,12 @@ def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(reference, out)
-    best = load_checkpoint(out / "checkpoints", best=True)["step"]
+    best = load_checkpoint(out / "checkpoints", "best")["step"]
     for step in (50, 70):
         resume = ["resume=true", "max_steps=4000", "eval_every_steps=1000"]
         assert end_at(forked(lambda: train(out, cache, *resume).status), out, step, signal.SIGINT) == 130  # noqa: B023
         assert load_checkpoint(out / "checkpoints")["step"] >= step
-        assert load_checkpoint(out / "checkpoints", best=True)["step"] == best > 0
+        assert load_checkpoint(out / "checkpoints", "best")["step"] == best > 0
 
 
 def test_stories_that_the_probe_refuses_leave_no_run(tmp_path: Path) -> None:

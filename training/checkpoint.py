@@ -54,21 +54,30 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
     _keep_only(folder, [entry for entry in entries if entry.best or entry in entries[-keep:]])
 
 
-def load_checkpoint(folder: Path, *, best: bool = False) -> dict[str, Any]:
-    """Return the newest undamaged state, or the best; FileNotFoundError without any, UserError if all are damaged."""
+def load_checkpoint(folder: Path, wanted: str = "last") -> dict[str, Any]:
+    """Return an undamaged state: the "last", the "best" and else the last, or that of a step, such as "350".
+
+    FileNotFoundError without any; UserError if all are damaged, or if that of the step was not kept.
+    """
     entries = read_manifest(folder)
     if not entries:
         raise FileNotFoundError(f"{folder}: has no checkpoint yet")
+    chosen = entries
+    if wanted.isdecimal():
+        chosen = [entry for entry in entries if entry.step == int(wanted)]
+    if not chosen:
+        steps = ", ".join(str(entry.step) for entry in entries)
+        raise UserError(f"checkpoint={wanted}: was not kept; {folder} has those of steps {steps}")
 
     # The newest first, or the best and then the newest: sorting is stable.
-    for entry in sorted(reversed(entries), key=lambda entry: best and not entry.best):
+    for entry in sorted(reversed(chosen), key=lambda entry: wanted == "best" and not entry.best):
         state = read_checkpoint(folder, entry)
         if state is not None:
             return state
 
     # A running training may have replaced them meanwhile.
     if read_manifest(folder) != entries:
-        return load_checkpoint(folder, best=best)
+        return load_checkpoint(folder, wanted)
     raise UserError(f"{folder}: every checkpoint is damaged; copy them from a backup, or train again")
 
 

@@ -145,7 +145,10 @@ def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:
     settings = trainer.settings
     shape = settings.model
     n_processes = trainer.distributed.world_size
-    origin = f"; from {settings.run.init}" if settings.run.init else ""
+    origin = ""
+    if settings.run.init:
+        rates = f"learning rates {settings.optim.learning_rate:g}, {settings.optim.embedding_learning_rate:g}"
+        origin = f"; from {settings.run.init}, {rates}"
     processes = f"; {n_processes} processes (DDP)" if n_processes > 1 else ""
     return [
         f"device  {trainer.device.description}{processes}",

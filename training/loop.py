@@ -308,8 +308,10 @@ def _record_and_save(
 
     # Save.
     if isfinite(loss) and not trainer.has_diverged:
-        is_best = loss <= trainer.best_loss
-        trainer.best_loss = min(trainer.best_loss, loss)
+        # The weights that init= begins with are another run's: never the best ones of this one.
+        is_best = loss <= trainer.best_loss and not (run.init and step == 0)
+        if is_best:
+            trainer.best_loss = loss
         _save(trainer, context, is_best=is_best)
     if is_last:
         context.console.print(*gap_lines(measured.gap, measured.gap_error))

@@ -83,7 +83,6 @@ class AttentionOutcome(Outcome):
     }
     columns = {
         "accuracy [95 %]": Column("accuracy", ".3f", has_interval=True),
-        "block": Column("block_accuracy", ".3f"),
         "p": Column("p", ".4f"),
         "swap": Column("swap", ".2f"),
         "answer": Column("answer_accuracy", ".2f", part=HEADLINE),
@@ -99,9 +98,8 @@ class AttentionOutcome(Outcome):
     )
     legend = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), in the sentences held out for it.
-block: right in all four sentences of a block. p: corrected for all heads, doubled for a set. swap: the share of
-the answer that flips if the head's weights on both words are exchanged. answer: how often the model itself is right;
-no bar asks for it. E0 to E3: see docs/probe.md, verdict."""
+p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's weights on both
+words are exchanged. answer: how often the model itself is right, for which there is no bar. E0 to E3: docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
         missing = {DEV, HEADLINE} - set(items.parts(question.name))

@@ -1,5 +1,6 @@
 """The probe from Python: the same results as eval.py, arrays of texts equal plain passes, and own models."""
 
+import copy
 import json
 import os
 import re
@@ -158,10 +159,14 @@ def test_a_bad_setting_is_named(result: ProbedModel, settings: dict, is_open: bo
 
 def test_a_bad_comparison_is_named(result: ProbedModel) -> None:
     opened = result.opened
+    other = copy.deepcopy(opened.model)
+    next(other.model.parameters()).add_(1)
+    changed = replace(opened, model=other)
     for after, settings, problem in (
-        (opened, {"n_bootstrap": 1}, "probe.n_bootstrap=1: "),
-        (opened, {"n_boot": 1}, "probe.n_boot=1: no such setting"),
-        (replace(opened, bos_id=3), {}, "before=.*other tokens"),
+        (changed, {"n_bootstrap": 1}, "probe.n_bootstrap=1: "),
+        (changed, {"n_boot": 1}, "probe.n_boot=1: no such setting"),
+        (replace(changed, bos_id=3), {}, "before=.*other tokens"),
+        (opened, {}, "before=.*: has the weights of .*, so that nothing can differ"),
         (5, {}, "after=5: must be a model that open_model has opened"),
     ):
         with pytest.raises(UserError, match=f"^{problem}"):

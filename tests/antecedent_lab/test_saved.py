@@ -66,13 +66,14 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
 
 
 def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with results_folder(opened.folder, subfolder="outside") as folder:
-        assert folder == opened.folder / "probe" / "outside"
-        with pytest.raises(BlockingIOError), results_folder(opened.folder, subfolder="outside"):
+    outside = opened.results_folder / "outside"
+    with results_folder(opened.folder, outside) as folder:
+        assert folder == outside == opened.folder / "probe" / "outside"
+        with pytest.raises(BlockingIOError), results_folder(opened.folder, outside):
             pass
     monkeypatch.setattr(saved, "first_unwritable", lambda folder: folder)
     notes: list[str] = []
-    with results_folder(opened.folder, notes.append) as folder:
+    with results_folder(opened.folder, outside, notes.append) as folder:
         assert folder is None and "cannot be written" in notes[0]
 
 

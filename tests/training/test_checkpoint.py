@@ -68,7 +68,7 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
     assert [(entry.step, entry.best) for entry in read_manifest(tmp_path)] == [(2, True), (5, False), (6, False)]
     assert {path.name for path in tmp_path.glob("*.pt")} == {f"step_0000000{step}.pt" for step in (2, 5, 6)}
     assert load_checkpoint(tmp_path)["step"] == 6
-    assert load_checkpoint(tmp_path, best=True)["step"] == 2
+    assert load_checkpoint(tmp_path, "best")["step"] == 2
 
 
 def test_the_early_and_the_middle_of_kept_checkpoints_show_the_training(

@@ -189,12 +189,16 @@ class PretrainedView(ObservableModel):
         AttentionMaskInterface.register(_INTERFACE, _full_mask)
         model.set_attn_implementation(_INTERFACE)
         first_pass = _Pass(is_recording=True)
-        logits = self._run(model, tokens, first_pass).logits
+        other_form = f"{kind}, its attention is not softmax(scores) @ values by AttentionInterface"
+        try:
+            logits = self._run(model, tokens, first_pass).logits
+        except (TypeError, RuntimeError, AssertionError):  # masks, queries or keys of another form (Doge)
+            raise UserError(other_form) from None
         self._modules = dict(sorted(first_pass.modules.items()))
         self._layers = _layers_around(self._modules, model, self.n_layer)
         heads = {scores.shape[1] for scores, *_ in first_pass.layers.values()}
         if not self._layers or len(heads) != 1 or not _are_near(logits, reference):
-            raise UserError(f"{kind}, its attention is not softmax(scores) @ values by AttentionInterface")
+            raise UserError(other_form)
 
         [self.n_head] = heads
         projections = [_first_attribute(module, _OUTPUT_PROJECTIONS) for module in self._modules.values()]

@@ -329,6 +329,7 @@ MORE = {
         "n_groups": 1,
     },
     "bloom": {"hidden_size": D, "n_layer": 2, "n_head": H},
+    "doge": GROUPED,  # it calls our attention with a mask of numbers
     "gpt_neo": {
         "hidden_size": D, "num_layers": 2, "num_heads": H, "attention_types": [[["global", "local"], 1]],
         "max_position_embeddings": 16,

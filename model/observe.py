@@ -1,19 +1,19 @@
 """Observe a model's attention and run it with single heads edited, for every architecture alike.
 
-`ObservableModel` is all that the probe needs of a model. `TransformerView` implements it for our Transformer,
-`PretrainedView` (model/pretrained_view.py) for the causal language models of transformers. Texts are padded on the
-right only: the causal mask hides the padding from every real token.
+`ObservableModel` is all that the probe needs of a model. `ObservedModel` implements it for every model that computes
+its attention by `Pass.attend`: our Transformer (`TransformerView`), models of transformers (model/pretrained_view.py)
+and a user's own (model/own_model.py). Texts are padded on the right only: the causal mask hides the padding.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from model.transformer import Block, Transformer
+from model.transformer import Transformer
 from settings.errors import UserError
 
 Change = Callable[[Tensor], Tensor]  # the result has the shape of the argument
@@ -234,7 +234,238 @@ class SitePass:
         return at_positions(self._streams[-1], self._site)
 
 
-class TransformerView(ObservableModel):
+class Kept(NamedTuple):
+    """What the site of one layer needs of an unedited pass; G heads have keys and values."""
+
+    query: Tensor  # [B, H, K] at the site
+    keys: Tensor  # [B, G, T, K]
+    values: Tensor  # [B, G, T, K]
+    is_visible: Tensor  # [B, T] what the site may see
+    scored: Change
+    sinks: Tensor | None
+
+
+@dataclass
+class Pass:
+    """What is asked of one forward pass, and what it leaves behind. `attend` is the attention of every layer."""
+
+    edits: Sequence[HeadEdit] = ()
+    first: int = 0  # the layer to start at
+    start: Tensor | None = None  # [B, T, D] what that layer reads; None: the tokens
+    places: Tensor | None = None  # [B, T] where the tokens stand; None: one after the other
+    positions: Tensor | None = None  # [B] or [B, n] where logits are read; None: at all
+    words: Tensor | None = None  # [B, n] the tokens whose logits are read; None: all
+    has_logits: bool = True  # else it may end at the last attention
+    site: Tensor | None = None  # [B] the position whose layers are kept
+    edit_lists: Sequence[Sequence[SiteEdit]] | None = None  # for a pass over the tokens at `site` alone
+    query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
+    is_recording: bool = False
+    keeps_streams: bool = False
+    kept: dict[int, Kept] = field(default_factory=dict)
+    records: dict[int, LayerRecord] = field(default_factory=dict)
+    streams: list[Tensor] = field(default_factory=list)
+    joined: dict[int, Tensor] = field(default_factory=dict)  # [B, T, H, K] what output projections read, if known
+    modules: dict[int, Any] = field(default_factory=dict)  # what called `attend`, by layer, in models of transformers
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scored: Change,
+        is_visible: Tensor,
+        sinks: Tensor | None = None,
+        usual: Callable[[], Tensor] | None = None,
+    ) -> Tensor:
+        """Return the head outputs [B, H, T, K] float32 by the formula, recorded and edited as this pass asks.
+
+        Query [B, H, T, K], key and value [B, G, T, K], `is_visible` [B or 1, 1, T, T]. `scored` makes scores of the
+        products of queries and keys. `usual` gives the outputs as in training: an unedited layer need not be slow.
+        """
+        if self.edit_lists is not None:
+            return self._attend_at_site(layer, query, key, value)
+        if self.site is not None:
+            visible = at_positions(is_visible.expand(len(query), -1, -1, -1)[:, 0], self.site)
+            self.kept[layer] = Kept(at_positions(query.transpose(1, 2), self.site), key, value, visible, scored, sinks)
+
+        keys, values = _for_each_head(key, query), _for_each_head(value, query)
+        if usual is None or any(edit.layer == layer for edit in self.edits):
+            scores = scored(query.float() @ keys.mT).masked_fill(~is_visible, float("-inf"))
+            return self.from_scores(layer, scores, values, sinks)
+        output = usual()
+        if self.is_recording:
+            scores = scored(self._recorded_rows(query.float()) @ keys.mT)
+            scores = scores.masked_fill(~self._recorded_rows(is_visible), float("-inf"))
+            self.records[layer] = LayerRecord(scores, values, output, sinks)
+        return output
+
+    def keep(self, stream: Tensor) -> None:
+        """Keep the residual stream [B, T, D] before a layer, or after the last, if this pass asks for it."""
+        if self.keeps_streams:
+            self.streams.append(stream)
+
+    def from_scores(self, layer: int, scores: Tensor, values: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """Return the outputs of the heads from their scores [B, H, T, T], -inf where masked, as `attend` does."""
+        _, output = edited_heads(scores, values, layer, self.edits, sinks)
+        if self.is_recording:
+            self.records[layer] = LayerRecord(self._recorded_rows(scores), values, output, sinks)
+        return output
+
+    def _recorded_rows(self, values: Tensor) -> Tensor:
+        """Return the rows of values [B or 1, ..., T, ...] that are recorded, [B, ..., Tq, ...]."""
+        if self.query_positions is None:
+            return values
+        of_texts = values.expand(len(self.query_positions), -1, -1, -1)
+        return of_texts.take_along_dim(self.query_positions[:, None, :, None], dim=2)
+
+    def _attend_at_site(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the head outputs [E * B, H, 1, K] at the site alone, from kept keys and values, with E lists of edits.
+
+        `query` [E * B, H, 1, K], `key` and `value` [E * B, G, 1, K] are the site's own; R = H / G query heads share a
+        key.
+        """
+        assert self.site is not None and self.edit_lists is not None
+        kept = self.kept[layer]
+        n_texts, n_groups = kept.keys.shape[:2]
+        lists = (len(self.edit_lists), n_texts)
+        rows = torch.arange(n_texts, device=query.device)
+        own_key, own_value = (each[:, :, 0].float().unflatten(0, lists) for each in (key, value))  # [E, B, G, K]
+        queries = query[:, :, 0].float().unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
+
+        # The lists and the query heads of a group are rows of one product: keys are not copied.
+        scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, kept.keys.float())
+        scores[:, rows, :, :, self.site] = (queries * own_key[:, :, :, None]).sum(-1).transpose(0, 1)
+        scores = kept.scored(scores).masked_fill(~kept.is_visible[:, None, None], float("-inf"))
+        weights = softmax(scores.flatten(2, 3).flatten(0, 1)[:, :, None], kept.sinks)[:, :, 0]  # [E * B, H, T]
+        apply_edits(weights, layer, self.edit_lists, "weights")
+
+        grouped: Tensor = weights.unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
+        output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, kept.values.float())
+        on_itself = grouped[:, rows, :, :, self.site].transpose(0, 1)  # [E, B, G, R]
+        changed = own_value - kept.values[rows, :, self.site].float()  # [E, B, G, K]
+        of_all: Tensor = output + on_itself[..., None] * changed[:, :, :, None]
+        output = of_all.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
+        apply_edits(output, layer, self.edit_lists, "output")
+        return output[:, :, None]
+
+
+def _for_each_head(grouped: Tensor, query: Tensor) -> Tensor:
+    """Return keys or values [B, G, T, K] for each head of the query [B, H, ...], [B, H, T, K] float32."""
+    n_shared = query.shape[1] // grouped.shape[1]
+    return grouped.float() if n_shared == 1 else grouped.float().repeat_interleave(n_shared, dim=1)
+
+
+class ObservedModel(ObservableModel):
+    """The passes of `ObservableModel` for a model whose layers call `Pass.attend`: it only has to write `forward`."""
+
+    starts_late = True  # whether a pass may start at the layer of the lowest edit
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a pass can read; `context_length` may be lower."""
+        return self.context_length
+
+    def forward(self, tokens: Tensor, current: Pass) -> Tensor:
+        """Return the float32 logits that `current` asks for, from `tokens` [B, T]."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def logits(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        edits: Sequence[HeadEdit] = (),
+        streams: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        check_tokens(tokens, self.longest, self.vocab_size, positions)
+        check_edits(self, edits)
+        first = min((edit.layer for edit in edits), default=self.n_layer) if self.starts_late and streams else 0
+        return self.forward(tokens, Pass(edits, first, streams[first] if streams else None, positions=positions))
+
+    @torch.no_grad()
+    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+        check_tokens(tokens, self.longest, self.vocab_size)
+        current = Pass(query_positions=query_positions, is_recording=True, has_logits=False)
+        self.forward(tokens, current)
+        return list(current.records.values())
+
+    @torch.no_grad()
+    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
+        check_tokens(tokens, self.longest, self.vocab_size)
+        current = Pass(keeps_streams=True, has_logits=False)
+        self.forward(tokens, current)
+        return current.streams
+
+    def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
+        return CachedSitePass(self, tokens, site)
+
+
+class CachedSitePass(SitePass):
+    """The site's logits from keys and values of one unedited pass: an edit at the site changes no other position."""
+
+    @torch.no_grad()
+    def __init__(self, model: ObservedModel, tokens: Tensor, site: Tensor) -> None:
+        self._observed = model
+        self._site = site
+        self._tokens = at_positions(tokens, site)  # [B]
+        current = Pass(site=site, keeps_streams=True, positions=site)
+        self._clean = model.forward(tokens, current)  # [B, V]
+        self._streams = [at_positions(stream, site) for stream in current.streams]  # L + 1 times [B, D]
+        self._kept = current.kept
+        self._joined = {layer: at_positions(each, site) for layer, each in current.joined.items()}
+
+    @torch.no_grad()
+    def both_ways(self) -> tuple[Tensor, Tensor]:
+        """Return the unedited logits [B, V] from the site alone, and from the whole pass."""
+        return self.run([[]])[0], self._clean
+
+    @torch.no_grad()
+    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
+        # The lists with the same lowest edited layer together: nothing below it changes.
+        members: dict[int, list[int]] = {}
+        for i, edits in enumerate(edit_lists):
+            if edits:
+                first = min(edit.layer for edit in edits) if self._observed.starts_late else 0
+                members.setdefault(first, []).append(i)
+        logits = of_words(self._clean[None], words).repeat(len(edit_lists), 1, 1)  # [E, B, V or n]
+        for first, indices in members.items():
+            logits[indices] = self.run([edit_lists[i] for i in indices], words, first)
+        return logits
+
+    def run(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None, first: int = 0) -> Tensor:
+        """Return the logits of `edited_logits` by a pass over the tokens at the site, from the layer `first` on."""
+        n = len(edit_lists)
+        if words is not None:
+            words = words.repeat(n, 1)
+        current = Pass(
+            first=first,
+            start=self._streams[first].repeat(n, 1)[:, None],
+            places=self._site.repeat(n)[:, None],
+            words=words,
+            site=self._site,
+            kept=self._kept,
+            edit_lists=edit_lists,
+        )
+        logits = self._observed.forward(self._tokens.repeat(n)[:, None], current)  # [E * B, 1, V or n]
+        by_list: Tensor = logits[:, 0].unflatten(0, (n, -1))
+        return by_list
+
+    @torch.no_grad()
+    def records(self) -> dict[int, SiteRecord]:
+        records = {}
+        for layer, (query, keys, values, is_visible, scored, sinks) in self._kept.items():
+            scores = scored(query[:, :, None].float() @ _for_each_head(keys, query).mT)  # [B, H, 1, T]
+            weights = softmax(scores.masked_fill(~is_visible[:, None, None], float("-inf")), sinks)
+            output = (weights @ _for_each_head(values, query))[:, :, 0]
+            records[layer] = SiteRecord(weights[:, :, 0], self._joined.get(layer, output))
+        return records
+
+    def final_stream(self) -> Tensor:
+        return self._streams[-1]
+
+
+class TransformerView(ObservedModel):
     """The `ObservableModel` of our `Transformer`; the model must be in eval mode."""
 
     def __init__(self, model: Transformer) -> None:
@@ -248,57 +479,26 @@ class TransformerView(ObservableModel):
     def device(self) -> torch.device:
         return self.model.token_embedding.weight.device
 
-    @torch.no_grad()
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        check_tokens(tokens, self.context_length, self.vocab_size, positions)
-        check_edits(self, edits)
-
-        # The layers below the first edit need not run again if their streams are given.
-        first = 0 if streams is None else min((edit.layer for edit in edits), default=self.n_layer)
-        x = self.model.embed(tokens) if streams is None else streams[first]  # [B, T, D]
-
-        # After the attention of the last layer only the asked positions are needed.
-        for layer, block in enumerate(self.model.layers()[first:], first):
-            rows = positions if layer == self.n_layer - 1 else None
-            x = _block_output(block, x, layer, edits, rows)
-        if first == self.n_layer:
-            x = at_positions(x, positions)
-        return self.model.unembed(x).float()
-
-    @torch.no_grad()
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        """Return what attention computes, as in training, and the scores by the formula."""
-        check_tokens(tokens, self.context_length, self.vocab_size)
-        records = list[LayerRecord]()
-        x = self.model.embed(tokens)  # [B, T, D]
-        for block in self.model.layers():
-            query, key, value = block.attention.project(block.norm_1(x))  # each [B, H, T, K]
-            head_output = block.attention.weighted_values(query, key, value)
-            if query_positions is not None:
-                query = query.take_along_dim(query_positions[:, None, :, None], dim=2)
-            scores = block.attention.scores(query, key, query_positions)  # [B, H, Tq, T]
-            records.append(LayerRecord(scores, value, head_output))
-            if len(records) < self.n_layer:  # nothing reads the stream after the last layer
-                x = x + block.attention.merge_heads(head_output)
-                x = x + block.mlp(block.norm_2(x))
-        return records
-
-    @torch.no_grad()
-    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        check_tokens(tokens, self.context_length, self.vocab_size)
-        streams = [self.model.embed(tokens)]
-        for block in self.model.layers():
-            streams.append(block(streams[-1]))
-        return streams
-
-    def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
-        return TransformerSitePass(self, tokens, site)
+    def forward(self, tokens: Tensor, current: Pass) -> Tensor:
+        places, positions = current.places, current.positions
+        x = self.model.embed(tokens, places) if current.start is None else current.start  # [B, T, D]
+        is_visible = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=x.device).tril()[None, None]
+        for layer, block in enumerate(self.model.layers()[current.first :], current.first):
+            current.keep(x)
+            heads = block.attention.project(block.norm_1(x), None if places is None else places[:, None])
+            usual = partial(block.attention.weighted_values, *heads)
+            output = current.attend(layer, *heads, block.attention.scored, is_visible, usual=usual)
+            rows = output.transpose(1, 2)  # [B, T, H, K]
+            if layer == self.n_layer - 1 and not current.keeps_streams:
+                # After the attention of the last layer only the asked positions are needed.
+                x, rows, positions = at_positions(x, positions), at_positions(rows, positions), None
+            x = x + block.attention.output(rows.flatten(-2).to(x.dtype))
+            x = x + block.mlp(block.norm_2(x))
+        current.keep(x)
+        if not current.has_logits:
+            return x
+        logits = self.model.unembed(at_positions(x, positions)).float()
+        return logits if current.words is None else logits.gather(-1, current.words[:, None])
 
     def output_weights(self, layer: int) -> Tensor | None:
         weight: Tensor = self.model.layers()[layer].attention.output.weight.detach()
@@ -314,23 +514,6 @@ class TransformerView(ObservableModel):
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
 
 
-def _block_output(block: Block, x: Tensor, layer: int, edits: Sequence[HeadEdit], positions: Tensor | None) -> Tensor:
-    """Return the residual stream [B, T, D] after `block` with the edits of this `layer`, at `positions` if given."""
-    # An edited layer needs its weights, by the formula; the others run as in training.
-    query, key, value = block.attention.project(block.norm_1(x))
-    if any(edit.layer == layer for edit in edits):
-        _, head_output = edited_heads(block.attention.scores(query, key), value, layer, edits)
-    else:
-        head_output = block.attention.weighted_values(query, key, value)
-
-    # [B, T, H, K], or of the positions [B, H, K] or [B, n, H, K]
-    of_rows = at_positions(head_output.transpose(1, 2), positions)
-    x = at_positions(x, positions)
-    x = x + block.attention.output(of_rows.flatten(-2).to(x.dtype))
-    x = x + block.mlp(block.norm_2(x))
-    return x
-
-
 def edited_heads(
     scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit], sinks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -340,68 +523,6 @@ def edited_heads(
     head_output = weights @ values.float()
     apply_edits(head_output, layer, [edits], "output")
     return weights, head_output
-
-
-class TransformerSitePass(SitePass):
-    """The site's logits from keys and values of one unedited pass: an edit at the site changes no other position."""
-
-    @torch.no_grad()
-    def __init__(self, view: TransformerView, tokens: Tensor, site: Tensor) -> None:
-        self._transformer = view.model
-        self._site = site
-        self._keys = list[Tensor]()  # one per layer [B, H, T, K]
-        self._values = list[Tensor]()  # one per layer [B, H, T, K]
-        self._streams = list[Tensor]()  # [B, 1, D] at the site before each layer and after the last
-
-        x = view.model.embed(tokens)  # [B, T, D]
-        for block in view.model.layers():
-            self._streams.append(at_positions(x, site[:, None]))
-            query, key, value = block.attention.project(block.norm_1(x))
-            self._keys.append(key)
-            self._values.append(value)
-            x = x + block.attention.merge_heads(block.attention.weighted_values(query, key, value))
-            x = x + block.mlp(block.norm_2(x))
-        self._streams.append(at_positions(x, site[:, None]))
-
-    @torch.no_grad()
-    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
-        # Every list has its own copy of the texts, from the lowest edited layer on.
-        n_lists = len(edit_lists)
-        first = min((edit.layer for edit in chain(*edit_lists)), default=len(self._keys))
-        x = self._streams[first].repeat(n_lists, 1, 1)  # [E * B, 1, D]
-        site = self._site.repeat(n_lists)  # [E * B]
-        rows = torch.arange(len(site), device=site.device)
-        for layer, block in enumerate(self._transformer.layers()[first:], first):
-            # The site's own key and value depend on the edits below; those elsewhere do not.
-            query, key, value = block.attention.project(block.norm_1(x), site[:, None, None])
-            keys = self._keys[layer].repeat(n_lists, 1, 1, 1)  # [E * B, H, T, K]
-            values = self._values[layer].repeat(n_lists, 1, 1, 1)
-            keys[rows, :, site] = key[:, :, 0]
-            values[rows, :, site] = value[:, :, 0]
-
-            scores = block.attention.scores(query, keys, site[:, None])  # [E * B, H, 1, T]
-            weights = scores.softmax(-1)[:, :, 0]  # [E * B, H, T]
-            apply_edits(weights, layer, edit_lists, "weights")
-            head_output = (weights[:, :, None] @ values.float())[:, :, 0]  # [E * B, H, K]
-            apply_edits(head_output, layer, edit_lists, "output")
-
-            x = x + block.attention.merge_heads(head_output[:, :, None].to(x.dtype))
-            x = x + block.mlp(block.norm_2(x))
-        return of_words(self._transformer.unembed(x[:, 0]).float().unflatten(0, (n_lists, -1)), words)
-
-    @torch.no_grad()
-    def records(self) -> dict[int, SiteRecord]:
-        records = {}
-        for layer, block in enumerate(self._transformer.layers()):
-            query, _, _ = block.attention.project(block.norm_1(self._streams[layer]), self._site[:, None, None])
-            scores = block.attention.scores(query, self._keys[layer], self._site[:, None])
-            weights = scores.softmax(-1)  # [B, H, 1, T]
-            output = weights @ self._values[layer].float()  # [B, H, 1, K]
-            records[layer] = SiteRecord(weights[:, :, 0], output[:, :, 0])
-        return records
-
-    def final_stream(self) -> Tensor:
-        return self._streams[-1][:, 0]
 
 
 def of_words(logits: Tensor, words: Tensor | None) -> Tensor:

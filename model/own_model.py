@@ -1,29 +1,23 @@
 """A causal model of your own, whatever module it is: only its forward pass is written again, with `attend` in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from model.observe import (
-    HeadEdit,
-    LayerRecord,
-    ObservableModel,
-    at_positions,
-    check_edits,
-    check_tokens,
-    edited_heads,
-)
+from model.observe import ObservableModel, ObservedModel, Pass, SitePass, at_positions
 from settings.errors import UserError
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, stream, scores, values -> outputs of the heads
 
 
-class OwnModel(ObservableModel):
+class OwnModel(ObservedModel):
     """The `ObservableModel` of a module in float32: write a subclass with `run`, and give it to `open_model`.
 
     Measures that need the weights by head (value_contrast) are left out.
     """
+
+    starts_late = False
 
     def __init__(self, module: nn.Module, *, n_layer: int, n_head: int, context_length: int, vocab_size: int) -> None:
         self.module = module.eval()
@@ -54,29 +48,21 @@ class OwnModel(ObservableModel):
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def logits(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        edits: Sequence[HeadEdit] = (),
-        streams: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        check_tokens(tokens, self.context_length, self.vocab_size, positions)
-        check_edits(self, edits)
-        logits, _, _ = self._pass(tokens, edits)
-        return at_positions(logits, positions)
+    def forward(self, tokens: Tensor, current: Pass) -> Tensor:
+        self.module.eval()  # its owner may have trained it
+        future = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
 
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        check_tokens(tokens, self.context_length, self.vocab_size)
-        _, records, _ = self._pass(tokens)
-        if query_positions is None:
-            return records
-        rows = query_positions[:, None, :, None]
-        return [record._replace(scores=record.scores.take_along_dim(rows, dim=2)) for record in records]
+        def attend(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
+            current.keep(stream)
+            output = current.from_scores(layer, scores.float().masked_fill(future, float("-inf")), values)
+            return output.to(values.dtype).transpose(1, 2).flatten(2)
 
-    def residual_stream(self, tokens: Tensor) -> list[Tensor]:
-        check_tokens(tokens, self.context_length, self.vocab_size)
-        return self._pass(tokens)[2]
+        logits, last = self.run(tokens, attend)
+        current.keep(last)
+        return at_positions(logits.float(), current.positions)
+
+    def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
+        return SitePass(self, tokens, site)  # its queries and keys are not known
 
     def output_weights(self, layer: int) -> Tensor | None:
         return None
@@ -86,21 +72,3 @@ class OwnModel(ObservableModel):
 
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         return None
-
-    @torch.no_grad()
-    def _pass(self, tokens: Tensor, edits: Sequence[HeadEdit] = ()) -> tuple[Tensor, list[LayerRecord], list[Tensor]]:
-        """Return logits, what each layer's attention computed, and the L + 1 residual streams of one pass."""
-        records = list[LayerRecord]()
-        streams = list[Tensor]()
-        self.module.eval()  # its owner may have trained it
-        future = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=tokens.device).triu(1)
-
-        def attend(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
-            scores = scores.float().masked_fill(future, float("-inf"))
-            _, output = edited_heads(scores, values, layer, edits)
-            records.append(LayerRecord(scores, values, output))
-            streams.append(stream)
-            return output.to(values.dtype).transpose(1, 2).flatten(2)
-
-        logits, last = self.run(tokens, attend)
-        return logits.float(), records, [*streams, last]

@@ -79,24 +79,13 @@ def document_positions(document_ids: Tensor) -> Tensor:
     return index - torch.where(is_first, index, 0).cummax(dim=1).values
 
 
-def attention_scores(
-    query: Tensor,
-    key: Tensor,
-    query_positions: Tensor | None = None,
-    *,
-    scaled: bool = True,
-) -> Tensor:
-    """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, Tq, T] float32; -inf for later keys.
-
-    The `query` [B, H, Tq, K] stands at `query_positions` [B, Tq] among the keys [B, H, T, K] (default: query i at i).
-    """
-    scores = query.float() @ key.float().mT  # [B, H, Tq, T]
+def attention_scores(query: Tensor, key: Tensor, *, scaled: bool = True) -> Tensor:
+    """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, T, T] float32; -inf for later keys."""
+    scores = query.float() @ key.float().mT
     if scaled:
         scores = scores / query.shape[-1] ** 0.5
-    if query_positions is None:
-        query_positions = torch.arange(query.shape[-2], device=query.device)[None]  # [1, Tq]
-    key_positions = torch.arange(key.shape[-2], device=key.device)  # [T]
-    return scores.masked_fill(key_positions > query_positions[:, None, :, None], float("-inf"))
+    is_later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)  # [T, T]
+    return scores.masked_fill(is_later, float("-inf"))
 
 
 def _positive_scores(scores: Tensor) -> Tensor:
@@ -132,7 +121,7 @@ def attend(
 class Attention(nn.Module):
     """Multi-head self-attention of one layer, computed in two ways.
 
-    `forward` trains: it is fast, and the weights are never stored. `scores` is for the probe, which observes and edits
+    `forward` trains: it is fast, and the weights are never stored. `scored` is for the probe, which observes and edits
     the weights: the same scores by the formula, in float32.
     """
 
@@ -194,12 +183,9 @@ class Attention(nn.Module):
         update: Tensor = self.output(head_output.transpose(1, 2).flatten(2))
         return update
 
-    def scores(self, query: Tensor, key: Tensor, query_positions: Tensor | None = None) -> Tensor:
-        """Return the scores [B, H, Tq, T] float32 whose softmax equals the attention weights, -inf where masked.
-
-        Query [B, H, Tq, K] and key are those of `project`; `query_positions` [B, Tq] as in `attention_scores`.
-        """
-        scores = attention_scores(query, key, query_positions, scaled=self.scaled)
+    def scored(self, products: Tensor) -> Tensor:
+        """Return the scores [..., T] of products of queries and keys; with the mask, their softmax is the weights."""
+        scores = products / (self.query.out_features // self.n_head) ** 0.5 if self.scaled else products
         return _positive_scores(scores).log() if self.uses_sum_weighting else scores
 
 

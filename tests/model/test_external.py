@@ -21,8 +21,8 @@ from data.tokenizer import END, bpe_tokenizer
 from model.edits import cut_weights, exchange_links, remove_head
 from model.export import as_llama, export_transformers, from_llama, own_model
 from model.external import find_model, open_transformers
-from model.observe import HeadEdit, SiteEdit, SitePass, TransformerView, softmax
-from model.pretrained_view import PretrainedSitePass, PretrainedView
+from model.observe import CachedSitePass, HeadEdit, SiteEdit, SitePass, TransformerView, softmax
+from model.pretrained_view import PretrainedView
 from probe.contract import check_observed, check_passes
 from probe.edits import all_heads
 from probe.results import Head
@@ -236,7 +236,7 @@ def test_maps_logits_and_residual_stream_equal_eager(model_type: str) -> None:
 
 @each_without_hybrids
 def test_the_pass_over_the_site_alone_equals_whole_passes(model_type: str) -> None:
-    check_against_whole_passes(make_view(model_type), PretrainedSitePass)
+    check_against_whole_passes(make_view(model_type), CachedSitePass)
 
 
 @each_without_hybrids

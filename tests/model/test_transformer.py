@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.loader import IGNORE
 from model.loss import summed_cross_entropy
-from model.observe import HeadEdit, TransformerSitePass, TransformerView
+from model.observe import CachedSitePass, HeadEdit, TransformerView
 from model.transformer import attend, draw_outputs, rope_tables, rotate
 from settings.model import Position
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
@@ -120,7 +120,7 @@ def test_logits_equal_the_forward_pass_with_edits_also_at_the_site(switches: dic
     torch.testing.assert_close(view.logits(TOKENS), view.model(TOKENS))
     same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
     torch.testing.assert_close(view.logits(TOKENS, edits=same), view.logits(TOKENS), rtol=1e-4, atol=1e-4)
-    check_against_whole_passes(view, TransformerSitePass)
+    check_against_whole_passes(view, CachedSitePass)
     edited = view.logits(TOKENS, edits=[HeadEdit(1, 1, output=torch.zeros_like)])
     with torch.no_grad():
         view.model.layers()[1].attention.output.weight[:, K : 2 * K] = 0

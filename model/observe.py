@@ -62,9 +62,14 @@ class LayerRecord(NamedTuple):
 
     scores: Tensor  # [B, H, Tq, T] float32 before the softmax, -inf where masked; Tq: recorded rows
     values: Tensor  # [B, H, T, K], grouped heads repeated
-    head_output: Tensor  # [B, H, T, K] weights @ values, before the output projection
+    outputs: Callable[[], Tensor]  # returns `head_output`, which few readers need
     sinks: Tensor | None = None  # [H] scores of what takes weight besides the tokens (gpt-oss)
     gate: Tensor | None = None  # [B, H, T, K] factor of head_output before the output projection (Qwen3.5)
+
+    @property
+    def head_output(self) -> Tensor:
+        """The weights @ values that the model computed, before the output projection, [B, H, T, K]."""
+        return self.outputs()
 
     def weights(self) -> Tensor:
         """Return the attention weights [B, H, Tq, T]; with sinks the rows sum to less than 1."""
@@ -234,15 +239,39 @@ class SitePass:
         return at_positions(self._streams[-1], self._site)
 
 
-class Kept(NamedTuple):
-    """What the site of one layer needs of an unedited pass; G heads have keys and values."""
+class Heads(NamedTuple):
+    """What the attention of one layer computes with; G heads have keys and values, each for H / G queries."""
 
-    query: Tensor  # [B, H, K] at the site
-    keys: Tensor  # [B, G, T, K]
-    values: Tensor  # [B, G, T, K]
-    is_visible: Tensor  # [B, T] what the site may see
-    scored: Change
-    sinks: Tensor | None
+    query: Tensor  # [B, H, T, K]; Tq in place of T for some rows
+    key: Tensor  # [B, G, T, K]
+    value: Tensor  # [B, G, T, K]
+    scored: Change  # makes scores of the products of queries and keys
+    is_visible: Tensor  # [B or 1, 1, T, T] where a query may attend
+    sinks: Tensor | None = None  # [H], see `LayerRecord`
+
+    @property
+    def values(self) -> Tensor:
+        """The value of each head, [B, H, T, K] float32."""
+        return self._for_each_head(self.value)
+
+    def scores(self) -> Tensor:
+        """Return the scores [B, H, T, T] float32, -inf where a query may not attend."""
+        products = self.query.float() @ self._for_each_head(self.key).mT
+        return self.scored(products).masked_fill(~self.is_visible, float("-inf"))
+
+    def at(self, rows: Tensor | None) -> "Heads":
+        """Return the same for the queries at `rows` [B, Tq] only; None: for all."""
+        if rows is None:
+            return self
+        of_texts = self.is_visible.expand(len(rows), -1, -1, -1)
+        places = rows[:, None, :, None]
+        return self._replace(
+            query=self.query.take_along_dim(places, dim=2), is_visible=of_texts.take_along_dim(places, dim=2)
+        )
+
+    def _for_each_head(self, grouped: Tensor) -> Tensor:
+        n_shared = self.query.shape[1] // grouped.shape[1]
+        return grouped.float() if n_shared == 1 else grouped.float().repeat_interleave(n_shared, dim=1)
 
 
 @dataclass
@@ -261,44 +290,35 @@ class Pass:
     query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
     is_recording: bool = False
     keeps_streams: bool = False
-    kept: dict[int, Kept] = field(default_factory=dict)
+    kept: dict[int, Heads] = field(default_factory=dict)
     records: dict[int, LayerRecord] = field(default_factory=dict)
     streams: list[Tensor] = field(default_factory=list)
     joined: dict[int, Tensor] = field(default_factory=dict)  # [B, T, H, K] what output projections read, if known
     modules: dict[int, Any] = field(default_factory=dict)  # what called `attend`, by layer, in models of transformers
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scored: Change,
-        is_visible: Tensor,
-        sinks: Tensor | None = None,
-        usual: Callable[[], Tensor] | None = None,
-    ) -> Tensor:
-        """Return the head outputs [B, H, T, K] float32 by the formula, recorded and edited as this pass asks.
+    def attend(self, layer: int, heads: Heads, usual: Callable[[], Tensor] | None = None) -> Tensor:
+        """Return the head outputs [B, H, T, K] by the formula, recorded and edited as this pass asks.
 
-        Query [B, H, T, K], key and value [B, G, T, K], `is_visible` [B or 1, 1, T, T]. `scored` makes scores of the
-        products of queries and keys. `usual` gives the outputs as in training: an unedited layer need not be slow.
+        `usual` gives the outputs as in training: a layer that is not edited need not be slow.
         """
         if self.edit_lists is not None:
-            return self._attend_at_site(layer, query, key, value)
-        if self.site is not None:
-            visible = at_positions(is_visible.expand(len(query), -1, -1, -1)[:, 0], self.site)
-            self.kept[layer] = Kept(at_positions(query.transpose(1, 2), self.site), key, value, visible, scored, sinks)
+            return self._attend_at_site(layer, heads)
+        if usual is not None and not any(edit.layer == layer for edit in self.edits):
+            self.observe(layer, heads, usual)
+            return usual()
+        self._keep_site(layer, heads)
+        return self.from_scores(layer, heads.scores(), heads.values, heads.sinks)
 
-        keys, values = _for_each_head(key, query), _for_each_head(value, query)
-        if usual is None or any(edit.layer == layer for edit in self.edits):
-            scores = scored(query.float() @ keys.mT).masked_fill(~is_visible, float("-inf"))
-            return self.from_scores(layer, scores, values, sinks)
-        output = usual()
+    def observe(self, layer: int, heads: Heads, outputs: Callable[[], Tensor]) -> None:
+        """Keep what this pass asks for of a layer that is not edited; `outputs` returns its head outputs."""
+        self._keep_site(layer, heads)
         if self.is_recording:
-            scores = scored(self._recorded_rows(query.float()) @ keys.mT)
-            scores = scores.masked_fill(~self._recorded_rows(is_visible), float("-inf"))
-            self.records[layer] = LayerRecord(scores, values, output, sinks)
-        return output
+            scores = heads.at(self.query_positions).scores()
+            self.records[layer] = LayerRecord(scores, heads.values, outputs, heads.sinks)
+
+    def _keep_site(self, layer: int, heads: Heads) -> None:
+        if self.site is not None and self.edit_lists is None:
+            self.kept[layer] = heads.at(self.site[:, None])
 
     def keep(self, stream: Tensor) -> None:
         """Keep the residual stream [B, T, D] before a layer, or after the last, if this pass asks for it."""
@@ -309,51 +329,40 @@ class Pass:
         """Return the outputs of the heads from their scores [B, H, T, T], -inf where masked, as `attend` does."""
         _, output = edited_heads(scores, values, layer, self.edits, sinks)
         if self.is_recording:
-            self.records[layer] = LayerRecord(self._recorded_rows(scores), values, output, sinks)
+            if self.query_positions is not None:
+                scores = scores.take_along_dim(self.query_positions[:, None, :, None], dim=2)
+            self.records[layer] = LayerRecord(scores, values, lambda: output, sinks)
         return output
 
-    def _recorded_rows(self, values: Tensor) -> Tensor:
-        """Return the rows of values [B or 1, ..., T, ...] that are recorded, [B, ..., Tq, ...]."""
-        if self.query_positions is None:
-            return values
-        of_texts = values.expand(len(self.query_positions), -1, -1, -1)
-        return of_texts.take_along_dim(self.query_positions[:, None, :, None], dim=2)
-
-    def _attend_at_site(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend_at_site(self, layer: int, heads: Heads) -> Tensor:
         """Return the head outputs [E * B, H, 1, K] at the site alone, from kept keys and values, with E lists of edits.
 
-        `query` [E * B, H, 1, K], `key` and `value` [E * B, G, 1, K] are the site's own; R = H / G query heads share a
+        `heads` are the site's own: query [E * B, H, 1, K], key and value [E * B, G, 1, K]; R = H / G queries share a
         key.
         """
         assert self.site is not None and self.edit_lists is not None
         kept = self.kept[layer]
-        n_texts, n_groups = kept.keys.shape[:2]
+        n_texts, n_groups = kept.key.shape[:2]
         lists = (len(self.edit_lists), n_texts)
-        rows = torch.arange(n_texts, device=query.device)
-        own_key, own_value = (each[:, :, 0].float().unflatten(0, lists) for each in (key, value))  # [E, B, G, K]
-        queries = query[:, :, 0].float().unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
+        rows = torch.arange(n_texts, device=self.site.device)
+        own_key, own_value = (own[:, :, 0].float().unflatten(0, lists) for own in (heads.key, heads.value))
+        queries = heads.query[:, :, 0].float().unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
 
         # The lists and the query heads of a group are rows of one product: keys are not copied.
-        scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, kept.keys.float())
+        scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, kept.key.float())
         scores[:, rows, :, :, self.site] = (queries * own_key[:, :, :, None]).sum(-1).transpose(0, 1)
-        scores = kept.scored(scores).masked_fill(~kept.is_visible[:, None, None], float("-inf"))
+        scores = kept.scored(scores).masked_fill(~kept.is_visible, float("-inf"))
         weights = softmax(scores.flatten(2, 3).flatten(0, 1)[:, :, None], kept.sinks)[:, :, 0]  # [E * B, H, T]
         apply_edits(weights, layer, self.edit_lists, "weights")
 
         grouped: Tensor = weights.unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
-        output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, kept.values.float())
+        output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, kept.value.float())
         on_itself = grouped[:, rows, :, :, self.site].transpose(0, 1)  # [E, B, G, R]
-        changed = own_value - kept.values[rows, :, self.site].float()  # [E, B, G, K]
+        changed = own_value - kept.value[rows, :, self.site].float()  # [E, B, G, K]
         of_all: Tensor = output + on_itself[..., None] * changed[:, :, :, None]
         output = of_all.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
         apply_edits(output, layer, self.edit_lists, "output")
         return output[:, :, None]
-
-
-def _for_each_head(grouped: Tensor, query: Tensor) -> Tensor:
-    """Return keys or values [B, G, T, K] for each head of the query [B, H, ...], [B, H, T, K] float32."""
-    n_shared = query.shape[1] // grouped.shape[1]
-    return grouped.float() if n_shared == 1 else grouped.float().repeat_interleave(n_shared, dim=1)
 
 
 class ObservedModel(ObservableModel):
@@ -454,10 +463,9 @@ class CachedSitePass(SitePass):
     @torch.no_grad()
     def records(self) -> dict[int, SiteRecord]:
         records = {}
-        for layer, (query, keys, values, is_visible, scored, sinks) in self._kept.items():
-            scores = scored(query[:, :, None].float() @ _for_each_head(keys, query).mT)  # [B, H, 1, T]
-            weights = softmax(scores.masked_fill(~is_visible[:, None, None], float("-inf")), sinks)
-            output = (weights @ _for_each_head(values, query))[:, :, 0]
+        for layer, heads in self._kept.items():
+            weights = softmax(heads.scores(), heads.sinks)  # [B, H, 1, T]
+            output = (weights @ heads.values)[:, :, 0]
             records[layer] = SiteRecord(weights[:, :, 0], self._joined.get(layer, output))
         return records
 
@@ -485,11 +493,18 @@ class TransformerView(ObservedModel):
         is_visible = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=x.device).tril()[None, None]
         for layer, block in enumerate(self.model.layers()[current.first :], current.first):
             current.keep(x)
-            heads = block.attention.project(block.norm_1(x), None if places is None else places[:, None])
-            usual = partial(block.attention.weighted_values, *heads)
-            output = current.attend(layer, *heads, block.attention.scored, is_visible, usual=usual)
+            projected = block.attention.project(block.norm_1(x), None if places is None else places[:, None])
+            heads = Heads(*projected, block.attention.scored, is_visible)
+            usual = partial(block.attention.weighted_values, *projected)
+            # A pass without logits ends with the last attention, and the layers of a new model write nothing.
+            is_last = layer == self.n_layer - 1 and not current.keeps_streams
+            writes = bool(block.attention.output.weight.any() or block.mlp.down.weight.any())
+            if not writes or (is_last and not current.has_logits):
+                current.observe(layer, heads, usual)
+                continue
+            output = current.attend(layer, heads, usual)
             rows = output.transpose(1, 2)  # [B, T, H, K]
-            if layer == self.n_layer - 1 and not current.keeps_streams:
+            if is_last:
                 # After the attention of the last layer only the asked positions are needed.
                 x, rows, positions = at_positions(x, positions), at_positions(rows, positions), None
             x = x + block.attention.output(rows.flatten(-2).to(x.dtype))

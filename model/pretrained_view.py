@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.observe import CachedSitePass, LayerRecord, ObservedModel, Pass, SitePass, at_positions, check_tokens
+from model.observe import CachedSitePass, Heads, LayerRecord, ObservedModel, Pass, SitePass, at_positions, check_tokens
 from model.transformer import n_parameters
 from settings.errors import UserError
 
@@ -53,7 +53,7 @@ def _observed_attention(
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     scored = partial(_scaled, scaling=factor, softcap=softcap)
     assert attention_mask is not None  # see `_full_mask`
-    output = current.attend(layer, query, key, value, scored, attention_mask, s_aux)
+    output = current.attend(layer, Heads(query, key, value, scored, attention_mask, s_aux))
     return output.to(query.dtype).transpose(1, 2).contiguous(), None
 
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from data.tested.pairs import Cell, Items, Pair
-from model.edits import cut_weights, exchange_weights, split_weights
-from model.observe import HeadEdit, ObservableModel, SiteEdit, SitePass
+from model.edits import cut_weights, exchange_weights, remove_head, split_weights
+from model.observe import Change, HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
 from probe.questions import MIN_SHARE
@@ -34,6 +34,7 @@ Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
+MAX_KEPT = 2**21  # tokens in layers whose passes are kept: two gigabytes in a model of width 576
 MAX_HEADS = 6  # of a set
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
 N_DIVERGENCE_PAIRS = 50  # to twice as many
@@ -44,7 +45,6 @@ class Margins:
     """The margins of N pairs towards each text's own answers, without and with edits of C sets of heads, in nats."""
 
     clean: np.ndarray  # [N, 2]
-    counter: np.ndarray  # [N, 2] of the text's own answers after the counterpart
     edited: dict[str, np.ndarray]  # [N, 2, C] by edit
 
     @property
@@ -54,8 +54,8 @@ class Margins:
 
     @property
     def total(self) -> np.ndarray:
-        """What the counterpart changes, the mean of both texts, [N]."""
-        return np.asarray((self.clean - self.counter).mean(axis=1))
+        """What the counterpart changes, the mean of both texts, [N]: the answers of one text are the other's foils."""
+        return np.asarray(self.clean.sum(axis=1))
 
     def lost(self, edit: str) -> np.ndarray:
         """Return what an edit takes from the margin, the mean of both texts, [N, C].
@@ -80,12 +80,29 @@ class Margins:
         return np.asarray(changed.mean(axis=1))
 
 
+Masks = dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
+
+
+def _exchange(masks: Masks, share: float = 1.0) -> Change:
+    return partial(exchange_weights, left=masks["meant"], right=masks["other"], share=share)
+
+
+def _cut(masks: Masks, name: str) -> Change:
+    return partial(cut_weights, mask=masks[name])
+
+
+# What an edit does to the weights of a head at the query; "zero", its output at every position, has no entry.
+_AT_QUERY: dict[str, Callable[[Masks], Change]] = {"swap": _exchange}
+_AT_QUERY |= {name: partial(_exchange, share=share) for name, share in DOSES.items()}
+_AT_QUERY |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
 
     pairs: list[int]  # index of each pair
-    masks: dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
+    masks: Masks
     tokens: Tensor  # [B, T]
     query: Tensor  # [B]
     payoff: Tensor  # [B]
@@ -93,26 +110,39 @@ class _Batch:
     foils: Tensor  # [B, n]
 
     @property
-    def words(self) -> Tensor:
-        """The tokens of answer and foil, [B, 2]."""
-        return torch.stack([self.answers[:, 0], self.foils[:, 0]], dim=1)
+    def words(self) -> Tensor | None:
+        """The tokens of answer and foil, [B, 2]; None if a text has several answers."""
+        if self.answers.shape[1] + self.foils.shape[1] > 2:
+            return None
+        return torch.cat([self.answers, self.foils], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        share = DOSES.get(name, 1.0)
-        change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"], share=share)
-        if not name.startswith("swap"):
-            change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])
+        change = _AT_QUERY[name](self.masks)
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
         if name == "zero":
-            return [HeadEdit(*head, output=torch.zeros_like) for head in heads]
+            return list(starmap(remove_head, heads))
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
 
-    def by_pair(self, logits: Tensor) -> np.ndarray:
-        """Return the margins [pairs, 2] of the logits [B, V] at the payoff."""
-        margin: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
-        return margin.reshape(-1, 2)
+    def margins(self, logits: Tensor) -> np.ndarray:
+        """Return the margins [..., pairs, 2] of the logits [..., B, V] at the payoff."""
+        margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
+        return margins.reshape(*margins.shape[:-1], -1, 2)
+
+    def margins_at_site(self, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
+        """Return the margins with each of E lists of edits at the query, which is the payoff, [E, pairs, 2]."""
+        n_at_once = max(1, MAX_ROWS // len(self.query))
+        words = self.words
+        margins = []
+        for start in range(0, len(edit_lists), n_at_once):
+            logits = site_pass.edited_logits(edit_lists[start : start + n_at_once], words)
+            if words is None:
+                margins.append(self.margins(logits))
+            else:
+                of_texts = (logits[..., 0] - logits[..., 1]).double().cpu().numpy()
+                margins.append(of_texts.reshape(len(of_texts), -1, 2))
+        return np.concatenate(margins)
 
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
@@ -121,41 +151,149 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
     for index in length_batches(of_pairs, tokens_per_batch, n_texts=2):
         cells = items.take(index).cells
         tokens = pad_rows([cell.tokens for cell in cells])  # [B, T]
-        masks = {name: torch.zeros_like(tokens, dtype=torch.bool) for name in ("meant", "other", "control")}
+        masks = {name: np.zeros(tokens.shape, dtype=bool) for name in ("meant", "other", "control")}
         for row, cell in enumerate(cells):
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, list(chain(*words))] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
         tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
-        yield _Batch(index, {name: mask.to(device) for name, mask in masks.items()}, *tensors)
+        yield _Batch(index, {name: torch.from_numpy(mask).to(device) for name, mask in masks.items()}, *tensors)
 
 
-def measure_margins(
-    model: ObservableModel, items: Items, sets: Sets, edits: Sequence[str], tokens_per_batch: int
-) -> Margins:
-    """Return the margins with the heads of each set edited together, over comparable pairs."""
-    shape = (len(items), 2)
-    margins = Margins(np.empty(shape), np.empty(shape), {name: np.empty((*shape, len(sets))) for name in edits})
-    with progress_bar(len(items) * len(sets) * len(edits), "edit") as bar:
-        for batch in _batches(items, tokens_per_batch, model.device):
-            # If the answer is read at the query, an edit there needs no pass over the other tokens.
-            at_query = torch.equal(batch.query, batch.payoff)
-            site_pass = model.site_pass(batch.tokens, batch.query) if at_query else None
-            by_passes = edits if site_pass is None else [name for name in edits if name == "zero"]
+class EditedPairs:
+    """Comparable pairs with the unedited passes over them, which are kept for all edits of heads at the query.
 
-            streams = model.residual_stream(batch.tokens) if by_passes else None
-            logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff, (), streams)
-            margins.clean[batch.pairs] = batch.by_pair(logits)
-            exchanged = logits.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)  # the rows of each pair
-            margins.counter[batch.pairs] = batch.by_pair(exchanged)
-            for c, name in product(range(len(sets)), edits):
-                if site_pass and name not in by_passes:
-                    logits = site_pass.logits(batch.site_edits(name, sets[c]))
-                else:
-                    logits = model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
-                margins.edited[name][batch.pairs, :, c] = batch.by_pair(logits)
-                bar.update(len(batch.pairs))
-    return margins
+    Only the methods `margins` and `clean` take pairs whose answer is not the word after the query.
+    """
+
+    def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
+        self.model = model
+        self.items = items
+        self.clean = np.full((len(items), 2), np.nan)  # margins towards each text's own answers, in nats
+        self._batches = list(_batches(items, tokens_per_batch, model.device))
+        self._kept: dict[int, SitePass] = {}
+        n_kept = 0  # tokens in layers
+        for number, batch in enumerate(self._batches):
+            site_pass = self._site_pass(number)
+            if site_pass is None:
+                self.clean[batch.pairs] = batch.margins(model.logits(batch.tokens, batch.payoff))
+                continue
+            self.clean[batch.pairs] = batch.margins_at_site(site_pass, [[]])[0]
+            n_kept += batch.tokens.numel() * model.n_layer
+            if n_kept <= MAX_KEPT:
+                self._kept[number] = site_pass
+
+    def _site_pass(self, number: int) -> SitePass | None:
+        """Return the unedited pass over a batch; None if an answer is not read at the query."""
+        batch = self._batches[number]
+        if number in self._kept:
+            return self._kept[number]
+        if torch.equal(batch.query, batch.payoff):
+            return self.model.site_pass(batch.tokens, batch.query)
+        return None
+
+    def _passes(self) -> Iterator[tuple[_Batch, SitePass]]:
+        for number, batch in enumerate(self._batches):
+            site_pass = self._site_pass(number)
+            assert site_pass is not None
+            yield batch, site_pass
+
+    def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
+        """Return the margins with the heads of each set edited together."""
+        edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
+        places = list(product(edits, range(len(sets))))
+        with progress_bar(len(self.items) * len(places), "edit") as bar:
+            for number, batch in enumerate(self._batches):
+                site_pass = self._site_pass(number)
+                at_site = [place for place in places if site_pass and place[0] in _AT_QUERY]
+                if site_pass and at_site:
+                    lists = [batch.site_edits(name, sets[c]) for name, c in at_site]
+                    for (name, c), of_batch in zip(at_site, batch.margins_at_site(site_pass, lists), strict=True):
+                        edited[name][batch.pairs, :, c] = of_batch
+
+                whole = [place for place in places if place not in at_site]
+                streams = self.model.residual_stream(batch.tokens) if whole else None
+                for name, c in whole:
+                    logits = self.model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
+                    edited[name][batch.pairs, :, c] = batch.margins(logits)
+                bar.update(len(batch.pairs) * len(places))
+        return Margins(self.clean, edited)
+
+    def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
+        """Return numerators [N, C] and denominator [N] of the shares that sets of heads swap, see `Margins.swaps`."""
+        return self.margins(sets, ["swap"]).swaps()
+
+    def exchanged(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same towards the answers, whichever side the model prefers."""
+        margins = self.margins(sets, ["swap"])
+        return margins.lost("swap"), margins.total
+
+    @torch.no_grad()
+    def log_odds(self, head: Head) -> np.ndarray:
+        """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
+        found = np.full(len(self.items), np.nan)
+        for batch, site_pass in self._passes():
+            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
+            logs = [(row * batch.masks[name]).sum(-1).clamp(min=1e-9).log() for name in ("meant", "other")]
+            found[batch.pairs] = (logs[0] - logs[1]).cpu().numpy().reshape(-1, 2).mean(axis=1)
+        return found
+
+    def split_margins(self, heads: Sequence[Head], log_odds: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the margins [N, 2] with the weights of each head on both entities split by its `log_odds` [N].
+
+        Their sum stays.
+        """
+        found = np.full((len(self.items), 2), np.nan)
+        for batch, site_pass in self._passes():
+            edits = []
+            for head, of_head in zip(heads, log_odds, strict=True):
+                of_rows = torch.tensor(of_head[batch.pairs].repeat(2)[:, None], dtype=torch.float32)  # [B, 1]
+                left, right = batch.masks["meant"], batch.masks["other"]
+                change = partial(split_weights, left=left, right=right, log_odds=of_rows.to(batch.tokens.device))
+                edits.append(SiteEdit(*head, weights=change))
+            found[batch.pairs] = batch.margins_at_site(site_pass, [edits])[0]
+        return found
+
+    @torch.no_grad()
+    def direct_effects(self) -> np.ndarray:
+        """Return what each head writes into the margins directly, the mean of both texts, [N, L, H] in nats.
+
+        Direct logit attribution (Elhage et al. 2021): the head's output at the query, times its output matrix, times
+        the difference of the answers' output embeddings, pulled back through the final norm. Signed so that a positive
+        value is in the direction of the model's own decision. nan where the model gives no weights.
+        """
+        model = self.model
+        effects = np.full((len(self.items), 2, model.n_layer, model.n_head), np.nan)
+        unembedding = model.unembedding().float()
+        for batch, site_pass in self._passes():
+            direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]  # raises the margin, [B, D]
+            pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
+            for layer, record in site_pass.records().items():
+                weight = model.output_weights(layer)  # [H, D, K]
+                if weight is None or pulled is None:
+                    continue
+                of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
+                written = (record.output.float() * of_heads).sum(-1)  # [B, H]
+                effects[batch.pairs, :, layer] = written.cpu().numpy().reshape(-1, 2, model.n_head)
+        return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
+
+    @torch.no_grad()
+    def shown(self, head: Head, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
+        """Return a head's weights on antecedent and other mention in the first text of each pair, [N, 2].
+
+        And the probabilities of answer and foil there, unedited and with the weights of `heads` exchanged, [N, 2, 2].
+        """
+        weights = np.empty((len(self.items), 2))
+        probabilities = np.empty((len(self.items), 2, 2))
+        for batch, site_pass in self._passes():
+            row = site_pass.records()[head.layer].weights[::2, head.head]  # [pairs, T]
+            for side, name in enumerate(("meant", "other")):
+                weights[batch.pairs, side] = (row * batch.masks[name][::2]).sum(-1).cpu().numpy()
+            logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
+            words = torch.stack([batch.answers[:, 0], batch.foils[:, 0]], dim=1)
+            of_words = logits.softmax(-1).gather(2, words.expand(2, -1, -1))  # [2, B, 2]
+            probabilities[batch.pairs] = of_words[:, ::2].transpose(0, 1).cpu().numpy()
+        return weights, probabilities
 
 
 @torch.no_grad()
@@ -196,122 +334,17 @@ def _ended(pair: Pair, n_before: int) -> Pair:
     return replace(pair, cells=(ended(first), ended(second)))
 
 
-class Sites:
-    """Pairs whose answer is the word after the query, with one unedited pass that is kept for all edits there."""
-
-    def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
-        self.model = model
-        self.items = items
-        self.clean = np.full((len(items), 2), np.nan)  # towards each text's own answer
-        self._passes = list[tuple[_Batch, SitePass]]()
-        for batch in _batches(items, tokens_per_batch, model.device):
-            site_pass = model.site_pass(batch.tokens, batch.query)
-            self.clean[batch.pairs] = _site_margins(batch, site_pass, [[]])[0]
-            self._passes.append((batch, site_pass))
-
-    def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
-        edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
-        places = list(product(edits, range(len(sets))))
-        with progress_bar(len(self.items) * len(places), "edit") as bar:
-            for batch, site_pass in self._passes:
-                # All edits of the batch together, [E, pairs, 2]
-                margins = _site_margins(batch, site_pass, [batch.site_edits(name, sets[c]) for name, c in places])
-                for (name, c), of_batch in zip(places, margins, strict=True):
-                    edited[name][batch.pairs, :, c] = of_batch
-                bar.update(len(batch.pairs) * len(places))
-        # The answer of one text is the foil of the other.
-        return Margins(self.clean, -self.clean[:, ::-1], edited)
-
-    @torch.no_grad()
-    def log_odds(self, head: Head) -> np.ndarray:
-        """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
-        found = np.full(len(self.items), np.nan)
-        for batch, site_pass in self._passes:
-            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
-            logs = [(row * batch.masks[name]).sum(-1).clamp(min=1e-9).log() for name in ("meant", "other")]
-            found[batch.pairs] = (logs[0] - logs[1]).cpu().numpy().reshape(-1, 2).mean(axis=1)
-        return found
-
-    def split_margins(self, heads: Sequence[Head], log_odds: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the margins [N, 2] with the weights of each head on both entities split by its `log_odds` [N].
-
-        Their sum stays.
-        """
-        found = np.full((len(self.items), 2), np.nan)
-        for batch, site_pass in self._passes:
-            edits = []
-            for head, of_head in zip(heads, log_odds, strict=True):
-                of_rows = torch.tensor(of_head[batch.pairs].repeat(2)[:, None], dtype=torch.float32)  # [B, 1]
-                left, right = batch.masks["meant"], batch.masks["other"]
-                change = partial(split_weights, left=left, right=right, log_odds=of_rows.to(batch.tokens.device))
-                edits.append(SiteEdit(*head, weights=change))
-            found[batch.pairs] = _site_margins(batch, site_pass, [edits])[0]
-        return found
-
-    @torch.no_grad()
-    def direct_effects(self) -> np.ndarray:
-        """Return what each head writes into the margins directly, the mean of both texts, [N, L, H] in nats.
-
-        Direct logit attribution (Elhage et al. 2021): the head's output at the query, times its output matrix, times
-        the difference of the answers' output embeddings, pulled back through the final norm. Signed so that a positive
-        value is in the direction of the model's own decision. nan where the model gives no weights.
-        """
-        model = self.model
-        effects = np.full((len(self.items), 2, model.n_layer, model.n_head), np.nan)
-        unembedding = model.unembedding().float()
-        for batch, site_pass in self._passes:
-            direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]  # raises the margin, [B, D]
-            pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
-            for layer, record in site_pass.records().items():
-                weight = model.output_weights(layer)  # [H, D, K]
-                if weight is None or pulled is None:
-                    continue
-                of_heads = torch.einsum("hdk,bd->bhk", weight.float(), pulled)  # in each head's output
-                written = (record.output.float() * of_heads).sum(-1)  # [B, H]
-                effects[batch.pairs, :, layer] = written.cpu().numpy().reshape(-1, 2, model.n_head)
-        return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
-
-    @torch.no_grad()
-    def shown(self, head: Head, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
-        """Return a head's weights on antecedent and other mention in the first text of each pair, [N, 2].
-
-        And the probabilities of answer and foil there, unedited and with the weights of `heads` exchanged, [N, 2, 2].
-        """
-        weights = np.empty((len(self.items), 2))
-        probabilities = np.empty((len(self.items), 2, 2))
-        for batch, site_pass in self._passes:
-            row = site_pass.records()[head.layer].weights[::2, head.head]  # [pairs, T]
-            for side, name in enumerate(("meant", "other")):
-                weights[batch.pairs, side] = (row * batch.masks[name][::2]).sum(-1).cpu().numpy()
-            logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
-            of_words = logits.softmax(-1).gather(2, batch.words.expand(2, -1, -1))  # [2, B, 2]
-            probabilities[batch.pairs] = of_words[:, ::2].transpose(0, 1).cpu().numpy()
-        return weights, probabilities
-
-
-@torch.no_grad()
-def _site_margins(batch: _Batch, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
-    """Return the margins in nats with each of E lists of edits, [E, pairs, 2]."""
-    n_texts = len(batch.query)
-    n_at_once = max(1, MAX_ROWS // n_texts)
-    margins = np.empty((len(edit_lists), n_texts))
-    for start in range(0, len(edit_lists), n_at_once):
-        chunk = edit_lists[start : start + n_at_once]
-        of_words = site_pass.edited_logits(chunk, batch.words)  # [E, B, 2]
-        margins[start : start + len(chunk)] = (of_words[..., 0] - of_words[..., 1]).double().cpu().numpy()
-    return margins.reshape(len(edit_lists), -1, 2)
-
-
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
     """Return the answers and the foils of the texts, each [B, n] token ids padded with NO_TOKEN."""
     return pad_rows([cell.answers for cell in cells], NO_TOKEN), pad_rows([cell.foils for cell in cells], NO_TOKEN)
 
 
 def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
-    """Return M [B] = log p(answers) - log p(foils) in nats, from the logits [B, V] at the payoff."""
+    """Return M [..., B] = log p(answers) - log p(foils) in nats, from the logits [..., B, V] at the payoff."""
     sides = []
     for ids in (answers, foils):
-        side = logits.gather(1, ids.clamp(min=0)).masked_fill(ids == NO_TOKEN, float("-inf"))
+        places = ids.clamp(min=0).expand(*logits.shape[:-1], -1)
+        side = logits.gather(-1, places).masked_fill(ids == NO_TOKEN, float("-inf"))
         sides.append(side.logsumexp(-1))
     return sides[0] - sides[1]
 

@@ -22,7 +22,7 @@ from data.tested.pairs import Items
 from model.observe import TransformerView
 from model.transformer import Transformer, load_weights
 from probe.config import ProbeConfig
-from probe.edits import Sites, all_heads, alone
+from probe.edits import EditedPairs, all_heads, alone
 from probe.opened_model import OpenedModel
 from probe.outcomes.edges import Half
 from probe.outcomes.whose import whose_values
@@ -89,7 +89,7 @@ def _measured(model: TransformerView, items: Items, config: ProbeConfig) -> tupl
     tested = Half(model, items.of(NEXT_PRONOUN.name, TESTED), config.tokens_per_batch)
     moved, total = tested.swaps([[head]])
     (swap,) = estimate_ratios({"swap": moved[:, 0]}, total, tested.two.items, config).values()
-    values = whose_values(Sites(model, items.of(WHOSE.name, TESTED), config.tokens_per_batch), [head], config)
+    values = whose_values(EditedPairs(model, items.of(WHOSE.name, TESTED), config.tokens_per_batch), [head], config)
     beyond, p, share, auc = (values[name] for name in ("beyond_place", "p_beyond_place", "choice_share", "author_auc"))
     return str(head), swap, beyond.value, p.value, share, auc.value
 

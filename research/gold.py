@@ -27,7 +27,7 @@ from data.tested.place import fit_place_rule, redrawn
 from data.tokenizer import encode_text
 from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
-from probe.edits import Sites
+from probe.edits import EditedPairs
 from probe.opened_model import OpenedModel
 from probe.outcomes.outcome import Measured
 from probe.outcomes.whose import whose_values
@@ -175,7 +175,7 @@ def _tested(opened: OpenedModel, passages: Sequence[Passage], config: ProbeConfi
     has_none = [not _EARLIER & set(map(str.lower, ENGLISH_WORD.findall(pair.texts[0]))) for pair in items.pairs]
     parts = {"all": items, "no pronoun before": items.take(np.flatnonzero(has_none).tolist())}
     for name, part in parts.items():
-        values = whose_values(Sites(opened.model, part, config.tokens_per_batch), finding.judged.heads, config)
+        values = whose_values(EditedPairs(opened.model, part, config.tokens_per_batch), finding.judged.heads, config)
         place = np.array([pair.place for pair in part.pairs]) > 0
         is_nearest = preferred("nearest", part) > 0
         yield _Row(

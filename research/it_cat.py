@@ -18,7 +18,7 @@ from data.tested.own_file import CONTROL, OwnQuestion, load_question
 from data.tested.pairs import Items, Link, LinkedText, Span, link_pairs
 from probe.attention import measure_heads
 from probe.config import ProbeConfig
-from probe.edits import all_heads, measure_margins
+from probe.edits import EditedPairs, all_heads
 from probe.opened_model import OpenedModel
 from probe.results import Estimate, Head
 from probe.statistics import estimate_ratios, sample_of
@@ -136,7 +136,7 @@ def _site_rows(opened: OpenedModel, name: str, own: OwnQuestion, site: str, conf
 
         # The weights on both nouns change places, in the head and in all heads.
         sets = [[head], all_heads(opened.model)]
-        margins = measure_margins(opened.model, items, sets, ["swap"], config.tokens_per_batch)
+        margins = EditedPairs(opened.model, items, config.tokens_per_batch).margins(sets, ["swap"])
         lost = dict(zip(("head", "all"), margins.lost("swap").T, strict=True))
         effects = estimate_ratios(lost, margins.total, items, config)
         word = WORDS[texts[0].holdout]
@@ -151,7 +151,7 @@ def _answers(opened: OpenedModel, name: str, own: OwnQuestion, config: ProbeConf
     found = []
     for texts in (own.test, own.control):
         items = _pairs(opened, texts, "cue")
-        margins = measure_margins(opened.model, items, [], [], config.tokens_per_batch)
+        margins = EditedPairs(opened.model, items, config.tokens_per_batch).margins([], [])
         right = sample_of(items, np.heaviside(margins.clean, 0.5).mean(axis=1)).mean(config)
         change = sample_of(items, margins.total / 2).mean(config)
         found.append(_Answer(name, WORDS[texts[0].holdout], right, change, len(items.cells)))

@@ -31,7 +31,7 @@ from data.tested.passages import Reader, passages_in, sections, with_two
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.edits import measure_margins
+from probe.edits import EditedPairs
 from probe.opened_model import OpenedModel
 from probe.outcomes.whose import Known, edges_of
 from probe.questions import NEXT_PRONOUN, REPLACED, STORY_QUESTIONS, TESTED, WHOSE
@@ -179,7 +179,7 @@ def _rows(
     scores = []
     for part in both:
         known = Known.of(part)
-        margins = measure_margins(model, part, sets, ["swap"] if sets else [], per_batch)
+        margins = EditedPairs(model, part, per_batch).margins(sets, ["swap"] if sets else [])
         scores.append([margins.decision * known.to_nearest, *([edges_of(margins, known)] if sets else [])])
     known = Known.of(items)
     subject = preferred("subject", items) * known.to_nearest

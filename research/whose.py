@@ -30,7 +30,7 @@ from data.tested.place import fit_place_rule, nearest, place_features, redrawn
 from data.text import UNSEEN_TEXT, read_documents
 from data.words import ENGLISH_WORD
 from probe.config import ProbeConfig
-from probe.edits import Sites
+from probe.edits import EditedPairs
 from probe.opened_model import OpenedModel
 from probe.outcomes.outcome import Measured
 from probe.outcomes.whose import (
@@ -245,7 +245,7 @@ def main(options: _WhoseOptions) -> None:
     items = all_items.of(WHOSE.name, TESTED)
 
     # What eval.py tests: the edges of the head, and the decision
-    sites = Sites(run.model, items, config.tokens_per_batch)
+    sites = EditedPairs(run.model, items, config.tokens_per_batch)
     known = Known.of(items)
     margins = sites.margins([heads], ["swap"])
     edges = edges_of(margins, known)

@@ -20,13 +20,12 @@ from probe.config import ProbeConfig
 from probe.edits import (
     DOSES,
     PASS_ERROR,
-    Sets,
+    EditedPairs,
     all_heads,
     alone,
     curve_of,
     exchange_divergences,
     grown,
-    measure_margins,
     screened,
 )
 from probe.outcomes.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
@@ -173,7 +172,7 @@ words are exchanged. answer: how often the model itself is right, for which ther
         if len(heads) > EDIT_ALL:
             edited = _strongest(models, items.of(question.name, DEV), n_tokens)
         if pairs.pairs and edited:
-            margins = [measure_margins(model, pairs, alone(edited), ["swap"], n_tokens) for model in models]
+            margins = [EditedPairs(model, pairs, n_tokens).margins(alone(edited), ["swap"]) for model in models]
             answers = [of_model.total[:, None] / 2 for of_model in margins]
             effects = [of_model.lost("swap") for of_model in margins]
             measured += [Compared("answer", [None], pairs, answers), Compared("effect", edited, pairs, effects)]
@@ -237,6 +236,10 @@ class _AttentionCase(Case):
         return [self.head]
 
     @cached_property
+    def pairs(self) -> EditedPairs:
+        return EditedPairs(self.model, self.tested.items.comparable(), self.config.tokens_per_batch)
+
+    @cached_property
     def parts(self) -> dict[str, Part]:
         """The scores of the head on every part of the tested items."""
         by_part = {}
@@ -255,7 +258,7 @@ class _AttentionCase(Case):
             scored |= {name: Estimate(min(1.0, 2 * scored[name].value)) for name in self.p_values}
             smallest_p *= 2
 
-        effects = _effects(self.model, self.tested.items, heads, self.config)
+        effects = _effects(self.pairs, heads, self.config)
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
         values["selectivity"] = Estimate(self._selectivity(heads))
@@ -266,7 +269,7 @@ class _AttentionCase(Case):
         if "swap" in effects:
             values |= exchange_divergences(self.model, self.tested.items, [heads], self.config)[0]
             if self.rival and len(heads) == 1:
-                of_rival = _effects(self.model, self.tested.items, [self.rival], self.config, ["swap"])
+                of_rival = _effects(self.pairs, [self.rival], self.config, ["swap"])
                 values["rival_swap"] = of_rival["swap"]
 
         instead = {}
@@ -282,7 +285,7 @@ class _AttentionCase(Case):
     def grow(self, head: Tested) -> Curve:
         if head.verdict == SUPPORTED and head.value("swap") >= MIN_SHARE:
             return []
-        curve, of_all = _curve(self.model, self.dev, self.tested.items, self.config)
+        curve, of_all = _curve(self.dev, self.pairs, self.config)
         self.least_swap = MIN_SHARE_OF_ALL * of_all
         return curve
 
@@ -409,51 +412,43 @@ def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], confi
     return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
 
 
-def _effects(
-    model: ObservableModel, items: Items, heads: Sequence[Head], config: ProbeConfig, edits: Sequence[str] = _EDITS
-) -> Values:
+def _effects(pairs: EditedPairs, heads: Sequence[Head], config: ProbeConfig, edits: Sequence[str] = _EDITS) -> Values:
     """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
-    pairs = items.comparable()
-    if not pairs.pairs:
+    if not pairs.items.pairs:
         return {}
-    margins = measure_margins(model, pairs, [heads], edits, config.tokens_per_batch)
-    values = {"answer": sample_of(pairs, margins.total / 2).mean(config)}
+    margins = pairs.margins([heads], edits)
+    values = {"answer": sample_of(pairs.items, margins.total / 2).mean(config)}
     # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
     if not (values["answer"].low or 0.0) > PASS_ERROR:
         return values
     names = edits if "cut_meant" not in edits else (*edits, "specificity")
     lost = {name: margins.lost(name)[:, 0] for name in names}
-    return values | estimate_ratios(lost, margins.total, pairs, config)
+    return values | estimate_ratios(lost, margins.total, pairs.items, config)
 
 
-def _curve(model: ObservableModel, dev: HeadScores, tested: Items, config: ProbeConfig) -> tuple[Curve, float]:
+def _curve(dev: HeadScores, pairs: EditedPairs, config: ProbeConfig) -> tuple[Curve, float]:
     """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
-    dev_pairs = dev.items.comparable()
-    pairs = tested.comparable()
-    if not dev_pairs.pairs or not pairs.pairs:
+    items = dev.items.comparable()
+    if not items.pairs or not pairs.items.pairs:
         return [], 0.0
     differences = dev.rows.weight_difference()
     heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
-    n_pairs = N_DEV_PAIRS if len(all_heads(model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
-    dev_pairs = dev_pairs.take(range(0, len(dev_pairs), max(1, len(dev_pairs) // n_pairs)))
-
-    def swaps(items: Items, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        margins = measure_margins(model, items, sets, ["swap"], config.tokens_per_batch)
-        return margins.lost("swap"), margins.total
+    n_pairs = N_DEV_PAIRS if len(all_heads(pairs.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
+    items = items.take(range(0, len(items), max(1, len(items) // n_pairs)))
+    dev_pairs = EditedPairs(pairs.model, items, config.tokens_per_batch)
 
     # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
     candidates = heads
     if len(heads) > MAX_CANDIDATES:
-        moved, _ = swaps(dev_pairs, alone(heads))
+        moved, _ = dev_pairs.exchanged(alone(heads))
         order = np.argsort(-moved.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
         candidates = [heads[i] for i in order]
-    steps = grown(lambda sets: swaps(dev_pairs, sets), candidates, least_gain=MIN_GAIN)
+    steps = grown(dev_pairs.exchanged, candidates, least_gain=MIN_GAIN)
     if not steps:
         return [], 0.0
-    moved, total = swaps(dev_pairs, [candidates])
+    moved, total = dev_pairs.exchanged([candidates])
     of_all = float(moved.mean() / total.mean())
-
-    return curve_of(steps, lambda sets: swaps(pairs, sets), pairs, config), of_all
+    return curve_of(steps, pairs.exchanged, pairs.items, config), of_all
 
 
 def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
@@ -481,7 +476,7 @@ def _strongest(models: Sequence[ObservableModel], dev: Items, tokens_per_batch: 
     for model in models if pairs.pairs else ():
         differences = measure_heads(model, dev, tokens_per_batch).rows.weight_difference()
         heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
-        margins = measure_margins(model, pairs, alone(heads), ["swap"], tokens_per_batch)
+        margins = EditedPairs(model, pairs, tokens_per_batch).margins(alone(heads), ["swap"])
         effects = np.abs(margins.lost("swap").mean(axis=0))
         order = np.argsort(-effects, kind="stable")[:MAX_COMPARED]
         chosen |= dict.fromkeys(heads[i] for i in order)

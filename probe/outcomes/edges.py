@@ -15,7 +15,7 @@ from data.tested.pairs import Items
 from data.tested.passages import ngram_rule
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.edits import DOSES, Sets, Sites, all_heads, alone, curve_of, exchange_divergences, grown, screened
+from probe.edits import DOSES, EditedPairs, Sets, all_heads, alone, curve_of, exchange_divergences, grown, screened
 from probe.outcomes.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, TESTED, UNKNOWN_TO_MODEL, Question
 from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, TestedModel, percent
@@ -150,8 +150,8 @@ class Half:
     """The passages of one part, with the unedited pass of a model over them."""
 
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
-        self.one = Sites(model, items.where(lambda pair: not pair.has_two), tokens_per_batch)
-        self.two = Sites(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
+        self.one = EditedPairs(model, items.where(lambda pair: not pair.has_two), tokens_per_batch)
+        self.two = EditedPairs(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
         self.items = self.one.items + self.two.items
 
     def edge_effects(self, sets: Sets) -> Sample:
@@ -164,7 +164,7 @@ class Half:
         return sample_of(self.items, np.concatenate([of_one, of_two]))
 
     def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        return self.two.margins(sets, ["swap"]).swaps()
+        return self.two.swaps(sets)
 
 
 class _EdgeCase(Case):

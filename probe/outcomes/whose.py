@@ -26,7 +26,7 @@ from scipy import special
 
 from data.tested.pairs import Items
 from probe.config import ProbeConfig
-from probe.edits import Margins, Sites, measure_margins
+from probe.edits import EditedPairs, Margins
 from probe.outcomes.outcome import Case, Column, Job, Measured, Outcome
 from probe.questions import MAX_P, REPLACED, TESTED, Question
 from probe.results import (
@@ -149,7 +149,7 @@ class _WhoseCase(Case):
         self.question = question
         self.copied = copied
         self.config = job.config
-        self.sites = Sites(job.model, job.items.of(question.name, TESTED), job.config.tokens_per_batch)
+        self.sites = EditedPairs(job.model, job.items.of(question.name, TESTED), job.config.tokens_per_batch)
         self.replaced = job.items.of(question.name, REPLACED)
 
     def choose(self) -> list[Head]:
@@ -198,7 +198,7 @@ class Known:
 
 
 def whose_values(
-    sites: Sites, heads: Sequence[Head], config: ProbeConfig, versions: np.ndarray | None = None
+    sites: EditedPairs, heads: Sequence[Head], config: ProbeConfig, versions: np.ndarray | None = None
 ) -> Values:
     """Return what the edges of heads predict of the author's choice, on passages with two people.
 
@@ -240,13 +240,13 @@ def edges_of(margins: Margins, known: Known) -> np.ndarray:
     return np.asarray(margins.lost("swap")[:, 0] * known.to_nearest / 2)
 
 
-def edges_of_versions(sites: Sites, replaced: Items, heads: Sequence[Head], config: ProbeConfig) -> np.ndarray:
+def edges_of_versions(sites: EditedPairs, replaced: Items, heads: Sequence[Head], config: ProbeConfig) -> np.ndarray:
     """Return `edges_of` the same passages with content words replaced, [D, N]."""
-    margins = measure_margins(sites.model, replaced, [heads], ["swap"], config.tokens_per_batch)
+    margins = EditedPairs(sites.model, replaced, config.tokens_per_batch).margins([heads], ["swap"])
     return edges_of(margins, Known.of(replaced)).reshape(-1, len(sites.items))
 
 
-def split_as_alike(sites: Sites, heads: Sequence[Head], known: Known) -> np.ndarray:
+def split_as_alike(sites: EditedPairs, heads: Sequence[Head], known: Known) -> np.ndarray:
     """Return the decision [N] towards the person named last with weights split as in the mean passage of a stratum."""
     strata = strata_of(known.place)
     means = []

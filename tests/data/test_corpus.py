@@ -16,7 +16,7 @@ from datasets import Dataset
 
 from data.corpus import Corpus, load_corpus, load_stories, split_documents
 from data.loader import IGNORE, BatchLoader, Split, StorySplit, training_batches
-from data.stories import language_of
+from data.stories import generate_split, language_of
 from data.stories.floor import Floor
 from data.text import Piece, file_texts, first_bytes, hub_texts, read_documents, read_files, text_files
 from data.tokenizer import END
@@ -84,6 +84,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus: Corpus) -> None:
     split = corpus.validation
     texts = [story.text for story in load_stories(corpus, "validation")]
+    assert load_stories(corpus, "dev") == load_stories(corpus, "dev") == generate_split(SMALL, "dev")  # made, then read
+    assert (corpus.folder / "dev.json").exists()
     assert split_documents(corpus, split) == texts
     floor = Floor(language_of(SMALL, "dev", "iid"))
     assert np.isnan(split.floor[0]) and (split.floor[1:] > -1e-6).all()

@@ -44,7 +44,7 @@ def rolled_rows(record: LayerRecord, is_row: bool) -> LayerRecord:
 def consistent(record: LayerRecord, is_row: bool, **changes: Tensor) -> LayerRecord:
     """Return a changed record that agrees with itself, but not with what the model computes."""
     changed = record._replace(**changes)
-    return changed if is_row else changed._replace(head_output=changed.scores.softmax(-1) @ changed.values)
+    return changed if is_row else changed._replace(outputs=lambda: changed.scores.softmax(-1) @ changed.values)
 
 
 SCALED = Changed(of_logits=lambda logits, is_edited: logits * (1.001 if is_edited else 1))

@@ -13,7 +13,7 @@ from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from probe import edits
 from probe.config import ProbeConfig
-from probe.edits import Margins, Sites, exchange_divergences, grown, measure_margins
+from probe.edits import EditedPairs, Margins, exchange_divergences, grown
 from probe.results import Head
 from settings.errors import UserError
 from tests.probe import factories as made
@@ -50,7 +50,8 @@ def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
 @each_variant
 def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, object]) -> None:
     view, items = made.pair_view(**switches), made.random_pairs()
-    margins = measure_margins(view, items, [[PLACE], [Head(1, 0)]], WHOLE, tokens_per_batch=60)
+    margins = EditedPairs(view, items, tokens_per_batch=60).margins([[PLACE], [Head(1, 0)]], WHOLE)
+    totals: dict[int, list[float]] = {}
     for i, text in np.ndindex(len(items), 2):
         own, twin = items.pairs[i].cells[text], items.pairs[i].cells[1 - text]
         expected = {}
@@ -59,10 +60,13 @@ def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, obje
         found = {name: values[i, text, 0] for name, values in margins.edited.items()}
         assert found == pytest.approx(expected, rel=1e-4, abs=3e-5)
         assert margins.clean[i, text] == pytest.approx(margin_alone(view, own, own.tokens), abs=3e-5)
-        assert margins.counter[i, text] == pytest.approx(margin_alone(view, own, twin.tokens), abs=3e-5)
+        changed = margin_alone(view, own, own.tokens) - margin_alone(view, own, twin.tokens)
+        totals.setdefault(i, []).append(changed)
+    assert margins.total == pytest.approx([np.mean(of_pair) for of_pair in totals.values()], abs=5e-5)
 
 
-def test_a_pass_at_the_site_equals_whole_passes() -> None:
+@pytest.mark.parametrize("n_kept", [0, 60, 2**21])
+def test_a_pass_at_the_site_equals_whole_passes(n_kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts whose answers come right after the query, with one token for each side."""
     pairs = []
     for pair in made.random_pairs().pairs:
@@ -74,18 +78,22 @@ def test_a_pass_at_the_site_equals_whole_passes() -> None:
     view, items = made.pair_view(), Items(pairs)
     sets = [[Head(0, 1)], [Head(1, 2), Head(0, 0)]]
     names = ["swap", "cut_meant", "cut_other", "cut_control"]
-    at_site = Sites(view, items, 60).margins(sets, names)
-    whole = measure_margins(view, items, sets, names, 60)
+    monkeypatch.setattr(edits, "MAX_KEPT", n_kept)
+    at_site = EditedPairs(view, items, 60)
+    # The same answers, read by whole passes
+    monkeypatch.setattr(EditedPairs, "_site_pass", lambda self, number: None)
+    whole = EditedPairs(view, items, 60).margins(sets, names)
+    monkeypatch.undo()
+    found = at_site.margins(sets, names)
     for name in names:
-        assert at_site.edited[name] == pytest.approx(whole.edited[name], rel=1e-4, abs=3e-5)
-    assert at_site.clean == pytest.approx(whole.clean, abs=3e-5)
-    assert at_site.counter == pytest.approx(whole.counter, abs=3e-5)
+        assert found.edited[name] == pytest.approx(whole.edited[name], rel=1e-4, abs=3e-5)
+    assert found.clean == pytest.approx(whole.clean, abs=3e-5)
 
 
 def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_texts() -> None:
     items = made.passage_items().of("next_pronoun_gender", "dev")
     model, pair = made.copying_model([0.5, 2.0]), items.pairs[1]
-    sites = Sites(model, items, 100)
+    sites = EditedPairs(model, items, 100)
     weights, probabilities = sites.shown(Head(0, 1), [Head(0, 1)])
     cell = pair.cells[0]
     row = model.record(torch.tensor([cell.tokens]))[0].scores[0, 1, -1].softmax(-1)
@@ -101,7 +109,7 @@ def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_t
 def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
     clean = np.array([[2.0, 1.0], [-1.0, -2.0], [2.0, 1.0]])
     exchanged = np.array([[-1.0, -2.0], [0.5, -1.5], [3.0, 1.5]])[..., None]
-    margins = Margins(clean, -clean[:, ::-1], {"swap": exchanged})
+    margins = Margins(clean, {"swap": exchanged})
     moved, total = margins.swaps()
     assert total == pytest.approx([3.0, 3.0, 3.0])
     # Complete; half of the preference for the other side; and in the wrong direction
@@ -150,7 +158,7 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
 def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
     def shares_of(view: TransformerView, items: Items) -> dict[Head, float]:
         def swapped(sets: Any) -> tuple[np.ndarray, np.ndarray]:
-            margins = measure_margins(view, items, sets, ["swap"], 4096)
+            margins = EditedPairs(view, items, 4096).margins(sets, ["swap"])
             return margins.lost("swap"), margins.total
 
         return dict(grown(swapped, edits.all_heads(view), least_gain=0.02))

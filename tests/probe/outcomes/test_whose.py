@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from probe.edits import Sites
+from probe.edits import EditedPairs
 from probe.outcomes.whose import (
     Known,
     area_under_curve,
@@ -121,7 +121,7 @@ def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None
 def test_a_head_whose_weights_are_split_evenly_chooses_nobody() -> None:
     """In a model with one head, all that is left of the decision is the stratum's mean."""
     two_people = made.passage_items().of("next_pronoun_gender", TESTED).where(lambda pair: pair.has_two)
-    sites = Sites(made.copying_model([3.0]), two_people, 1024)
+    sites = EditedPairs(made.copying_model([3.0]), two_people, 1024)
     head = Head(0, 0)
     own = sites.log_odds(head)
     same = sites.split_margins([head], [own])

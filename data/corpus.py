@@ -103,8 +103,7 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     # They are kept beside the corpus: to generate them takes a fifth of the time of eval.py.
     path = corpus.folder / f"{split}.json"
     if path.exists():
-        rows = json.loads(path.read_text())
-        stories = [LinkedText(text, Link(*map(_tuples, link)), *cell) for text, link, *cell in rows]
+        stories = [_story_of(row) for row in json.loads(path.read_text())]
     else:
         stories = generate_split(config, split)
         with suppress(PermissionError):  # another user's cache
@@ -113,8 +112,21 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     return stories
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _story_of(row: list[Any]) -> LinkedText:
+    """Return a story from its fields as JSON has them, lists in place of tuples."""
+    text, (question, query, antecedents, distractors, subject, payoff, answers, foils, n_fitting), *cell = row
+    link = Link(
+        question=question,
+        query=tuple(query),
+        antecedents=tuple(map(tuple, antecedents)),
+        distractors=tuple(map(tuple, distractors)),
+        subject=subject and tuple(subject),
+        payoff=payoff and tuple(payoff),
+        answers=tuple(answers),
+        foils=tuple(foils),
+        n_fitting=n_fitting,
+    )
+    return LinkedText(text, link, *cell)
 
 
 def split_documents(corpus: Corpus, split: Split) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.transformer import Transformer
+from model.transformer import Attention, Transformer
 from settings.errors import UserError
 
 Change = Callable[[Tensor], Tensor]  # the result has the shape of the argument
@@ -493,13 +493,18 @@ class TransformerView(ObservedModel):
         is_visible = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=x.device).tril()[None, None]
         for layer, block in enumerate(self.model.layers()[current.first :], current.first):
             current.keep(x)
-            projected = block.attention.project(block.norm_1(x), None if places is None else places[:, None])
-            heads = Heads(*projected, block.attention.scored, is_visible)
-            usual = partial(block.attention.weighted_values, *projected)
+            normalised = block.norm_1(x)
             # A pass without logits ends with the last attention, and the layers of a new model write nothing.
             is_last = layer == self.n_layer - 1 and not current.keeps_streams
             writes = bool(block.attention.output.weight.any() or block.mlp.down.weight.any())
-            if not writes or (is_last and not current.has_logits):
+            is_read = writes and (current.has_logits or not is_last)
+            if not is_read and current.query_positions is not None:
+                current.records[layer] = _recorded_rows(block.attention, normalised, current.query_positions)
+                continue
+            projected = block.attention.project(normalised, None if places is None else places[:, None])
+            heads = Heads(*projected, block.attention.scored, is_visible)
+            usual = partial(block.attention.weighted_values, *projected)
+            if not is_read:
                 current.observe(layer, heads, usual)
                 continue
             output = current.attend(layer, heads, usual)
@@ -527,6 +532,14 @@ class TransformerView(ObservedModel):
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         norm = self.model.final_norm
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
+
+
+def _recorded_rows(attention: Attention, x: Tensor, rows: Tensor) -> LayerRecord:
+    """Return what attention computes for the queries at `rows` [B, Tq] alone of the normalised stream `x` [B, T, D]."""
+    query = attention.queries(at_positions(x, rows), rows[:, None])
+    is_visible = torch.arange(x.shape[1], device=x.device) <= rows[:, None, :, None]  # [B, 1, Tq, T]
+    heads = Heads(query, *attention.keys_and_values(x), attention.scored, is_visible)
+    return LayerRecord(heads.scores(), heads.values, lambda: attention.weighted_values(*attention.project(x)))
 
 
 def edited_heads(

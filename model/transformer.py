@@ -157,13 +157,28 @@ class Attention(nn.Module):
         `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1; all are below
         context_length.
         """
-        linears = (self.query, self.key, self.value)
-        query, key, value = (linear(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for linear in linears)
-        if self.cos is not None and self.sin is not None:
-            places = slice(x.shape[1]) if positions is None else positions
-            cos, sin = self.cos[places], self.sin[places]  # [T, K] or [B, 1, T, K]
-            query, key = (rotate(heads.float(), cos, sin).to(value.dtype) for heads in (query, key))
-        return query, key, value
+        return self.queries(x, positions), *self.keys_and_values(x, positions)
+
+    def queries(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the queries of `project` alone."""
+        return self._rotated(self.query(x), positions)
+
+    def keys_and_values(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of `project` alone."""
+        return self._rotated(self.key(x), positions), self._by_head(self.value(x))
+
+    def _rotated(self, projected: Tensor, positions: Tensor | None) -> Tensor:
+        heads = self._by_head(projected)
+        if self.cos is None or self.sin is None:
+            return heads
+        places = slice(projected.shape[1]) if positions is None else positions
+        cos, sin = self.cos[places], self.sin[places]  # [T, K] or [B, 1, T, K]
+        return rotate(heads.float(), cos, sin).to(heads.dtype)
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        """Return [B, T, D] as heads [B, H, T, K]."""
+        heads: Tensor = projected.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        return heads
 
     def weighted_values(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return weights @ value [B, H, T, K] of each head; `bias` is that of `document_bias`."""

@@ -62,8 +62,9 @@ def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
     return _drawn_weights(tuple((index.tobytes(), index.shape[1]) for index in indices), n_drawn, seed)
 
 
-# All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe.
-@lru_cache(maxsize=6)
+# All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe. A question
+# has up to nine designs: of pairs, blocks and parts, three each.
+@lru_cache(maxsize=16)
 def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     tables = [np.frombuffer(index, int).reshape(-1, n) for index, n in indices]
@@ -78,8 +79,7 @@ def resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Gen
     index = _numbered(clusters)
     n = index.max() + 1
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
-    of_each: np.ndarray = np.take(drawn, index, axis=1)  # [B, N, 1 or 2]
-    return np.asarray(of_each.prod(axis=2))
+    return reduce(np.multiply, [np.take(drawn, column, axis=1) for column in index.T])
 
 
 def _numbered(clusters: np.ndarray) -> np.ndarray:

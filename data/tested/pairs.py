@@ -5,7 +5,7 @@ about a head is tested on a `Pair`: a text and its counterpart, which differ onl
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -138,9 +138,16 @@ class Items:
     def parts(self, question: str) -> list[str]:
         return list(dict.fromkeys(pair.part for pair in self.pairs if pair.question == question))
 
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], list[int]]:
+        """The indices of the pairs of each question and part."""
+        places = defaultdict[tuple[str, str], list[int]](list)
+        for i, pair in enumerate(self.pairs):
+            places[pair.question, pair.part].append(i)
+        return dict(places)
+
     def index(self, question: str, part: str) -> np.ndarray:
-        is_of = [(pair.question, pair.part) == (question, part) for pair in self.pairs]
-        return np.flatnonzero(np.array(is_of, dtype=bool))
+        return np.array(self._places.get((question, part), ()), dtype=int)
 
     def of(self, question: str, part: str) -> "Items":
         return self.take(self.index(question, part))

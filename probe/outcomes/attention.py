@@ -15,7 +15,13 @@ from data.tested.own_file import CONTROL
 from data.tested.pairs import Items
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
-from probe.behaviour import answer_values, answer_with_words_shuffled, measure_payoffs, resolved_share
+from probe.behaviour import (
+    answer_values,
+    answer_with_words_shuffled,
+    measure_payoffs,
+    resolved_share,
+    values_of_answers,
+)
 from probe.config import ProbeConfig
 from probe.edits import (
     DOSES,
@@ -295,7 +301,11 @@ class _AttentionCase(Case):
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
             items = self.part(name).items
-            part.values.update(answer_values(self.model, items, self.config))
+            if name == HEADLINE and len(self.pairs.items) == len(items):  # each answer is known from the edits
+                measured = self.pairs.clean.ravel(), self.pairs.losses.ravel()
+                part.values.update(values_of_answers(items, *measured, self.config))
+            else:
+                part.values.update(answer_values(self.model, items, self.config))
             if name == HEADLINE:
                 part.values.update(answer_with_words_shuffled(self.model, items, self.config))
         scores = self.tested.scores()

@@ -1,8 +1,10 @@
-"""The commands of the package: antecedent-lab train|eval|export; in a checkout python -m antecedent_lab."""
+"""The commands of the package: antecedent-lab train|eval|export|cite; in a checkout python -m antecedent_lab."""
 
 import sys
 
-USAGE = "usage: antecedent-lab train|eval|export [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
+from settings.command_line import version_line
+
+USAGE = "usage: antecedent-lab train|eval|export|cite [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
 
 
 def main() -> None:
@@ -15,8 +17,10 @@ def main() -> None:
         from eval import command
     elif program == "export":
         from antecedent_lab.export import command
-    elif program in ("-h", "--help"):
-        print(USAGE)
+    elif program == "cite":
+        from antecedent_lab.cite import command
+    elif program in ("-h", "--help", "--version"):
+        print(version_line() if program == "--version" else USAGE)
         return
     else:
         print(f"error: {program}: no such command; {USAGE}", file=sys.stderr)

@@ -328,7 +328,7 @@ def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
             for name in re.findall(r"(?<![\w.#&/-])([a-z]\w*(?:\.\w+)*)=(?!value)", code):
                 assert name.startswith("hydra.") or name.rpartition(".")[2] in names, f"{page}: {code}"
             flag = code.split()[0].partition("=")[0] if code.startswith("-") else "-m"
-            assert flag in (*FLAGS, "-e", "--extra-index-url", "--torch-backend"), f"{page}: {code}"
+            assert flag in (*FLAGS, "--cfg", "-e", "--extra-index-url", "--torch-backend"), f"{page}: {code}"
             assert not code.startswith("make ") or {*code.split()[1:]} <= {*targets}, f"{page}: {code}"
 
 

@@ -191,6 +191,7 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
     ("eval.py --resolve", "--cfg job [--resolve] prints the configuration"),
     ("train.py -m --cfg job", "--cfg job [--resolve] prints the configuration"),
     ("train.py --cfg work", "--cfg job [--resolve] prints the configuration"),
+    ("train.py model.context_length=1000000000", "tokens_per_batch=3072: must be 1000000000 or more, a row of model."),
     ("train.py -m seed=1,2,1", "seed=1,2,1: has a value twice"),
     ("train.py -m optim.learning_rate=0.01,1e-2", "has a value twice"),
     ("train.py model.n_haed=3", "did you mean model.n_head?"),

@@ -13,7 +13,7 @@ STORIES = "stories"
 # mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model.
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
-    "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models: over seeds
+    "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models of one shape
     "check": {"items", "verbose"},  # a file of items, without a model
     "before": {"items", "tokenizer", "out", "live", "verbose"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
@@ -28,7 +28,7 @@ _MACHINE = {"device", "threads", "cache_dir"}
 class EvalSettings:
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 
-    model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: seeds; null: the newest run")
+    model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: several; null: the newest run")
     run: str | None = setting("the same as model=, for a run")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")

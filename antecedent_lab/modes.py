@@ -19,7 +19,7 @@ from antecedent_lab.saved import (
     results_folder,
 )
 from antecedent_lab.sources import source_of
-from antecedent_lab.sweeps import compare_seeds, compare_sweep
+from antecedent_lab.sweeps import compare_several, compare_sweep
 from data.stories.lexicon import REFERENTS, pronouns_of
 from model.transformer import Transformer
 from probe.config import ProbeConfig
@@ -52,7 +52,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         return
     if settings.mode == "models":
         shapes = {name: _open(name, "model", replace(settings, model=name, out=None)).shape for name in settings.models}
-        compare_seeds(settings, shapes, tested)
+        compare_several(settings, shapes, tested)
         return
     opened = _open_first(settings)
     if settings.mode == "before":

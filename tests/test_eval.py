@@ -272,7 +272,8 @@ def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_pa
 
     folders = [exported(tmp_path / "sweep" / seed, cache, f"seed={seed}") for seed in "123"]
     output(evaluate(tmp_path / "sweep", cache, mode="runs"))
-    assert "differ in the training seed alone is not known" in output(compared(*folders))
+    out = output(compared(*folders))
+    assert "# Results over models 1, 2, 3\n" in out and "differ in the training seed alone is not known" in out
     [of_runs], [of_models] = (variants_of(tmp_path / name) for name in ("sweep", "models"))
     assert of_models["runs"] == folders and of_models["seeds"] == of_runs["seeds"] and of_models["values"] == {}
     for found, expected in zip(of_models["questions"], of_runs["questions"], strict=True):

@@ -14,7 +14,7 @@ STORIES = "stories"
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
     "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models of one shape
-    "check": {"items", "verbose"},  # a file of items, without a model
+    "check": {"items", "tokenizer", "verbose"},  # a file of items, without weights
     "before": {"items", "tokenizer", "out", "live", "verbose"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
     "path": {"tokenizer", "out", "live", "verbose"},  # English text
@@ -32,7 +32,9 @@ class EvalSettings:
     run: str | None = setting("the same as model=, for a run")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
-    check: bool = setting("with items=FILE.jsonl: print its blocks and the smallest possible p; opens no model")
+    check: bool = setting(
+        "with items=FILE.jsonl: print its blocks and smallest possible p; with model=: which words it lacks"
+    )
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")

@@ -139,6 +139,14 @@ def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     return load_tokenizer(path)
 
 
+def open_reader(name: str, tokenizer: str | None) -> tuple[Tokenizer, int]:
+    """Return the tokenizer of a run or of another model and its start token, without weights; UserError if none."""
+    if (Path(name) / "checkpoints").is_dir():
+        own = _load_run_tokenizer(Path(name), load_run_settings(Path(name))[1])
+        return own, end_id(own)
+    return chosen_tokenizer(tokenizer) if tokenizer else chosen_tokenizer(name, "model")
+
+
 def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor], int]:
     """Return the weights and the step of the best checkpoint; UserError if it is not of these `settings`."""
     folder = run / "checkpoints"

@@ -9,7 +9,7 @@ from typing import Any
 
 from antecedent_lab.api import affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.loading import load_data
+from antecedent_lab.loading import load_data, open_reader
 from antecedent_lab.saved import (
     PAGE,
     folder_name,
@@ -18,9 +18,10 @@ from antecedent_lab.saved import (
     read_results,
     results_folder,
 )
-from antecedent_lab.sources import source_of
+from antecedent_lab.sources import check_words, source_of
 from antecedent_lab.sweeps import compare_several, compare_sweep
 from data.stories.lexicon import REFERENTS, pronouns_of
+from data.tested.own_file import OwnQuestion
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
@@ -83,6 +84,13 @@ def _open(name: str, setting: str, settings: EvalSettings) -> OpenedModel:
         of_model = {"items": None if settings.own_file else settings.items, "tokenizer": settings.tokenizer}
         of_model["out"] = settings.out if setting == "model" else None
     return open_model(name, **of_model, device=settings.device, threads=settings.threads, setting=setting)
+
+
+def check_tokenizer(settings: EvalSettings, question: OwnQuestion) -> None:
+    """Print that the tokenizer of a model has the words of a question; UserError names those it has not."""
+    name = settings.model or str(find_run(settings.run))
+    check_words(question, open_reader(name, settings.tokenizer))
+    print(printable(f"every word has tokens for itself in {name}"))
 
 
 def _open_first(settings: EvalSettings) -> OpenedModel:

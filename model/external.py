@@ -91,11 +91,11 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
     return folder, folder.name
 
 
-def chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer that the user names and the token before every text."""
+def chosen_tokenizer(source: str, setting: str = "tokenizer") -> tuple[Tokenizer, int]:
+    """Return the tokenizer that the user names by `setting` and the token before every text."""
     if Path(source).suffix != ".json":
-        folder, _ = find_model(source, "tokenizer", has_weights=False)
-        return imported_tokenizer(folder, f"tokenizer={source}")
+        folder, _ = find_model(source, setting, has_weights=False)
+        return imported_tokenizer(folder, f"{setting}={source}")
     try:
         tokenizer = load_tokenizer(Path(source))
         return tokenizer, end_id(tokenizer)

@@ -190,6 +190,24 @@ def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> 
     assert not (run / "probe/own/mine").exists()
 
 
+def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that_it_lacks(
+    run: Path, items: Path, tmp_path: Path
+) -> None:
+    for file in (run / "checkpoints").glob("*.pt"):
+        file.unlink()
+
+    def check(file: object, *arguments: str) -> Result:
+        return run_program("eval.py", f"items={file}", "check=true", *arguments)
+
+    assert f"every word has tokens for itself in {run}" in output(check(items, f"model={run}"))
+    assert output(check(items, f"run={run}")) == output(check(items, f"model={run}"))
+    lacking = check("docs/questions/er_sie.jsonl", f"model={run}").error
+    assert "not in this model's vocabulary: 'Er', 'Hund'" in lacking and lacking.endswith(" and 55 more")
+    items.write_text(items.read_text().replace("<It|They>", "<I|Th>ey"))
+    assert f"{items} line 2: 'I' has no tokens for itself in" in check(items, f"model={run}").error
+    assert check(items, "model=./nowhere").error.startswith("model=./nowhere: no such model")
+
+
 def compared_with(before: Path) -> str:
     """Return the folder, in probe/, of a comparison with another run."""
     return f"compared/{folder_name(str(before))}"

@@ -2,9 +2,11 @@
 
 import sys
 
-from settings.command_line import version_line
+from settings.command_line import citation, version_line
 
 USAGE = "usage: antecedent-lab train|eval|export|cite [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
+
+SHOWN = {"--version": version_line, "cite": citation}
 
 
 def main() -> None:
@@ -17,13 +19,14 @@ def main() -> None:
         from eval import command
     elif program == "export":
         from antecedent_lab.export import command
-    elif program == "cite":
-        from antecedent_lab.cite import command
-    elif program in ("-h", "--help", "--version"):
-        print(version_line() if program == "--version" else USAGE)
+    elif program in ("-h", "--help"):
+        print(USAGE)
+        return
+    elif program in SHOWN and not sys.argv[1:]:
+        print(SHOWN[program]())
         return
     else:
-        print(f"error: {program}: no such command; {USAGE}", file=sys.stderr)
+        print(f"error: {' '.join([program, *sys.argv[1:]])}: no such command; {USAGE}", file=sys.stderr)
         sys.exit(2)
     command()
 

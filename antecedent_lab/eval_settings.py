@@ -17,8 +17,8 @@ MODES = {
     "check": {"items", "tokenizer", "verbose"},  # a file of items, without weights
     "before": {"items", "tokenizer", "out", "live", "verbose"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "verbose"},  # one sentence
-    "path": {"tokenizer", "out", "live", "verbose"},  # English text
-    "probe": {"items", "tokenizer", "out", "live", "verbose"},
+    "path": {"tokenizer", "out", "live", "figures", "verbose"},  # English text
+    "probe": {"items", "tokenizer", "out", "live", "figures", "verbose"},
 }
 _MODELS = {"run", "model"}
 _MACHINE = {"device", "threads", "cache_dir"}
@@ -41,6 +41,7 @@ class EvalSettings:
     tokenizer: str | None = setting("of a model of another program: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about a model of another program; null: in probes/")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
+    figures: bool = setting("also write figures/*.svg: a map of all heads, doses of the edit, heads during training")
     verbose: bool = setting("print every table, and what could not be asked")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.notebook import sentence_view
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
@@ -139,12 +140,13 @@ def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     return load_tokenizer(path)
 
 
-def open_reader(name: str, tokenizer: str | None) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a run or of another model and its start token, without weights; UserError if none."""
-    if (Path(name) / "checkpoints").is_dir():
-        own = _load_run_tokenizer(Path(name), load_run_settings(Path(name))[1])
-        return own, end_id(own)
-    return chosen_tokenizer(tokenizer) if tokenizer else chosen_tokenizer(name, "model")
+def open_reader(settings: EvalSettings) -> tuple[Tokenizer, int]:
+    """Return the tokenizer of run= or model= and its start token, without weights; UserError if there is none."""
+    if not settings.is_external:
+        return chosen_tokenizer(f"{settings.run or settings.model}/tokenizer.json")
+    if settings.tokenizer:
+        return chosen_tokenizer(settings.tokenizer)
+    return chosen_tokenizer(str(settings.model), "model")
 
 
 def _load_weights(run: Path, settings: TrainSettings) -> tuple[dict[str, Tensor], int]:

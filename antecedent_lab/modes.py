@@ -1,6 +1,5 @@
 """What eval.py does: choose the mode that the settings select, open the model, and call it."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 from antecedent_lab.api import affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.loading import load_data, open_reader
+from antecedent_lab.loading import load_data
 from antecedent_lab.saved import (
     PAGE,
     folder_name,
@@ -18,10 +17,9 @@ from antecedent_lab.saved import (
     read_results,
     results_folder,
 )
-from antecedent_lab.sources import check_words, source_of
+from antecedent_lab.sources import source_of
 from antecedent_lab.sweeps import compare_several, compare_sweep
 from data.stories.lexicon import REFERENTS, pronouns_of
-from data.tested.own_file import OwnQuestion
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
@@ -35,7 +33,7 @@ from report.tables import MOST_HEADS, change_lines, sentence_lines
 from settings.errors import UserError, printable
 from settings.files import write_files
 from settings.train import Precision
-from settings.typed_json import to_json
+from settings.typed_json import json_text
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
 from training.logging import gap_lines
@@ -86,13 +84,6 @@ def _open(name: str, setting: str, settings: EvalSettings) -> OpenedModel:
     return open_model(name, **of_model, device=settings.device, threads=settings.threads, setting=setting)
 
 
-def check_tokenizer(settings: EvalSettings, question: OwnQuestion) -> None:
-    """Print that the tokenizer of a model has the words of a question; UserError names those it has not."""
-    name = settings.model or str(find_run(settings.run))
-    check_words(question, open_reader(name, settings.tokenizer))
-    print(printable(f"every word has tokens for itself in {name}"))
-
-
 def _open_first(settings: EvalSettings) -> OpenedModel:
     """Open the model that is tested, and print its name, step and device."""
     setting = "model" if settings.run is None else "run"
@@ -124,7 +115,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         result = probe_source(opened, source, config)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
         if folder is not None:
-            result.save(folder, live=settings.live)
+            result.save(folder, live=settings.live, figures=settings.figures)
     if folder is not None and log is print:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
@@ -162,7 +153,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
         if folder is not None:
             arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
             content = comparison_content(before, opened, results, arguments, settings.live)
-            files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
+            files = {"comparison.json": json_text(results), PAGE: page(content)}
             write_files(folder, files, "comparison.json")
             print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
 

@@ -204,27 +204,21 @@ def _check_texts(opened: OpenedModel, own: OwnQuestion) -> None:
         if n_tokens > opened.model.context_length:
             problem = f"has {n_tokens} tokens; the model reads {opened.model.context_length}"
             raise UserError(f"{own.places[text.text]}: {problem}")
-    check_words(own, (opened.tokenizer, opened.bos_id))
+    check_words(own, opened.tokenizer, opened.bos_id)
 
 
-def check_words(own: OwnQuestion, reader: tuple[Tokenizer, int]) -> None:
+def check_words(own: OwnQuestion, tokenizer: Tokenizer, bos_id: int) -> None:
     """Raise UserError with the words that are read or answered and not known, or have no tokens for themselves."""
-    problems: dict[str, str] = {}  # by line of the file
-    for text in [*own.dev, *own.test]:
-        try:
-            link_pairs([text, text], *reader)
-        except UserError as error:
-            where = own.places[text.text]
-            problems.setdefault(where, f"{where}: {error}")
-    tokenizer = reader[0]
+    problems: dict[str, str] = {}  # by place
     unknown = [repr(word) for word in own.words() if unknown_id(tokenizer) in encode_text(tokenizer, word).ids]
     if unknown:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         problem = "words that are read or answered are not in this model's vocabulary"
-        problems[own.file] = f"{own.file}: {problem}: {_first_ten(unknown, ', ')}"
+        problems[own.file] = f"{problem}: {', '.join(unknown[:10])}{more}"
+    for text in [*own.dev, *own.test]:
+        try:
+            link_pairs([text, text], tokenizer, bos_id)
+        except UserError as error:
+            problems.setdefault(own.places[text.text], str(error))
     if problems:
-        raise UserError(_first_ten(list(problems.values()), "; "))
-
-
-def _first_ten(texts: Sequence[str], separator: str) -> str:
-    more = f" and {len(texts) - 10} more" if len(texts) > 10 else ""
-    return separator.join(texts[:10]) + more
+        raise UserError("; ".join(map(": ".join, list(problems.items())[:10])))

@@ -1,6 +1,5 @@
 """The modes of eval.py for several models: what holds over seeds, or what the settings that differ change."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -17,7 +16,7 @@ from settings.command_line import program_command
 from settings.errors import UserError, printable
 from settings.files import write_files
 from settings.train import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
-from settings.typed_json import from_json, to_json
+from settings.typed_json import from_json, json_text, to_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs, first_unwritable
 
@@ -92,7 +91,7 @@ def _compare(
         tables = sweep_markdown(rounded)
         print(printable(f"\n{tables}"))
         if folder is not None:
-            files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
+            files = {"sweep.md": tables, "sweep.json": json_text(content)}
             write_files(folder, files, "sweep.json")
             print(f"wrote {', '.join(files)} to {folder}")
 

@@ -67,16 +67,12 @@ def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
     return train, text_files(config.validation_path, "data.validation_path")
 
 
-def files_found(config: DataConfig) -> list[str]:
-    """Return what a folder, a pattern or a list stands for: "12 files, 3.4 MB from FOLDER"; nothing for one file."""
-    if not isinstance(config, TextConfig):
-        return []
-    lines = []
-    for path, files in zip((config.path, config.validation_path), config_files(config), strict=True):
-        if path and files and [file.name for file in files] != [Path(path).name]:
-            size = sum(file.stat().st_size for file in files) / 1e6
-            lines.append(f"{len(files):,} file{'s' if len(files) > 1 else ''}, {size:,.1f} MB from {path}")
-    return lines
+def print_files(config: DataConfig) -> None:
+    """Print how many files a folder or a pattern stands for, and their size, before they are read."""
+    if isinstance(config, TextConfig) and not Path(config.path).is_file():
+        files = text_files(config.path)
+        size = sum(file.stat().st_size for file in files) / 1e6
+        print(f"data    {len(files):,} file(s), {size:,.1f} MB from {config.path}", flush=True)
 
 
 def text_files(path: str, setting: str = "data.path") -> list[Path]:

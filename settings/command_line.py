@@ -77,6 +77,19 @@ def version_line() -> str:
     return f"antecedent-lab {about().version}"
 
 
+def citation() -> str:
+    """Return how to cite this program, as BibTeX, below a line that BibTeX does not read."""
+    facts = about()
+    authors = " and ".join(f"{{{author.name}}}" for author in facts.authors)
+    return f"""\
+{facts.message}
+@software{{antecedent,
+  title = {{{facts.title}}},
+  author = {{{authors}}},
+  version = {{{facts.version}}},
+}}"""
+
+
 def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
     """Return the help of a program, with the value of every setting under these arguments and its meaning."""
     overrides = [argument for argument in arguments if "=" in argument]

@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file, so that a crash or OSError leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path, temporary):
+        with naming(path):
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
@@ -43,18 +43,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Raise an OSError of the body that names no file, as of a full disk, or `temporary`, with `path`.
+def naming(path: Path) -> Iterator[None]:
+    """Raise an OSError of the body that names no file, as of a full disk, with `path`.
 
     Errors that this program raises itself are of its subclasses, and say all in their message.
     """
     try:
         yield
     except OSError as error:
-        is_unnamed = type(error) is OSError and error.filename is None
-        if is_unnamed or error.filename == str(temporary):
-            raise type(error)(error.errno, error.strerror or str(error), str(path)) from None
-        raise
+        if type(error) is not OSError or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def remove_unfinished_files(folder: Path) -> None:
@@ -120,6 +119,7 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for name, content in files.items():
+            (staging / name).parent.mkdir(exist_ok=True)
             write_atomically(staging / name, content.encode())
 
         # From here on readers find no marker, the path that they look for, until every file is in its place.
@@ -127,7 +127,8 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
             (folder / marker).unlink(missing_ok=True)
             _sync_folder(folder)
         for name in sorted(files, key=lambda name: name == marker):
+            (folder / name).parent.mkdir(exist_ok=True)
             (staging / name).replace(folder / name)
-            _sync_folder(folder)
+            _sync_folder((folder / name).parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -1,12 +1,17 @@
 """Output, files and errors of python eval.py, mode by mode."""
 
+import csv
 import json
+import platform
 import re
+import shlex
 import shutil
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,10 +81,45 @@ def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) 
         assert (shown["place"], shown["verdict"]) == ([*finding.place], finding.verdict)
 
 
+def test_the_files_say_what_they_were_made_with_and_when(probed: tuple[Path, str]) -> None:
+    run, _ = probed
+    made = results_of(run).environment
+    assert (made["packages"]["torch"], made["packages"]["numpy"]) == (torch.__version__, np.__version__)
+    assert made["python"] == platform.python_version() and made["device"] == "cpu" and made["threads"] >= 1
+    assert {"commit", "uncommitted_changes"} <= made.keys() and made["command"] == shlex.join(sys.orig_argv)
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(made["date"])) < timedelta(hours=12)
+    first, second, *_ = (run / "probe" / "claims.md").read_text().splitlines()
+    assert second == "" and all(f" {made[name]}" in first for name in ("date", "commit", "device", "python"))
+    assert f"torch {torch.__version__}" in first
+
+
+def test_tables_are_always_written_and_figures_when_they_are_asked_for(run: Path, cache: str) -> None:
+    folder = run / "probe"
+    with (folder / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, finding in zip(rows, results_of(run).findings, strict=True):
+        judged = finding.judged
+        assert (row["question"], row["verdict"]) == (finding.question, judged.verdict)
+        assert row["head"] == " + ".join(map(str, judged.heads))
+        for name in ("accuracy", "p", "swap", "answer"):
+            assert (row[name] == "") == (name not in judged.values)
+            assert not row[name] or float(row[name]) == pytest.approx(judged.value(name), abs=6e-4)
+        accuracy = judged.values["accuracy"]
+        assert json.loads(row["interval"]) == pytest.approx([accuracy.low, accuracy.high], abs=6e-4)
+    assert (folder / "table.tex").is_file() and not (folder / "figures").exists()
+    output(evaluate(run, cache, "figures=true"))
+    assert {path.name for path in (folder / "figures").iterdir()} == {"grid.svg", "dose.svg", "emergence.svg"}
+    output(evaluate(run, cache))  # those of the earlier results do not stay
+    assert not list((folder / "figures").iterdir())
+    assert evaluate(run, cache, "figures=true", "text=It").error == "figures=True: cannot be combined with text="
+
+
 def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: Path, cache: str) -> None:
     pytest.importorskip("transformers")
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
-    assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
+    made_with, _, claims = (run / "probe" / "claims.md").read_text().strip().partition("\n\n")
+    card = (run / "export" / "hf" / "README.md").read_text()
+    assert claims in card and made_with not in card  # a card is published, without folders of a machine
     assert "exactly the same numbers" in output(evaluate(run, cache, f"before={run / 'export/hf'}"))
 
 

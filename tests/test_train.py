@@ -99,7 +99,7 @@ def test_the_files_of_a_folder_or_a_pattern_are_counted_before_they_are_read(tmp
     for number in range(3):
         (tmp_path / f"texts/{number}.txt").write_text("Lily met Tom in the park. She was happy.\n" * 10_000)
     new = ["data=text", "data.vocab_size=300", "model=nano", *SHORT]
-    for path, count in (("texts", "3 files, 1.2 MB"), ("texts/[01].txt", "2 files, 0.8 MB"), ("texts/0.txt", "")):
+    for path, count in (("texts", "3 file(s), 1.2 MB"), ("texts/[01].txt", "2 file(s), 0.8 MB"), ("texts/0.txt", "")):
         result = run_program("train.py", *new, f"data.path={path}", cwd=tmp_path)
         assert result.status == 0 and result.out.startswith(f"data    {count} from {path}\n" if count else "device")
 

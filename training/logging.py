@@ -64,12 +64,12 @@ def print_unless_raised_again(error: threading.ExceptHookArgs) -> None:
 class RunLog:
     """Write the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
-    def __init__(self, run: Path, resumed_step: int = -1, recorded_step: int = -1) -> None:
-        """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run).
+    def __init__(self, run: Path, resumed_step: int = -1, log_every_steps: int = 1) -> None:
+        """Open the records of `run` and drop those after `resumed_step` (default: all, for a new run).
 
-        metrics.jsonl should have one of `recorded_step` or later.
+        `log_every_steps` is that of the steps so far.
         """
-        self._metrics = JsonLines(run / "metrics.jsonl", resumed_step, recorded_step)
+        self._metrics = JsonLines(run / "metrics.jsonl", resumed_step, resumed_step - resumed_step % log_every_steps)
         self._weights = JsonLines(run / HISTORY_FILE, resumed_step)  # empty for a large model
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from data.corpus import Corpus, load_corpus
 from data.loader import Split
-from data.text import files_found
+from data.text import print_files
 from data.tokenizer import load_tokenizer
 from model.transformer import Transformer, load_weights, n_parameters
 from settings.command_line import next_command
@@ -72,8 +72,7 @@ def _load_inputs(settings: TrainSettings, tokenizer: Tokenizer | None, distribut
     if distributed.is_main:
         if not run.resume:
             check_out_is_free(run.out)  # before the data are prepared, which can take long
-        for line in files_found(settings.data):
-            print(f"data    {line}", flush=True)
+        print_files(settings.data)
         corpus = load_corpus(settings.data, Path(run.cache_dir), tokenizer)
         settings = replace(settings, data=corpus.config)
         config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
@@ -122,11 +121,9 @@ def _open_run(
                 record_resume(folder, trainer.step, state["config"], inputs.config, machine)
             write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
 
-        recorded_step = -1
-        if state is not None:
-            recorded_step = trainer.step - trainer.step % state["config"]["run"]["log_every_steps"]
+        before = state["config"] if state else inputs.config
         with (
-            closing(RunLog(folder, trainer.saved_step, recorded_step)) as log,
+            closing(RunLog(folder, trainer.saved_step, before["run"]["log_every_steps"])) as log,
             closing(Console(trainer.step, run.max_steps, label)) as console,
         ):
             yield RunContext(folder, inputs, probe, log, console)

@@ -22,7 +22,7 @@ from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
-from settings.typed_json import to_json
+from probe.results import ProbeResults
 from tests.model.pretrained import H, L, pretrained
 from tests.program import ROOT, SMALL_PROBE, run_program
 from tests.report.sample import opened_run
@@ -124,11 +124,14 @@ def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
-    names = {"probe.json", "claims.md", "report.html"}
+    names = {"probe.json", "claims.md", "report.html", "table.csv", "table.tex"}
     assert {*os.listdir(page.parent)} == names <= {*os.listdir(written)}
-    assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
-    for name in names - {"report.html"}:
-        assert (written / name).read_bytes() == (page.parent / name).read_bytes()
+    contents = [json.loads((folder / "probe.json").read_text()) for folder in (written, page.parent)]
+    assert [content.pop("environment").keys() for content in contents] == [result.results.environment.keys()] * 2
+    assert contents[0] == contents[1] and ProbeResults.from_json(contents[0] | {"environment": {}}) == result.results
+    for name in names - {"report.html", "probe.json"}:
+        _, *lines = (written / name).read_text().splitlines()
+        assert lines == (page.parent / name).read_text().splitlines()[1:]
 
 
 def test_two_folders_of_one_name_have_results_of_their_own(folders: dict[str, Path], tmp_path: Path) -> None:

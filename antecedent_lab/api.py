@@ -120,9 +120,9 @@ class ProbedModel:
         }
         if figures:
             files |= figures_svg(results, read_metrics(self.opened))
-        for name in FIGURES:
-            Path(folder, name).unlink(missing_ok=True)
         write_files(Path(folder), files, "probe.json")
+        for name in {*FIGURES} - files.keys():
+            Path(folder, name).unlink(missing_ok=True)
         return Path(folder, PAGE)
 
 
@@ -279,8 +279,10 @@ def compare_models(
 
 def _environment(opened: OpenedModel) -> dict[str, Any]:
     """Return what results are made with now: versions, machine, commit, time in UTC, and the command line."""
-    made = environment(opened.model.device.type, torch.get_num_threads())
-    return made | {"date": now(), "command": shlex.join(sys.orig_argv)}
+    return environment(opened.model.device.type, torch.get_num_threads()) | {
+        "date": now(),
+        "command": shlex.join(sys.orig_argv),
+    }
 
 
 def tested_model(opened: OpenedModel) -> TestedModel:

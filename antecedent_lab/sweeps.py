@@ -40,7 +40,7 @@ def compare_sweep(settings: EvalSettings, tested: Tested) -> None:
         seed, changed = changes[run.name]
         untested[str(run)] = partial(SweepRun, run.name, seed, metrics, changes=changed)
     notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
-    _compare("training seeds", sweep, untested, standard, notes, tested)
+    _compare("seeds", sweep, untested, standard, notes, tested)
 
 
 def compare_several(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]], tested: Tested) -> None:

@@ -94,7 +94,7 @@ class Sweep:
     """The content of sweep.json."""
 
     schema_version: int = 7
-    units: str  # what the numbers in `Variant.seeds` are: "training seeds" or "models"
+    units: str  # what the numbers in `Variant.seeds` are: "seeds" or "models"
     standard: dict[str, Any]  # the standard's value of every setting that a run changes
     variants: list[Variant]  # the standard first
     warnings: list[str]
@@ -153,7 +153,7 @@ def compare_runs(
     runs: Sequence[SweepRun],
     standard: Mapping[str, Any],
     warnings: Sequence[str] = (),
-    units: str = "training seeds",
+    units: str = "seeds",
 ) -> Sweep:
     """Return the results of each variant; `standard` has the standard's value of every setting that a run changes."""
     by_name = {run.name: run for run in runs}

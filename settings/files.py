@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file, so that a crash or OSError leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path):
+        with naming(path, temporary):
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
@@ -43,17 +43,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Raise an OSError of the body that names no file, as of a full disk, with `path`.
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raise an OSError of the body that names no file, as of a full disk, or `temporary`, with `path`.
 
     Errors that this program raises itself are of its subclasses, and say all in their message.
     """
     try:
         yield
     except OSError as error:
-        if type(error) is not OSError or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+        is_unnamed = type(error) is OSError and error.filename is None
+        if is_unnamed or error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+        raise
 
 
 def remove_unfinished_files(folder: Path) -> None:

@@ -120,6 +120,8 @@ def test_memory_for_an_untrained_copy_is_asked_of_the_probe_only(
 
 def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
+    drawn = {path.name for path in (result.save(tmp_path / "drawn", figures=True).parent / "figures").iterdir()}
+    assert {"grid.svg"} <= drawn <= {"grid.svg", "dose.svg"}  # the training of this model is not known
     arguments = [f"model={folders['qwen3']}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err

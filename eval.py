@@ -36,6 +36,12 @@ def main(config: DictConfig) -> int:
 
         question = load_question(Path(str(settings.own_file)))
         print(printable("\n".join(question.check_lines(probe.n_bootstrap))))
+        if name := settings.model or settings.run:
+            from antecedent_lab.loading import open_reader
+            from antecedent_lab.sources import check_words
+
+            check_words(question, *open_reader(settings))
+            print(printable(f"every word has tokens for itself in {name}"))
         return 0
     # numpy's matrix products here are small: with a thread for each they take up to 20 times as long.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

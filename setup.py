@@ -28,8 +28,8 @@ class BuildUnderOneName(build_py):
         shutil.copytree(root / NAME, target, ignore=ignored, dirs_exist_ok=True)
         for folder in ("configs", *PACKAGES):
             shutil.copytree(root / folder, target / folder, ignore=ignored, dirs_exist_ok=True)
-        for program in PROGRAMS:
-            shutil.copy(root / f"{program}.py", target)
+        for file in (*map("{}.py".format, PROGRAMS), "CITATION.cff"):
+            shutil.copy(root / file, target)
         for path in target.rglob("*.py"):
             path.write_text(IMPORT.sub(rf"\1from {NAME}.\2", path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,8 +1,12 @@
-"""The commands of the package: antecedent-lab train|eval|export; in a checkout python -m antecedent_lab."""
+"""The commands of the package: antecedent-lab train|eval|export|cite; in a checkout python -m antecedent_lab."""
 
 import sys
 
-USAGE = "usage: antecedent-lab train|eval|export [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
+from settings.command_line import citation, version_line
+
+USAGE = "usage: antecedent-lab train|eval|export|cite [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
+
+SHOWN = {"--version": version_line, "cite": citation}
 
 
 def main() -> None:
@@ -18,8 +22,11 @@ def main() -> None:
     elif program in ("-h", "--help"):
         print(USAGE)
         return
+    elif program in SHOWN and not sys.argv[1:]:
+        print(SHOWN[program]())
+        return
     else:
-        print(f"error: {program}: no such command; {USAGE}", file=sys.stderr)
+        print(f"error: {' '.join([program, *sys.argv[1:]])}: no such command; {USAGE}", file=sys.stderr)
         sys.exit(2)
     command()
 

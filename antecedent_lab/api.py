@@ -1,6 +1,7 @@
 """The probe from Python: `probe_model` returns what eval.py prints and writes, for any model (docs/usage.md)."""
 
-import json
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,12 +11,14 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import torch
+
 from antecedent_lab.arrays import head_test  # noqa: F401 (a public name)
 from antecedent_lab.eval_settings import STORIES
 from antecedent_lab.loading import LARGE_MODEL, module_of, open_external, open_loaded, open_run
 from antecedent_lab.notebook import Html
 from antecedent_lab.progress import stages
-from antecedent_lab.saved import PAGE, read_history
+from antecedent_lab.saved import PAGE, read_history, read_metrics
 from antecedent_lab.sources import Source, check_items, source_of
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit, only_layers  # noqa: F401 (HeadEdit is a public name)
@@ -29,13 +32,15 @@ from probe.results import Finding, ProbeResults, TestedModel
 from probe.study import askable, study
 from report.content import page_content
 from report.page import page
-from report.tables import claims_markdown, summary_lines
+from report.paper import FIGURES, figures_svg, table_csv, table_tex
+from report.tables import claims_markdown, origin_line, summary_lines
 from settings.errors import UserError
-from settings.files import write_files
+from settings.files import now, write_files
 from settings.train import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
-from settings.typed_json import to_json
+from settings.typed_json import json_text
 from training.device import choose_device
 from training.metrics import load_metrics  # noqa: F401 (a public name)
+from training.run_dir import environment
 
 MAX_UNTRAINED_LARGE = 2  # models
 LINE_LENGTH = 110  # of sentences on a terminal
@@ -97,20 +102,29 @@ class ProbedModel:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""
         return Html(self.page())._repr_html_()
 
-    def save(self, folder: str | Path, texts: Sequence[str] = (), *, live: bool | None = None) -> Path:
+    def save(
+        self, folder: str | Path, texts: Sequence[str] = (), *, live: bool | None = None, figures: bool = False
+    ) -> Path:
         """Write probe.json, the report and the other files of eval.py to `folder`, all or none; return the report.
 
         `texts` are sentences that the report also shows; the model reads them now. `live`: whether the report has the
-        model itself, to type sentences into (None: if it has at most a million weights).
+        model itself, to type sentences into (None: if it has at most a million weights). `figures`: also write
+        figures/*.svg; without it those of earlier results are deleted.
         """
         # All files are made before the first is written.
         results = self.results
         files = {
-            "probe.json": json.dumps(to_json(results), indent=2) + "\n",
-            "claims.md": claims_markdown(results),
+            "probe.json": json_text(results),
+            "claims.md": f"{origin_line(results.environment)}\n\n{claims_markdown(results)}",
+            "table.csv": table_csv(results),
+            "table.tex": table_tex(results),
             PAGE: self.page(texts, live=live),
         }
+        if figures:
+            files |= figures_svg(results, read_metrics(self.opened))
         write_files(Path(folder), files, "probe.json")
+        for name in {*FIGURES} - files.keys():
+            Path(folder, name).unlink(missing_ok=True)
         return Path(folder, PAGE)
 
 
@@ -214,6 +228,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         model=tested_model(opened),
         settings=config,
         data=source.data,
+        environment=_environment(opened),
         warnings=[*opened.resumed, *source.warnings, *limits],
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
@@ -260,11 +275,20 @@ def compare_models(
         before=tested_model(before),
         settings=config,
         data=source.data,
+        environment=_environment(after),
         warnings=source.warnings,
         missing=missing,
         changes=changes,
     )
     return results.rounded()
+
+
+def _environment(opened: OpenedModel) -> dict[str, Any]:
+    """Return what results are made with now: versions, machine, commit, time in UTC, and the command line."""
+    return environment(opened.model.device.type, torch.get_num_threads()) | {
+        "date": now(),
+        "command": shlex.join(sys.orig_argv),
+    }
 
 
 def tested_model(opened: OpenedModel) -> TestedModel:

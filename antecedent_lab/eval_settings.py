@@ -13,12 +13,12 @@ STORIES = "stories"
 # mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model.
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
-    "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models: over seeds
-    "check": {"items", "verbose"},  # a file of items, without a model
+    "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models of one shape
+    "check": {"items", "tokenizer", "verbose"},  # a file of items, without weights
     "before": {"items", "tokenizer", "out", "live", "verbose", "checkpoint"},  # two models on the same items
     "text": {"tokenizer", "out", "items", "live", "verbose", "checkpoint"},  # one sentence
-    "path": {"tokenizer", "out", "live", "verbose", "checkpoint"},  # English text
-    "probe": {"items", "tokenizer", "out", "live", "verbose", "checkpoint"},
+    "path": {"tokenizer", "out", "live", "figures", "verbose", "checkpoint"},  # English text
+    "probe": {"items", "tokenizer", "out", "live", "figures", "verbose", "checkpoint"},
 }
 _MODELS = {"run", "model"}
 _MACHINE = {"device", "threads", "cache_dir"}
@@ -28,18 +28,21 @@ _MACHINE = {"device", "threads", "cache_dir"}
 class EvalSettings:
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 
-    model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: seeds; null: the newest run")
+    model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: several; null: the newest run")
     run: str | None = setting("the same as model=, for a run")
     checkpoint: str = setting("of a run: best, last, or the step of one that was kept")
     runs: str | None = setting("directory of a sweep over seeds, or over variants and seeds")
     items: str | None = setting("stories: ask another program's model about them; FILE.jsonl: a question of your own")
-    check: bool = setting("with items=FILE.jsonl: print its blocks and the smallest possible p; opens no model")
+    check: bool = setting(
+        "with items=FILE.jsonl: print its blocks and smallest possible p; with model=: which words it lacks"
+    )
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
     tokenizer: str | None = setting("of a model of another program: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about a model of another program; null: in probes/")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
+    figures: bool = setting("also write figures/*.svg: a map of all heads, doses of the edit, heads during training")
     verbose: bool = setting("print every table, and what could not be asked")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)

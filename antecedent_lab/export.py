@@ -13,7 +13,7 @@ from antecedent_lab.saved import read_results
 from model.export import check_is_llama, export_transformers
 from report.tables import claims_markdown
 from settings.command_line import one_line_errors
-from settings.errors import UserError, export_extra, printable
+from settings.errors import UserError, extra, printable
 from settings.train import settings_from_arguments
 from training.run_dir import find_run
 
@@ -35,7 +35,7 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         if find_spec("transformers") is None:
-            raise UserError(f"export: needs transformers; pip install {export_extra()}")
+            raise UserError(f"export: needs transformers; pip install {extra('export')}")
 
 
 def command() -> None:

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.notebook import sentence_view
 from data.corpus import Corpus, corpus_fingerprint, load_corpus
 from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
@@ -141,6 +142,15 @@ def _load_run_tokenizer(run: Path, config: Mapping[str, Any]) -> Tokenizer:
             f"{path}: missing or damaged, another sha256 than recorded; copy it from where the run was made"
         )
     return load_tokenizer(path)
+
+
+def open_reader(settings: EvalSettings) -> tuple[Tokenizer, int]:
+    """Return the tokenizer of run= or model= and its start token, without weights; UserError if there is none."""
+    if not settings.is_external:
+        return chosen_tokenizer(f"{settings.run or settings.model}/tokenizer.json")
+    if settings.tokenizer:
+        return chosen_tokenizer(settings.tokenizer)
+    return chosen_tokenizer(str(settings.model), "model")
 
 
 def _load_weights(run: Path, settings: TrainSettings, checkpoint: str) -> tuple[dict[str, Tensor], int]:

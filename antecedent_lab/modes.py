@@ -1,6 +1,5 @@
 """What eval.py does: choose the mode that the settings select, open the model, and call it."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,7 +18,7 @@ from antecedent_lab.saved import (
     results_folder,
 )
 from antecedent_lab.sources import source_of
-from antecedent_lab.sweeps import compare_seeds, compare_sweep
+from antecedent_lab.sweeps import compare_several, compare_sweep
 from data.stories.lexicon import REFERENTS, pronouns_of
 from model.transformer import Transformer
 from probe.config import ProbeConfig
@@ -34,7 +33,7 @@ from report.tables import MOST_HEADS, change_lines, sentence_lines
 from settings.errors import UserError, printable
 from settings.files import write_files
 from settings.train import Precision
-from settings.typed_json import to_json
+from settings.typed_json import json_text
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
 from training.logging import gap_lines
@@ -52,7 +51,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         return
     if settings.mode == "models":
         shapes = {name: _open(name, "model", replace(settings, model=name, out=None)).shape for name in settings.models}
-        compare_seeds(settings, shapes, tested)
+        compare_several(settings, shapes, tested)
         return
     opened = _open_first(settings)
     if settings.mode == "before":
@@ -119,7 +118,7 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         result = probe_source(opened, source, config)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
         if folder is not None:
-            result.save(folder, live=settings.live)
+            result.save(folder, live=settings.live, figures=settings.figures)
     if folder is not None and log is print:
         print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
 
@@ -157,7 +156,7 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
         if folder is not None:
             arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
             content = comparison_content(before, opened, results, arguments, settings.live)
-            files = {"comparison.json": json.dumps(to_json(results), indent=2) + "\n", PAGE: page(content)}
+            files = {"comparison.json": json_text(results), PAGE: page(content)}
             write_files(folder, files, "comparison.json")
             print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
 

@@ -17,6 +17,7 @@ from data.tested.passages import Passage, Reader, passage_items, passage_parts, 
 from data.tested.place import MIN_FITTED, fit_place_rule, redrawn
 from data.tested.replaced import ContentWords, with_replaced
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
+from data.tokenizer import encode_text, unknown_id
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
@@ -199,16 +200,25 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
 def _check_texts(opened: OpenedModel, own: OwnQuestion) -> None:
     """Raise UserError if the model cannot read a text, or a word that is read or answered has no tokens for itself."""
     for text in [*own.dev, *own.test]:
-        where = own.places[text.text]
         n_tokens = len(opened.encode(text.text))
         if n_tokens > opened.model.context_length:
-            raise UserError(f"{where}: has {n_tokens} tokens; the model reads {opened.model.context_length}")
-        try:
-            link_pairs([text, text], opened.tokenizer, opened.bos_id)
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-    unknown = [repr(word) for word in own.words() if opened.unknown in opened.encode(word)]
+            problem = f"has {n_tokens} tokens; the model reads {opened.model.context_length}"
+            raise UserError(f"{own.places[text.text]}: {problem}")
+    check_words(own, opened.tokenizer, opened.bos_id)
+
+
+def check_words(own: OwnQuestion, tokenizer: Tokenizer, bos_id: int) -> None:
+    """Raise UserError with the words that are read or answered and not known, or have no tokens for themselves."""
+    problems: dict[str, str] = {}  # by place
+    unknown = [repr(word) for word in own.words() if unknown_id(tokenizer) in encode_text(tokenizer, word).ids]
     if unknown:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         problem = "words that are read or answered are not in this model's vocabulary"
-        raise UserError(f"{own.file}: {problem}: {', '.join(unknown[:10])}{more}")
+        problems[own.file] = f"{problem}: {', '.join(unknown[:10])}{more}"
+    for text in [*own.dev, *own.test]:
+        try:
+            link_pairs([text, text], tokenizer, bos_id)
+        except UserError as error:
+            problems.setdefault(own.places[text.text], str(error))
+    if problems:
+        raise UserError("; ".join(map(": ".join, list(problems.items())[:10])))

@@ -1,6 +1,5 @@
 """The modes of eval.py for several models: what holds over seeds, or what the settings that differ change."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -17,14 +16,14 @@ from settings.command_line import program_command
 from settings.errors import UserError, printable
 from settings.files import write_files
 from settings.train import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
-from settings.typed_json import from_json, to_json
+from settings.typed_json import from_json, json_text, to_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs, first_unwritable
 
 # Returns the results of a model, by its name, and tests it if that has not been done; prints by the second argument.
 Tested = Callable[[str, Callable[[str], None]], ProbeResults]
 _NUMBERED = "Models are numbered as in model=; that they differ in the training seed alone is not known."
-_SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts that seeds of one training share
+_SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts that models of one table share
 
 
 def compare_sweep(settings: EvalSettings, tested: Tested) -> None:
@@ -41,11 +40,11 @@ def compare_sweep(settings: EvalSettings, tested: Tested) -> None:
         seed, changed = changes[run.name]
         untested[str(run)] = partial(SweepRun, run.name, seed, metrics, changes=changed)
     notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
-    _compare(sweep, untested, standard, notes, tested)
+    _compare("seeds", sweep, untested, standard, notes, tested)
 
 
-def compare_seeds(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]], tested: Tested) -> None:
-    """Test models as seeds of one training; print and write what holds over them; `shapes`: `OpenedModel.shape`s.
+def compare_several(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]], tested: Tested) -> None:
+    """Test models of one shape; print and write what holds over them; `shapes`: `OpenedModel.shape`s.
 
     UserError if a model has another shape than the first, or the weights of an earlier one.
     """
@@ -54,28 +53,32 @@ def compare_seeds(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]
         shape = shapes[name]
         for fact in _SHAPE:
             if shape.get(fact) != shapes[names[0]].get(fact):
-                raise UserError(f"model={name}: {fact} is not that of {names[0]}; seeds have one shape")
+                raise UserError(f"model={name}: {fact} is not that of {names[0]}; give models of one shape")
         digest = shape.get("sha256")
         for earlier in names[:number]:
             if digest is not None and digest == shapes[earlier].get("sha256"):
-                raise UserError(f"model={name}: has the weights of {earlier}; seeds have different ones")
+                raise UserError(f"model={name}: has the weights of {earlier}, so it would count twice")
 
     untested = {}
     for number, name in enumerate(names, start=1):
         untested[name] = partial(SweepRun, name, number, Metrics([], [], []))
     root = Path(settings.out) if settings.out else EXTERNAL_RESULTS / folder_name(str(settings.model))
     check_results_folder(root)
-    _compare(root, untested, {}, [_NUMBERED], tested)
+    _compare("models", root, untested, {}, [_NUMBERED], tested)
 
 
 def _compare(
+    units: str,
     root: Path,
     untested: Mapping[str, Callable[..., SweepRun]],
     standard: Mapping[str, Any],
     notes: Sequence[str],
     tested: Tested,
 ) -> None:
-    """Test models, each by its name, which makes a record; print the tables of all, and write them to root/probe."""
+    """Test models, each by its name, which makes a record; print the tables of all, and write them to root/probe.
+
+    `units` are what they are called.
+    """
     with results_folder(root, root / "probe") as folder:
         records = list[SweepRun]()
         for number, (name, record) in enumerate(untested.items(), start=1):
@@ -83,12 +86,12 @@ def _compare(
             records.append(record(probe=tested(name, log)))
 
         # The tables show what the files say, with its six digits.
-        content = to_json(compare_runs(records, standard, notes))
+        content = to_json(compare_runs(records, standard, notes, units))
         rounded: Sweep = from_json(Sweep, content, "sweep.json")
         tables = sweep_markdown(rounded)
         print(printable(f"\n{tables}"))
         if folder is not None:
-            files = {"sweep.md": tables, "sweep.json": json.dumps(content, indent=2) + "\n"}
+            files = {"sweep.md": tables, "sweep.json": json_text(content)}
             write_files(folder, files, "sweep.json")
             print(f"wrote {', '.join(files)} to {folder}")
 

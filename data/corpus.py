@@ -28,7 +28,7 @@ from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unkno
 from data.words import words_of
 from settings.data import DataConfig, HubConfig, StoriesConfig, TextConfig
 from settings.errors import UserError
-from settings.files import write_atomically
+from settings.files import naming, write_atomically
 
 SPLITS = ("train", "validation")
 _FORMAT = 2  # a new number makes every corpus be written again
@@ -152,7 +152,8 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
             return
         shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process
         try:
-            write(unfinished)
+            with naming(target):
+                write(unfinished)
             unfinished.rename(target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -172,7 +173,7 @@ def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
 
 
 def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     meta = {"dtype": _dtype(tokenizer), "n_bytes": n_bytes, "notes": notes}
     (folder / "meta.json").write_text(json.dumps(meta))
 
@@ -194,7 +195,7 @@ def _write_stories(config: StoriesConfig, folder: Path, tokenizer: Tokenizer | N
     for split, stories in zip(SPLITS, (train, validation), strict=True):
         texts = [story.text for story in stories]
         tokens, starts = _encode_stories(texts, split, config, tokenizer)
-        tokens.tofile(folder / f"{split}.bin")
+        (folder / f"{split}.bin").write_bytes(tokens.tobytes())
         np.save(folder / f"{split}_starts.npy", starts)
         n_bytes[split] = len("".join(texts).encode())
 
@@ -289,7 +290,7 @@ def _tokenize(
                 count = counts[split]
                 has_end = piece.starts_document or not count.tokens
                 tokens = np.array([end, *ids] if has_end else ids, dtype)
-                tokens.tofile(streams[split])
+                streams[split].write(tokens.tobytes())
                 count.tokens += len(tokens)
                 count.bytes += len(piece.text.encode())
                 count.unknown += 0 if unknown is None else ids.count(unknown)

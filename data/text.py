@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from data.tokenizer import END
-from settings.data import HubConfig, RowsKind, TextConfig
+from settings.data import DataConfig, HubConfig, RowsKind, TextConfig
 from settings.errors import UserError, one_line
 
 _PROGRAM = Path(__file__).resolve().parent.parent  # the checkout, or the installed package
@@ -65,6 +65,14 @@ def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
     if not config.validation_path:
         return train, None
     return train, text_files(config.validation_path, "data.validation_path")
+
+
+def print_files(config: DataConfig) -> None:
+    """Print how many files a folder or a pattern stands for, and their size, before they are read."""
+    if isinstance(config, TextConfig) and not Path(config.path).is_file():
+        files = text_files(config.path)
+        size = sum(file.stat().st_size for file in files) / 1e6
+        print(f"data    {len(files):,} file(s), {size:,.1f} MB from {config.path}", flush=True)
 
 
 def text_files(path: str, setting: str = "data.path") -> list[Path]:

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from data.tokenizer import end_id, imported_tokenizer, load_tokenizer
 from model.pretrained_view import PretrainedView, check_memory
-from settings.errors import UserError, export_extra, one_line
+from settings.errors import UserError, extra, one_line
 
 _FILES = ("*.json", "*.txt", "*.model")  # settings and tokenizer
 _MAX_LAYERS = 1000
@@ -46,7 +46,7 @@ def open_transformers(
     """
     named = f"{setting}={source}"
     if find_spec("transformers") is None:
-        raise UserError(f"{named}: needs transformers: {sys.executable} -m pip install {export_extra()}")
+        raise UserError(f"{named}: needs transformers: {sys.executable} -m pip install {extra('export')}")
 
     path, commit = find_model(source, setting)
     view = _load(path, named, device)
@@ -91,11 +91,11 @@ def find_model(source: str, setting: str = "model", *, has_weights: bool = True)
     return folder, folder.name
 
 
-def chosen_tokenizer(source: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer that the user names and the token before every text."""
+def chosen_tokenizer(source: str, setting: str = "tokenizer") -> tuple[Tokenizer, int]:
+    """Return the tokenizer that the user names by `setting` and the token before every text."""
     if Path(source).suffix != ".json":
-        folder, _ = find_model(source, "tokenizer", has_weights=False)
-        return imported_tokenizer(folder, f"tokenizer={source}")
+        folder, _ = find_model(source, setting, has_weights=False)
+        return imported_tokenizer(folder, f"{setting}={source}")
     try:
         tokenizer = load_tokenizer(Path(source))
         return tokenizer, end_id(tokenizer)

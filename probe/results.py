@@ -13,7 +13,7 @@ from probe.config import ProbeConfig
 from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent, to_json
 
-SCHEMA_VERSION = 18  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 19  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
@@ -289,6 +289,7 @@ class ProbeResults:
     before: TestedModel | None = may_be_absent()
     settings: ProbeConfig
     data: dict[str, Any]  # fingerprint, and of the stories generator_version
+    environment: dict[str, Any] = field(default_factory=dict, compare=False)  # versions, machine, commit, date, command
     warnings: list[str]
     missing: list[str] = field(default_factory=list)  # why a question was not asked
     findings: list[Finding] = field(default_factory=list)

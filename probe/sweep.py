@@ -93,7 +93,8 @@ class Variant:
 class Sweep:
     """The content of sweep.json."""
 
-    schema_version: int = 6
+    schema_version: int = 7
+    units: str  # what the numbers in `Variant.seeds` are: "seeds" or "models"
     standard: dict[str, Any]  # the standard's value of every setting that a run changes
     variants: list[Variant]  # the standard first
     warnings: list[str]
@@ -148,7 +149,12 @@ def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, d
     return variants
 
 
-def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings: Sequence[str] = ()) -> Sweep:
+def compare_runs(
+    runs: Sequence[SweepRun],
+    standard: Mapping[str, Any],
+    warnings: Sequence[str] = (),
+    units: str = "seeds",
+) -> Sweep:
     """Return the results of each variant; `standard` has the standard's value of every setting that a run changes."""
     by_name = {run.name: run for run in runs}
     names = by_variant({run.name: (run.seed, run.changes) for run in runs})
@@ -169,7 +175,7 @@ def compare_runs(runs: Sequence[SweepRun], standard: Mapping[str, Any], warnings
         variants.append(Variant(
             name=name, seeds=seeds, runs=run_names, values=values, differences=differences, questions=answers,
         ))  # fmt: skip
-    return Sweep(standard=dict(standard), variants=variants, warnings=list(warnings))
+    return Sweep(units=units, standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
 def _over_seeds(question: str, runs: Sequence[SweepRun], of_standard: Sequence[SweepRun | None]) -> QuestionOverSeeds:

@@ -9,6 +9,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -92,20 +93,29 @@ def page(content: PageContent) -> str:
     Every text is escaped, and the Content-Security-Policy allows this script and this style only. The
     result can be encoded as UTF-8 whatever the content holds.
     """
-    # Every value is made printable before it is escaped.
-    templates = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True
-    )
-    templates.filters["first_sentence"] = _first_sentence
     script = _script_text()
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
-    return templates.get_template("page.html").render(
-        content=content,
-        policy=Markup(_policy(script, style)),
-        style=Markup(style),
-        script=Markup(script),
-        embedded=Markup(_embedded_json(content)),
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            content=content,
+            policy=Markup(_policy(script, style)),
+            style=Markup(style),
+            script=Markup(script),
+            embedded=Markup(_embedded_json(content)),
+        )
     )
+
+
+def templates() -> Environment:
+    """Return the templates of this folder; every value is made printable, then escaped."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True
+    )
+    found.filters["first_sentence"] = _first_sentence
+    found.tests["finite"] = isfinite
+    return found
 
 
 def _script_text() -> str:

@@ -17,10 +17,10 @@ _STAR = (
 def sweep_markdown(sweep: Sweep) -> str:
     """Return the tables of sweep.md."""
     lines = [
-        f"# Results over training seeds {', '.join(map(str, sweep.variants[0].seeds))}",
+        f"# Results over {sweep.units} {', '.join(map(str, sweep.variants[0].seeds))}",
         "",
-        "Each run's head is the one that its own dev items selected. Scores are means over seeds on the tested items,",
-        f"with 95 % intervals from {MIN_SEEDS} seeds on.",
+        "Each run's head is the one that its own dev items selected. Scores are means on the tested items,",
+        f"with 95 % intervals from {MIN_SEEDS} {sweep.units} on.",
         *(f"note: {warning}" for warning in sweep.warnings),
         "",
     ]
@@ -30,7 +30,7 @@ def sweep_markdown(sweep: Sweep) -> str:
     for variant in sweep.variants:
         means = [_mean(variant.values, variant.differences, name) for name in names]
         rows.append([variant.name, str(len(variant.seeds)), *means])
-    lines += markdown_table(["variant", "seeds", *(measure_of(name).label for name in names)], rows)
+    lines += markdown_table(["variant", sweep.units, *(measure_of(name).label for name in names)], rows)
 
     # What the heads do at the end of training; questions of one outcome have the same measures.
     for outcome_name, outcome in OUTCOMES.items():

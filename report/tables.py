@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -253,6 +254,13 @@ def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]], verbose
 def _best_rule(rules: Mapping[str, float]) -> str:
     """Return the highest accuracy, its rule, and the number of rules; "" without rules."""
     return f"{number(max(rules.values()))} ({best_of(rules)}, of {len(rules)})" if rules else ""
+
+
+def origin_line(environment: Mapping[str, Any]) -> str:
+    """Return what results were made with as one line of names and values, as probe.json has them."""
+    facts = {**environment, **environment["packages"]}
+    del facts["packages"]
+    return " ".join(printable(f"Made with {', '.join(f'{name} {value}' for name, value in facts.items())}.").split())
 
 
 def claims_markdown(results: ProbeResults, verbose: bool = False) -> str:

@@ -15,6 +15,7 @@ from probe.results import Estimate, Finding, Head
 from research.because import BecauseResults
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
+from research.decoders import DecoderResults
 from research.example_reports import REPORTS, written_again
 from research.gold import GoldResults
 from research.it_cat import ItCatResults
@@ -45,6 +46,7 @@ from settings.typed_json import from_json
 PAGES: dict[str, Any] = {
     "because": BecauseResults,
     "calibration": CalibrationResults,
+    "decoders": DecoderResults,
     "lab": LabResults,
     "link_head": SeedsResults,
     "stages": StagesResults,

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ import hydra
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, OverrideParseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from settings.data import SCHEMAS
-from settings.errors import UserError, printable
+from settings.errors import UserError, extra, printable
 from settings.fields import setting_info
 from settings.train import CONFIGS, did_you_mean
 
-FLAGS = ("-m", "--multirun", "-h", "--help")
+FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
+CONFIG_FLAGS = re.compile(r"(-c|--cfg) (job|hydra|all)( --resolve)?")  # Hydra prints the configuration
 DEFAULT_CACHE = ".cache"  # cache_dir in configs/train.yaml and configs/eval/eval.yaml
 # Hydra calls the `_target_` of its launcher and sweeper with their settings. Only these may be set, to plain values, so
 # that no command line copied from somewhere can make it call another function.
@@ -56,11 +58,36 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
         # Idle OpenMP threads sleep soon: on a busy CPU their spinning slows training many times.
         os.environ.setdefault("GOMP_SPINCOUNT", "30000")
         sys.argv[1:] = hydra_arguments(sys.argv[1:], groups)
-        if {"-h", "--help"} & set(sys.argv):
+        if "--version" in sys.argv:
+            print(version_line())
+        elif {"-h", "--help"} & set(sys.argv):
             print(_help_text(sys.argv[1:], groups, config_path, config_name))
         else:
             main()
         sys.stdout.flush()
+
+
+def about() -> Any:
+    """Return what CITATION.cff says about this program; it is in the checkout and in the wheel."""
+    return OmegaConf.load(CONFIGS.parent / "CITATION.cff")
+
+
+def version_line() -> str:
+    """Return name and version of the package."""
+    return f"antecedent-lab {about().version}"
+
+
+def citation() -> str:
+    """Return how to cite this program, as BibTeX, below a line that BibTeX does not read."""
+    facts = about()
+    authors = " and ".join(f"{{{author.name}}}" for author in facts.authors)
+    return f"""\
+{facts.message}
+@software{{antecedent,
+  title = {{{facts.title}}},
+  author = {{{authors}}},
+  version = {{{facts.version}}},
+}}"""
 
 
 def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:
@@ -98,17 +125,21 @@ def _name(group: str, field: str) -> str:
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
     """Raise UserError for an unknown flag, setting or choice, with the most similar name that exists."""
     names = [*filter(None, groups), *setting_names(groups)]
+    shows_config = CONFIG_FLAGS.fullmatch(" ".join(argument for argument in arguments if "=" not in argument))
     for argument in arguments:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
             raise UserError(str(error)) from None
         name, equals, value = argument.partition("=")
+        if shows_config and not equals:
+            continue
         if argument.startswith("-"):
             if argument in ("-m", "--multirun") and "variant" not in groups:
                 raise UserError(f"{argument}: only train.py has sweeps; eval.py reads them by runs=DIR")
             if argument not in FLAGS:
-                raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS)}")
+                remedy = ", or not used so; --help lists the settings, --cfg job [--resolve] prints the configuration"
+                raise UserError(f"{argument}: no such flag{did_you_mean(argument, FLAGS) or remedy}")
         elif not equals:
             raise UserError(f"{argument}: settings are written NAME=VALUE")
         elif re.match(r"hydra\b", name):
@@ -117,6 +148,8 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
                     f"{argument}: of Hydra's own settings only hydra/launcher, hydra.launcher.NAME, hydra.sweep.dir "
                     "and hydra.sweeper.max_batch_size (1 or more) can be set, to plain values"
                 )
+            if argument == "hydra/launcher=joblib" and not [*distributions(name="hydra-joblib-launcher")]:
+                raise UserError(f"{argument}: needs the extra sweep: {sys.executable} -m pip install {extra('sweep')}")
         elif name not in names:
             raise UserError(f"{name}={value}: no such setting{did_you_mean(name, names)}")
         elif "${" in value:  # text is data: it must not become an interpolation
@@ -147,21 +180,37 @@ def setting_names(groups: Groups, *types: object) -> list[str]:
 
 
 def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
-    """Return the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep."""
+    """Return the arguments in Hydra's grammar: flags first, texts in quotes, `out` as the directory of a sweep.
+
+    Raises UserError for a value that Hydra cannot read, and for several values of one run or equal ones of a sweep.
+    """
     texts = setting_names(groups, str, str | None)
     flags = [argument for argument in arguments if "=" not in argument]
     settings = [_quoted(argument, texts) for argument in arguments if "=" in argument]
-
-    # A resumed run has data of its own kind, which the command line need not name.
-    if any(argument.startswith("resume=") for argument in settings):
-        settings = [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
-
-    outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
     # The experiments of the lab are sweeps also without -m.
     is_lab = any(re.match(r"\+*experiment=['\"]?lab/", argument) for argument in settings)
-    if outs and (is_lab or {"-m", "--multirun"} & set(flags)):
+    is_sweep = is_lab or bool({"-m", "--multirun"} & set(flags))
+    for argument in settings:
+        _check_values(argument, is_sweep)
+
+    outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
+    if outs and is_sweep:
         settings.append(f"hydra.sweep.dir={outs[-1]}")
-    return flags + settings
+    # Data have settings of their kind, which are checked when it is known; that of a resumed run is not named here.
+    return flags + [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
+
+
+def _check_values(argument: str, is_sweep: bool) -> None:
+    try:
+        override = OverridesParser.create().parse_override(argument)
+    except HydraException:
+        raise UserError(f"{argument}: cannot be read; write text with brackets or commas as NAME='VALUE'") from None
+    if override.is_sweep_override() and not is_sweep:
+        raise UserError(f"{argument}: has several values; train.py -m trains one run for each")
+    if override.is_choice_sweep():
+        values = list(map(str, override.value().list))  # type: ignore[union-attr]
+        if len(set(values)) < len(values):
+            raise UserError(f"{argument}: has a value twice; the same run would be trained again")
 
 
 def _quoted(argument: str, texts: Sequence[str]) -> str:
@@ -224,29 +273,14 @@ def one_line_errors() -> Iterator[None]:
 
 def error_message(error: Exception) -> str | None:
     """Return one printable line for an error that a user can cause, None for other errors."""
-    user_errors = (UserError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException)
+    user_errors = (
+        UserError, OSError, FloatingPointError, MemoryError, ModuleNotFoundError, OmegaConfBaseException, HydraException
+    )  # fmt: skip
     message = str(error) or type(error).__name__
     if isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory", message):
         message = f"out of memory; lower tokens_per_batch or the settings of model.*: {message}"
-    elif isinstance(error, HydraException):
-        message = _hydra_message(error, message)
     elif not isinstance(error, user_errors):
         return None
     elif isinstance(error, OSError) and error.strerror and error.filename:
         message = f"{error.filename}: {error.strerror}"
     return printable(" ".join(message.split()))
-
-
-def _hydra_message(error: HydraException, message: str) -> str:
-    """Return our sentence for Hydra's about a setting, which advises what this program does not accept."""
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: cannot be read; write text with brackets or commas as NAME='VALUE'"
-    if several := re.match(r"Ambiguous value for argument '(.*)'\n", message):
-        return f"{several[1]}: has several values; train.py -m trains one run for each"
-    if unknown := re.match(r"Could not override '(?:data\.)?(.*)'.*\n.*use \+(.*)", message):
-        name = unknown[1]
-        sources = [source for source, schema in SCHEMAS.items() if name in schema.__dataclass_fields__]
-        if not sources:
-            return f"{unknown[2]}: a setting without a value in configs/; write it there"
-        return f"{unknown[2]}: not a setting of these data; choose data={' or data='.join(sources)}"
-    return message

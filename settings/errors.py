@@ -24,9 +24,9 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
-def export_extra() -> str:
-    """Return what pip installs for models of transformers: of the package, or in a checkout of this folder."""
-    return "'antecedent-lab[export]'" if __name__.startswith("antecedent_lab.") else "'.[export]'"
+def extra(name: str) -> str:
+    """Return what pip installs for an extra: of the package, or in a checkout of this folder."""
+    return f"'antecedent-lab[{name}]'" if __name__.startswith("antecedent_lab.") else f"'.[{name}]'"
 
 
 @contextmanager

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +21,40 @@ UNFINISHED = re.compile(r"\..+\.\d+")
 STAGING = ".unfinished"
 
 
+def now() -> str:
+    """Return the time in UTC as records have it: 2026-11-28T16:02:03.250000+00:00."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the content of a file, so that a crash or OSError leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except BaseException as error:
+        with naming(path, temporary):
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folder(path.parent)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise with_path(error, path) from None
         raise
 
 
-def with_path(error: OSError, path: Path) -> OSError:
-    """Return `error` with the path that it is about."""
-    return type(error)(error.errno, error.strerror or str(error), str(path))
+@contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raise an OSError of the body that names no file, as of a full disk, or `temporary`, with `path`.
+
+    Errors that this program raises itself are of its subclasses, and say all in their message.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_unnamed = type(error) is OSError and error.filename is None
+        if is_unnamed or error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+        raise
 
 
 def remove_unfinished_files(folder: Path) -> None:
@@ -104,6 +120,7 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         staging.mkdir(parents=True)
         for name, content in files.items():
+            (staging / name).parent.mkdir(exist_ok=True)
             write_atomically(staging / name, content.encode())
 
         # From here on readers find no marker, the path that they look for, until every file is in its place.
@@ -111,7 +128,8 @@ def write_files(folder: Path, files: Mapping[str, str], marker: str | None = Non
             (folder / marker).unlink(missing_ok=True)
             _sync_folder(folder)
         for name in sorted(files, key=lambda name: name == marker):
+            (folder / name).parent.mkdir(exist_ok=True)
             (staging / name).replace(folder / name)
-            _sync_folder(folder)
+            _sync_folder((folder / name).parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -217,6 +217,12 @@ def _from_groups(run: Any, model: Any, data: Any, optim: Any) -> TrainSettings:
     source = data.get("source")
     if source not in SCHEMAS:
         raise UserError(f"data.source={source}: must be one of {', '.join(SCHEMAS)}")
+    for name, value in data.items():
+        sources = [kind for kind, schema in SCHEMAS.items() if name in schema.__dataclass_fields__]
+        if sources and source not in sources:
+            raise UserError(
+                f"data.{name}={value}: not a setting of these data; choose data={' or data='.join(sources)}"
+            )
     return TrainSettings(
         run=to_settings(RunSettings, run),
         model=to_settings(ModelConfig, model, "model."),

@@ -1,5 +1,6 @@
 """Dataclasses as JSON and back: the fields are the keys, and a wrong file gives one line that names the place."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
@@ -46,6 +47,11 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value
+
+
+def json_text(value: Any) -> str:
+    """Return `value` as the text of a file."""
+    return json.dumps(to_json(value), indent=2) + "\n"
 
 
 def from_json(kind: Any, value: Any, where: str) -> Any:

@@ -93,12 +93,12 @@ def process_state() -> Iterator[None]:
     """Restore everything in this process that a program may change."""
     argv, folder, environment, threads = sys.argv, Path.cwd(), dict(os.environ), torch.get_num_threads()
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers, excepthook = {number: signal.getsignal(number) for number in SIGNALS}, threading.excepthook
     try:
         with warnings.catch_warnings(action="default"):
             yield
     finally:
-        sys.argv = argv
+        sys.argv, threading.excepthook = argv, excepthook
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)

@@ -176,6 +176,17 @@ def test_with_a_third_animal_some_heads_stay_with_the_subject_and_some_take_the_
     assert all(shares["head " + cause]["value"] > 0.9 for shares, cause in zip(in_place_of_it, "AB", strict=True))
 
 
+def test_the_number_of_types_that_open_is_the_measured_one() -> None:
+    differences = {row["name"]: row["difference"] for row in result("decoders")["decoders"]}
+    opened = [difference for difference in differences.values() if difference is not None]
+    exact, text = opened.count(0), " ".join(USAGE.split())
+    assert (
+        f"[Of {len(differences)}](../research/results/decoders.md) made with random weights {len(opened)} open" in text
+    )
+    assert f"; {exact} have exactly the logits of their own eager attention, two differ by {max(opened):.0e}." in text
+    assert len(opened) - exact == 2 and differences["mamba"] is differences["bloom"] is None
+
+
 def test_the_bias_of_a_public_model_is_the_measured_one() -> None:
     [row] = [row for row in result("because")["rows"] if "SmolLM2" in row["model"]]
     of_second = sum(bias < 0 for bias in row["bias"].values())
@@ -327,7 +338,7 @@ def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
             for name in re.findall(r"(?<![\w.#&/-])([a-z]\w*(?:\.\w+)*)=(?!value)", code):
                 assert name.startswith("hydra.") or name.rpartition(".")[2] in names, f"{page}: {code}"
             flag = code.split()[0].partition("=")[0] if code.startswith("-") else "-m"
-            assert flag in (*FLAGS, "-e", "--extra-index-url", "--torch-backend"), f"{page}: {code}"
+            assert flag in (*FLAGS, "--cfg", "-e", "--extra-index-url", "--torch-backend"), f"{page}: {code}"
             assert not code.startswith("make ") or {*code.split()[1:]} <= {*targets}, f"{page}: {code}"
 
 

@@ -1,12 +1,17 @@
 """Output, files and errors of python eval.py, mode by mode."""
 
+import csv
 import json
+import platform
 import re
+import shlex
 import shutil
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,10 +82,45 @@ def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) 
         assert (shown["place"], shown["verdict"]) == ([*finding.place], finding.verdict)
 
 
+def test_the_files_say_what_they_were_made_with_and_when(probed: tuple[Path, str]) -> None:
+    run, _ = probed
+    made = results_of(run).environment
+    assert (made["packages"]["torch"], made["packages"]["numpy"]) == (torch.__version__, np.__version__)
+    assert made["python"] == platform.python_version() and made["device"] == "cpu" and made["threads"] >= 1
+    assert {"commit", "uncommitted_changes"} <= made.keys() and made["command"] == shlex.join(sys.orig_argv)
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(made["date"])) < timedelta(hours=12)
+    first, second, *_ = (run / "probe" / "claims.md").read_text().splitlines()
+    assert second == "" and all(f" {made[name]}" in first for name in ("date", "commit", "device", "python"))
+    assert f"torch {torch.__version__}" in first
+
+
+def test_tables_are_always_written_and_figures_when_they_are_asked_for(run: Path, cache: str) -> None:
+    folder = run / "probe"
+    with (folder / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, finding in zip(rows, results_of(run).findings, strict=True):
+        judged = finding.judged
+        assert (row["question"], row["verdict"]) == (finding.question, judged.verdict)
+        assert row["head"] == " + ".join(map(str, judged.heads))
+        for name in ("accuracy", "p", "swap", "answer"):
+            assert (row[name] == "") == (name not in judged.values)
+            assert not row[name] or float(row[name]) == pytest.approx(judged.value(name), abs=6e-4)
+        accuracy = judged.values["accuracy"]
+        assert json.loads(row["interval"]) == pytest.approx([accuracy.low, accuracy.high], abs=6e-4)
+    assert (folder / "table.tex").is_file() and not (folder / "figures").exists()
+    output(evaluate(run, cache, "figures=true"))
+    assert {path.name for path in (folder / "figures").iterdir()} == {"grid.svg", "dose.svg", "emergence.svg"}
+    output(evaluate(run, cache))  # those of the earlier results do not stay
+    assert not list((folder / "figures").iterdir())
+    assert evaluate(run, cache, "figures=true", "text=It").error == "figures=True: cannot be combined with text="
+
+
 def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: Path, cache: str) -> None:
     pytest.importorskip("transformers")
     output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
-    assert (run / "probe" / "claims.md").read_text().strip() in (run / "export" / "hf" / "README.md").read_text()
+    made_with, _, claims = (run / "probe" / "claims.md").read_text().strip().partition("\n\n")
+    card = (run / "export" / "hf" / "README.md").read_text()
+    assert claims in card and made_with not in card  # a card is published, without folders of a machine
     assert ": has the weights of " in evaluate(run, cache, f"before={run / 'export/hf'}").error
     of_run, of_export = (open_model(path).log_probs([SENTENCE], " was", " saw") for path in (run, run / "export/hf"))
     assert of_run == pytest.approx(of_export, abs=1e-5)
@@ -210,6 +250,24 @@ def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> 
     assert not (run / "probe/own/mine").exists()
 
 
+def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that_it_lacks(
+    run: Path, items: Path, tmp_path: Path
+) -> None:
+    for file in (run / "checkpoints").glob("*.pt"):
+        file.unlink()
+
+    def check(file: object, *arguments: str) -> Result:
+        return run_program("eval.py", f"items={file}", "check=true", *arguments)
+
+    assert f"every word has tokens for itself in {run}" in output(check(items, f"model={run}"))
+    assert output(check(items, f"run={run}")) == output(check(items, f"model={run}"))
+    lacking = check("docs/questions/er_sie.jsonl", f"model={run}").error
+    assert "not in this model's vocabulary: 'Er', 'Hund'" in lacking and lacking.endswith(" and 55 more")
+    items.write_text(items.read_text().replace("<It|They>", "<I|Th>ey"))
+    assert f"{items} line 2: 'I' has no tokens for itself in" in check(items, f"model={run}").error
+    assert check(items, "model=./nowhere").error.startswith("model=./nowhere: no such model")
+
+
 def compared_with(before: Path) -> str:
     """Return the folder, in probe/, of a comparison with another run."""
     return f"compared/{folder_name(str(before))}"
@@ -291,7 +349,8 @@ def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_pa
 
     folders = [exported(tmp_path / "sweep" / seed, cache, f"seed={seed}") for seed in "123"]
     output(evaluate(tmp_path / "sweep", cache, mode="runs"))
-    assert "differ in the training seed alone is not known" in output(compared(*folders))
+    out = output(compared(*folders))
+    assert "# Results over models 1, 2, 3\n" in out and "differ in the training seed alone is not known" in out
     [of_runs], [of_models] = (variants_of(tmp_path / name) for name in ("sweep", "models"))
     assert of_models["runs"] == folders and of_models["seeds"] == of_runs["seeds"] and of_models["values"] == {}
     for found, expected in zip(of_models["questions"], of_runs["questions"], strict=True):

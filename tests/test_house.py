@@ -28,7 +28,7 @@ PLACES = {
     "Makefile README.md SECURITY.md eval.py pyproject.toml requirements-dev.txt requirements.txt setup.py train.py",
     ".ci": "run", ".github": ".yml", "antecedent_lab": ".py .txt .typed", "configs": ".yaml",
     "data": ".gz .py .txt LICENSE", "docs": ".html .ipynb .jsonl .md .svg", "model": ".py", "probe": ".py",
-    "report": ".css .html .js .json .py", "research": ".css .json .md .py", "settings": ".py", "tests": ".py",
+    "report": ".css .html .js .json .py .svg", "research": ".css .json .md .py", "settings": ".py", "tests": ".py",
     "training": ".py",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -78,6 +79,14 @@ def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
     assert [name for name in names if not name.endswith("RECORD") and first.read(name) != second.read(name)] == []
 
 
+@pytest.mark.slow
+def test_the_source_archive_has_neither_tests_nor_docs(installed: Path) -> None:
+    [archive] = installed.parent.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        folders = {Path(name).parts[1] for name in files.getnames() if len(Path(name).parts) > 2}
+    assert {"data", "model"} <= folders and not {"tests", "docs", "research"} & folders
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
     """Returns a user's folder, with files that have the names of ours."""
@@ -120,7 +129,11 @@ def test_the_wheel_has_types_and_a_command(installed: Path, tmp_path: Path) -> N
     assert (package / "py.typed").is_file()
     entry_points = next(installed.glob("antecedent_lab-*.dist-info")) / "entry_points.txt"
     assert "antecedent-lab = antecedent_lab.__main__:main" in entry_points.read_text()
-    code = "from antecedent_lab.settings.errors import export_extra; print(export_extra())"
+    code = "from antecedent_lab.settings.errors import extra; print(extra('export'))"
     assert run_python("-c", code, cwd=tmp_path, path=installed).stdout == "'antecedent-lab[export]'\n"
+    version = f"antecedent-lab {PROJECT['project']['version']}\n"
+    assert run_python("-m", "antecedent_lab", "--version", cwd=tmp_path, path=installed).stdout == version
+    cited = run_python("-m", "antecedent_lab", "cite", cwd=tmp_path, path=installed)
+    assert cited.stdout == run_python("-m", "antecedent_lab", "cite").stdout and "@software" in cited.stdout
     wrong = run_python("-m", "antecedent_lab", "trian", cwd=tmp_path, path=installed)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: trian: no such command")

@@ -1,5 +1,6 @@
 """train.py: what a run writes; sweeps; runs that are killed, stopped or damaged and resumed end as without a stop."""
 
+import errno
 import hashlib
 import json
 import os
@@ -91,6 +92,55 @@ def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_ru
         composed = compose_settings(hydra_arguments(arguments, GROUPS))
         of_command, of_run = (flatten(each) | {"out": "", "cache_dir": ""} for each in (composed, opened.settings))
         assert of_command == of_run and not any(argument.startswith(("out=", "cache_dir=")) for argument in arguments)
+
+
+def test_the_files_of_a_folder_or_a_pattern_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(3):
+        (tmp_path / f"texts/{number}.txt").write_text("Lily met Tom in the park. She was happy.\n" * 10_000)
+    new = ["data=text", "data.vocab_size=300", "model=nano", *SHORT]
+    for path, count in (("texts", "3 file(s), 1.2 MB"), ("texts/[01].txt", "2 file(s), 0.8 MB"), ("texts/0.txt", "")):
+        result = run_program("train.py", *new, f"data.path={path}", cwd=tmp_path)
+        assert result.status == 0 and result.out.startswith(f"data    {count} from {path}\n" if count else "device")
+
+
+@pytest.mark.parametrize(("kept", "problem"), [(0, "missing or empty"), (4, "ends at step 1"), (None, "")])
+def test_a_resume_says_which_records_are_lost(kept: int | None, problem: str, run: Path, cache: str) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    assert [json.loads(line)["step"] for line in lines[:4]] == [0, 0, 1, 1]
+    (run / "metrics.jsonl").write_text("".join(lines[:kept]))
+    result = run_program("train.py", f"out={run}", "resume=true", "max_steps=6", "probe_sequences=8", cache)
+    warnings = [line for line in result.err.splitlines() if "metrics.jsonl" in line]
+    expected = f"warning: {run / 'metrics.jsonl'}: {problem}; records up to step 4 are lost"
+    assert result.status == 0 and warnings == ([expected] if problem else [])
+
+
+def raise_disk_full(*arguments: object, **named: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(("function", "name"), [
+    ("pathlib.Path.write_bytes", "cache/stories-"), ("pathlib.Path.write_text", "cache/stories-"),
+    ("tensorboard.compat.tensorflow_stub.io.gfile.LocalFileSystem.append", "run: "),
+])  # fmt: skip
+def test_on_a_full_disk_one_line_says_what_could_not_be_written(
+    function: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function, raise_disk_full)
+    error = run_program("train.py", "out=run", "cache_dir=cache", *SMALL, cwd=tmp_path).error
+    assert error.startswith(name) and error.endswith(": No space left on device")
+
+
+def test_on_a_full_disk_the_cache_of_a_text_is_named(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    (tmp_path / "text.txt").write_text("Lily met Tom in the park. She was happy.\n" * 1000)
+
+    def train_with_little_space() -> int:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # bytes of a file, like a disk that is full
+        result = run_program("train.py", "data=text", "data.path=text.txt", "data.vocab_size=300", cwd=tmp_path)
+        return 3 if re.match(r"\.cache/text-\w+: File too large$", result.error) else 1
+
+    assert os.waitstatus_to_exitcode(os.waitpid(forked(train_with_little_space), 0)[1]) == 3
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from settings.errors import UserError, damaged_file_error
-from settings.files import read_json, remove_unfinished_files, write_atomically
+from settings.files import now, read_json, remove_unfinished_files, write_atomically
 from settings.typed_json import from_json, to_json
 
 MANIFEST = "manifest.json"
@@ -29,6 +29,7 @@ class Checkpoint:
     step: int
     sha256: str
     best: bool
+    saved: str = ""  # UTC; "": by an earlier version
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: int) -> None:
@@ -50,7 +51,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
 
     # One checkpoint at most is the best.
     entries = [replace(entry, best=entry.best and not best) for entry in old_entries]
-    entries.append(Checkpoint(path.name, step, hashlib.sha256(content).hexdigest(), best))
+    entries.append(Checkpoint(path.name, step, hashlib.sha256(content).hexdigest(), best, now()))
     _keep_only(folder, [entry for entry in entries if entry.best or entry in entries[-keep:]])
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 import time
 from math import isfinite
 from pathlib import Path
@@ -14,7 +15,7 @@ from tqdm import tqdm
 from data.corpus import Corpus
 from model.transformer import n_parameters
 from settings.errors import UserError
-from settings.files import with_path, write_atomically
+from settings.files import naming, write_atomically
 from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE
 
@@ -26,36 +27,49 @@ NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
 class JsonLines:
     """A file with one JSON object per step."""
 
-    def __init__(self, path: Path, resumed_step: int) -> None:
-        """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again."""
+    def __init__(self, path: Path, resumed_step: int, recorded_step: int = -1) -> None:
+        """Open `path` to append, without the lines after `resumed_step` (-1: a new run), which are recorded again.
+
+        Warns if the file is missing, or has no line of `recorded_step` or later.
+        """
         self.path = path
+        lines = []
         if path.exists():
             lines = [line for line in _lines(path) if _step(line) <= resumed_step]
             write_atomically(path, "".join(lines).encode())
-        elif resumed_step > 0:
-            print(f"warning: {path}: missing; the records up to step {resumed_step} are lost", file=sys.stderr)
+        last = max(map(_step, lines), default=-1)
+        if resumed_step > 0 and (not path.exists() or last < recorded_step):
+            problem = f"ends at step {last}" if lines else "missing or empty"
+            print(f"warning: {path}: {problem}; records up to step {resumed_step} are lost", file=sys.stderr)
         self._file = path.open("ab")
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Append one object; numbers that are not finite become null."""
         finite = json.loads(json.dumps({"step": step, **values}), parse_constant=lambda _: None)
-        line = json.dumps(finite).encode() + b"\n"
-        try:
-            self._file.write(line)
+        with naming(self.path):
+            self._file.write(json.dumps(finite).encode() + b"\n")
             self._file.flush()
-        except OSError as error:
-            raise with_path(error, self.path) from None
 
     def close(self) -> None:
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
+
+
+def print_unless_raised_again(error: threading.ExceptHookArgs) -> None:
+    """Print the error of a thread, but not an OSError of TensorBoard's, which the next record raises."""
+    if not isinstance(error.exc_value, OSError):
+        threading.__excepthook__(error)
 
 
 class RunLog:
     """Write the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
-    def __init__(self, run: Path, resumed_step: int = -1) -> None:
-        """Open the records of `run` and drops those after `resumed_step` (default: all, for a new run)."""
-        self._metrics = JsonLines(run / "metrics.jsonl", resumed_step)
+    def __init__(self, run: Path, resumed_step: int = -1, log_every_steps: int = 1) -> None:
+        """Open the records of `run` and drop those after `resumed_step` (default: all, for a new run).
+
+        `log_every_steps` is that of the steps so far.
+        """
+        self._metrics = JsonLines(run / "metrics.jsonl", resumed_step, resumed_step - resumed_step % log_every_steps)
         self._weights = JsonLines(run / HISTORY_FILE, resumed_step)  # empty for a large model
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the

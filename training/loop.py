@@ -1,5 +1,6 @@
 """Training: `train` sets up a run and loops over step, record, evaluation, probe and checkpoint until the last step."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -15,18 +16,19 @@ from tokenizers import Tokenizer
 
 from data.corpus import Corpus, load_corpus
 from data.loader import Split
+from data.text import print_files
 from data.tokenizer import load_tokenizer
 from model.transformer import Transformer, load_weights, n_parameters
 from settings.command_line import next_command
 from settings.errors import UserError
-from settings.files import lock
+from settings.files import lock, naming
 from settings.train import Device, TrainSettings
 from training.checkpoint import drop_checkpoints_after, load_resumable, read_manifest, save_checkpoint
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
 from training.evaluate import LossSummary, MakeProbe, Probe, validation_loss
-from training.logging import Console, RunLog, gap_lines, start_lines, step_line
+from training.logging import Console, RunLog, gap_lines, print_unless_raised_again, start_lines, step_line
 from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
-from training.trainer import StepStats, Trainer, make_trainer, train_step, wait_for_device
+from training.trainer import StepStats, Trainer, check_batch, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
 
 Initial = tuple[Transformer, Tokenizer]  # what a run starts from
@@ -70,6 +72,7 @@ def _load_inputs(settings: TrainSettings, tokenizer: Tokenizer | None, distribut
     if distributed.is_main:
         if not run.resume:
             check_out_is_free(run.out)  # before the data are prepared, which can take long
+        print_files(settings.data)
         corpus = load_corpus(settings.data, Path(run.cache_dir), tokenizer)
         settings = replace(settings, data=corpus.config)
         config = run_config(settings, corpus.tokenizer, corpus.fingerprint)
@@ -102,7 +105,7 @@ def _open_run(
     else:
         folder, run_lock = create_run(run.out)
 
-    with closing(run_lock):
+    with closing(run_lock), naming(folder):
         machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
         machine["arguments"] = list(arguments)
         if run.init and state is None:
@@ -118,8 +121,9 @@ def _open_run(
                 record_resume(folder, trainer.step, state["config"], inputs.config, machine)
             write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
 
+        before = state["config"] if state else inputs.config
         with (
-            closing(RunLog(folder, trainer.saved_step)) as log,
+            closing(RunLog(folder, trainer.saved_step, before["run"]["log_every_steps"])) as log,
             closing(Console(trainer.step, run.max_steps, label)) as console,
         ):
             yield RunContext(folder, inputs, probe, log, console)
@@ -136,7 +140,9 @@ def train(
     run = settings.run
     with process_group(use_cuda=run.device is not Device.cpu) as distributed:
         device = choose_device(run.device, run.precision, run.threads)
+        check_batch(settings, distributed)  # before the data and the model are made
         keep_freed_memory()
+        threading.excepthook = print_unless_raised_again
         inputs = _load_inputs(settings, initial[1] if initial else None, distributed)
         settings, corpus = inputs.settings, inputs.corpus
         model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed)

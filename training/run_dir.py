@@ -20,17 +20,20 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from settings.errors import UserError
 from settings.files import (
     LOCK,
     UNFINISHED,
     FolderLock,
     lock,
+    now,
     read_json,
     remove_unfinished_files,
     write_atomically,
     write_json,
 )
 from settings.train import TrainSettings, changed_settings, flatten, saved_settings
+from training.checkpoint import MANIFEST, read_manifest
 
 RUNS = Path("runs")
 RESUMES = "resumes.jsonl"
@@ -69,10 +72,18 @@ def find_run(run: str | None, setting: str = "run") -> Path:
             raise FileNotFoundError(f"{setting}={run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
-    manifests = list(RUNS.rglob("checkpoints/manifest.json"))  # also of the runs of sweeps
-    if not manifests:
+    folders = [path.parent for path in RUNS.rglob(f"checkpoints/{MANIFEST}")]  # also of the runs of sweeps
+    if not folders:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
-    return max(manifests, key=lambda path: path.stat().st_mtime).parent.parent
+    return max(folders, key=_last_saved).parent
+
+
+def _last_saved(folder: Path) -> str:
+    """Return when the newest checkpoint in `folder` was saved; if it does not say, when its manifest was written."""
+    saved = ""
+    with suppress(UserError):  # a damaged run is named when it is opened
+        saved = max((entry.saved for entry in read_manifest(folder)), default="")
+    return saved or datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime, UTC).isoformat()
 
 
 def find_runs(sweep: str) -> list[Path]:
@@ -129,8 +140,7 @@ def record_resume(
     machine = {**environment, **environment["packages"], **known}
     machine_changes = changed_settings(old_machine, machine)
 
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    record = {"step": step, "time": when, "environment": machine_changes, "settings": changes}
+    record = {"step": step, "time": now(), "environment": machine_changes, "settings": changes}
     resumes = run / RESUMES
     old_lines = resumes.read_bytes() if resumes.exists() else b""
     write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")

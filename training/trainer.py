@@ -112,6 +112,15 @@ def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
+def check_batch(settings: TrainSettings, distributed: Distributed) -> None:
+    """Raise UserError if a process would get no row of a batch: every one reads its own rows."""
+    context_length, n_tokens = settings.model.context_length, settings.run.tokens_per_batch
+    smallest = distributed.world_size * context_length
+    if n_tokens < smallest:
+        problem = f"must be {smallest} or more, a row of model.context_length={context_length} for each process"
+        raise UserError(f"tokens_per_batch={n_tokens}: {problem}")
+
+
 def make_trainer(
     settings: TrainSettings,
     model: Transformer,
@@ -119,17 +128,11 @@ def make_trainer(
     device: ComputeDevice,
     distributed: Distributed,
 ) -> Trainer:
-    """Return the trainer of `model`, on `device`, at step 0; UserError if a rank would get no row of a batch."""
+    """Return the trainer of `model`, on `device`, at step 0; UserError if the text is too short for its context."""
     run = settings.run
-    context_length = settings.model.context_length
     n_ranks = distributed.world_size
-
-    smallest = n_ranks * context_length  # every rank reads its own rows of each batch
-    if run.tokens_per_batch < smallest:
-        problem = f"must be {smallest} or more, a row of model.context_length={context_length} for each process"
-        raise UserError(f"tokens_per_batch={run.tokens_per_batch}: {problem}")
     batches = training_batches(
-        split, tokens_per_batch=run.tokens_per_batch, context_length=context_length, seed=run.seed
+        split, tokens_per_batch=run.tokens_per_batch, context_length=settings.model.context_length, seed=run.seed
     )
     is_cuda = device.device.type == "cuda"
     pad = is_cuda or run.compile is not Compile.none  # a graph has one shape, torch.compile compiles once per shape

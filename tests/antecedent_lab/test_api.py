@@ -23,7 +23,7 @@ from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
-from settings.typed_json import to_json
+from probe.results import ProbeResults
 from tests.model.pretrained import H, L, pretrained
 from tests.program import ROOT, SMALL_PROBE, run_program
 from tests.report.sample import opened_run
@@ -121,15 +121,20 @@ def test_memory_for_an_untrained_copy_is_asked_of_the_probe_only(
 
 def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
     page = result.save(tmp_path / "python")
+    drawn = {path.name for path in (result.save(tmp_path / "drawn", figures=True).parent / "figures").iterdir()}
+    assert {"grid.svg"} <= drawn <= {"grid.svg", "dose.svg"}  # the training of this model is not known
     arguments = [f"model={folders['qwen3']}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
     program = run_program("eval.py", *arguments)
     assert program.status == 0, program.err
     written = tmp_path / "program" / "probe" / "outside" / "part"
-    names = {"probe.json", "claims.md", "report.html"}
+    names = {"probe.json", "claims.md", "report.html", "table.csv", "table.tex"}
     assert {*os.listdir(page.parent)} == names <= {*os.listdir(written)}
-    assert json.loads((written / "probe.json").read_text()) == to_json(result.results)
-    for name in names - {"report.html"}:
-        assert (written / name).read_bytes() == (page.parent / name).read_bytes()
+    contents = [json.loads((folder / "probe.json").read_text()) for folder in (written, page.parent)]
+    assert [content.pop("environment").keys() for content in contents] == [result.results.environment.keys()] * 2
+    assert contents[0] == contents[1] and ProbeResults.from_json(contents[0] | {"environment": {}}) == result.results
+    for name in names - {"report.html", "probe.json"}:
+        _, *lines = (written / name).read_text().splitlines()
+        assert lines == (page.parent / name).read_text().splitlines()[1:]
 
 
 def test_two_folders_of_one_name_have_results_of_their_own(folders: dict[str, Path], tmp_path: Path) -> None:

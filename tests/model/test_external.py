@@ -336,6 +336,7 @@ MORE = {
         "hidden_size": D, "num_layers": 2, "num_heads": H, "attention_types": [[["global", "local"], 1]],
         "max_position_embeddings": 16,
     },
+    "mamba": {"hidden_size": D, "num_hidden_layers": 2, "state_size": 4},
 }  # fmt: skip
 
 

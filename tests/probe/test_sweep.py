@@ -85,6 +85,13 @@ def test_only_questions_of_all_runs_are_summarised() -> None:
     assert number.heads == [[Head(1, 1)], [Head(0, 2)], [Head(1, 0)], [Head(0, 1)], [Head(1, 2)]]
 
 
+def test_the_tables_of_models_do_not_call_them_seeds() -> None:
+    runs = [seed_run(number, 0.9) for number in range(1, 6)]
+    tables = sweep_markdown(compare_runs(runs, {}, [], "models"))
+    assert tables.startswith("# Results over models 1, 2, 3, 4, 5\n") and "| variant  | models |" in tables
+    assert "seed" not in tables and "5 seeds on" in sweep_markdown(compare_runs(runs, {}))
+
+
 def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one() -> None:
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
     [question] = over_seeds([seed_run(seed, value) for seed, value in enumerate(values)]).questions

@@ -1,14 +1,17 @@
 """Settings: YAML files, limits, saved runs, resumes, and the command line."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -184,6 +187,13 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
     ("train.py hydra/launcher=nowhere", "nowhere"),
     (f"train.py cache_dir={__file__}", "is a file; choose a folder"),
     ("train.py --hlep", "--hlep: no such flag; did you mean --help?"),
+    ("train.py --info", "--help lists the settings, --cfg job [--resolve] prints the configuration"),
+    ("eval.py --resolve", "--cfg job [--resolve] prints the configuration"),
+    ("train.py -m --cfg job", "--cfg job [--resolve] prints the configuration"),
+    ("train.py --cfg work", "--cfg job [--resolve] prints the configuration"),
+    ("train.py model.context_length=1000000000", "tokens_per_batch=3072: must be 1000000000 or more, a row of model."),
+    ("train.py -m seed=1,2,1", "seed=1,2,1: has a value twice"),
+    ("train.py -m optim.learning_rate=0.01,1e-2", "has a value twice"),
     ("train.py model.n_haed=3", "did you mean model.n_head?"),
     ("train.py optim.lr=1", "optim has name, learning_rate"),
     ("train.py modle=tiny", "did you mean model?"),
@@ -214,6 +224,38 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
 def test_a_bad_argument_writes_one_line_only(arguments: str, error: str, tmp_path: Path) -> None:
     assert error in run_program(*arguments.split(), cwd=tmp_path).error
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flags", ["--cfg job", "-c job", "--cfg job --resolve"])
+def test_cfg_prints_the_composed_configuration(flags: str, tmp_path: Path) -> None:
+    result = run_program("train.py", *flags.split(), "seed=3", "out=a, b", "optim=adamw", cwd=tmp_path)
+    printed = yaml.safe_load(result.out)
+    assert (result.status, printed["seed"], printed["out"], printed["optim"]["name"]) == (0, 3, "a, b", "adamw")
+    assert yaml.safe_load(run_program("eval.py", *flags.split(), cwd=tmp_path).out)["probe"]["n_untrained"] == 5
+    assert "launcher" in run_program("train.py", "--cfg", "hydra").out and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["train.py", "eval.py", "antecedent_lab/__main__.py"])
+def test_version_is_printed_in_a_checkout(program: str, tmp_path: Path) -> None:
+    result = run_program(program, "--version", cwd=tmp_path)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (result.status, result.out) == (0, f"antecedent-lab {version}\n")
+
+
+def test_a_launcher_without_its_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("settings.command_line.distributions", lambda name: iter([]))
+    error = run_program("train.py", "-m", "hydra/launcher=joblib", "seed=1,2").error
+    assert error == f"hydra/launcher=joblib: needs the extra sweep: {sys.executable} -m pip install '.[sweep]'"
+
+
+def test_cite_prints_what_the_citation_file_says_as_bibtex() -> None:
+    facts = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    lines = run_program("antecedent_lab/__main__.py", "cite").out.splitlines()
+    assert lines[:2] == [facts["message"], "@software{antecedent,"] and lines[-1] == "}"
+    fields = dict(re.fullmatch(r"  (\w+) = \{(.*)\},", line).groups() for line in lines[2:-1])
+    assert fields["author"] == f"{{{facts['authors'][0]['name']}}}"
+    assert (fields["title"], fields["version"]) == (facts["title"], str(facts["version"]))
+    assert run_program("antecedent_lab/__main__.py", "cite", "x=1").error.startswith("cite x=1: no such command")
 
 
 def test_a_closed_output_pipe_ends_the_program_quietly() -> None:

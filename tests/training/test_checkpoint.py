@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -208,6 +209,21 @@ def test_the_newest_run_is_found_in_sweeps_too(newest: str, tmp_path: Path, monk
             (run / "checkpoints" / MANIFEST).write_text("{}")
             os.utime(run / "checkpoints" / MANIFEST, (1000 + age, 1000 + age))
     assert find_run(None) == Path(newest) and find_runs("sweep") == runs[3:]
+
+
+def test_the_newest_run_is_the_one_that_saved_last_whatever_the_time_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        Path("runs", name).mkdir(parents=True)
+        save(Path("runs", name, "checkpoints"), 1)
+    shutil.copytree("runs/first", "runs/copied later")
+    for age, name in enumerate(("second", "first")):
+        os.utime(Path("runs", name, "checkpoints", MANIFEST), (1000 + age, 1000 + age))
+    assert find_run(None) == Path("runs/second")
+    save(Path("runs/first/checkpoints"), 2)  # resumed
+    assert find_run(None) == Path("runs/first")
 
 
 def events_of(run: Path) -> EventAccumulator:

@@ -24,7 +24,7 @@ from training.device import SINGLE_PROCESS, Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step, log_step
 from training.optim import Muon, WeightGroup, learning_rate_factor, set_learning_rates
-from training.trainer import Trainer, make_trainer, train_step
+from training.trainer import Trainer, check_batch, make_trainer, train_step
 
 
 @pytest.mark.parametrize("n_batches", [1, 2])
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
 def test_a_batch_without_a_row_for_each_process_is_refused(n_tokens: int, n_processes: int, smallest: int) -> None:
     ranks = Distributed(rank=n_processes - 1, world_size=n_processes)
     with pytest.raises(UserError, match=f"^tokens_per_batch={n_tokens}: must be {smallest} or more.*$"):
-        small_trainer(f"tokens_per_batch={n_tokens}", distributed=ranks)
+        check_batch(compose_settings([f"tokens_per_batch={n_tokens}"]), ranks)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

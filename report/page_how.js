@@ -33,7 +33,7 @@ function additions({ run, layer, head, at, rows }) {
   const best = likeliest(softmax(logitsOf(run, at)), 5);
   const directions = best.map((id) => pulledBack(run, layer, head, at, id));
   const adds = directions.map((direction) => rows.map(({ moved }) => dot(moved, direction)));
-  return { words: best.map((id) => `“${label(tokenName(id))}”`), adds };
+  return { words: best.map((id) => `“${label(nextName(id))}”`), adds };
 }
 
 // Four significant digits; e to a score can be a long number.

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,7 @@ from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
 from settings.typed_json import from_json
 from tests.report.conftest import Show, shown_weights
-from tests.report.sample import model_of, read, unpacked
+from tests.report.sample import model_of, opened_run, read, tokenizer_of, unpacked
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORTS = {"stories": DOCS / "report.html", "english": DOCS / "report_english.html"}
@@ -234,6 +235,27 @@ def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, p
     if name == "worksheet":  # one sheet of two sides
         assert len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True))) <= 2
     page.close()
+
+
+PIECES = ["Ben saw the wol", "They went home.", "Once upon a time there was a girl. She s", "Tom and Lily w", "Anna is"]
+
+
+@each_report
+def test_a_next_word_has_the_name_that_python_prints(name: str, show: Show) -> None:
+    _, live, model = content_of(name)
+    opened = replace(opened_run()[0], tokenizer=tokenizer_of(live), bos_id=live["tokenizer"]["start"])
+    unknown = live["tokenizer"]["unknown"]
+    found: list[str] = []
+    with show(written(name)) as view:
+        for text in [*PIECES, live["text"] + " purred.", "It purred."]:
+            view.type(text)
+            names = [words.rpartition(" ")[0] for words in view.next_words()]
+            expected = [token for token, _ in next_tokens(model, read(live, text).tokens, 5)]
+            assert names == ["a word it does not know" if i == unknown else opened.decode(i) for i in expected], text
+            found += names
+        special = {"stories": ["(end of the text)"], "english": ["(new line)", "…ore"]}[name]
+        assert {*special} <= {*found}
+        view.check()
 
 
 @each_report

@@ -32,7 +32,7 @@ read = partial(sample.read, JSON)
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
     logits = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1]
     chances = logits.softmax(-1).topk(5)
-    names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "a word it does not know"}
+    names = {LIVE.tokenizer.start: "(end of the text)", LIVE.tokenizer.unknown: "a word it does not know"}
     words = [names.get(i, LIVE.tokenizer.vocabulary[i]) for i in chances.indices.tolist()]
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 

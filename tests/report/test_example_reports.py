@@ -237,6 +237,30 @@ def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, p
     page.close()
 
 
+INSIDE = """svg => {
+  const { width, height } = svg.viewBox.baseVal;
+  const outside = [];
+  for (const shape of svg.querySelectorAll("text, rect, path, polyline")) {
+    const { x, y, width: w, height: h } = shape.getBBox();
+    const half = shape.tagName === "text" ? 0 : (parseFloat(shape.getAttribute("stroke-width")) || 0) / 2;
+    const toPicture = svg.getCTM().inverse().multiply(shape.getCTM());
+    for (const corner of [[x - half, y - half], [x + w + half, y + h + half]]) {
+      const at = new DOMPoint(...corner).matrixTransform(toPicture);
+      if (at.x < 0 || at.y < 0 || at.x > width || at.y > height) outside.push(shape.textContent || shape.tagName);
+    }
+  }
+  return outside;
+}"""
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((DOCS / "pictures").glob("*.svg"))])
+def test_a_picture_stays_in_its_frame(name: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((DOCS / f"pictures/{name}.svg").as_uri())
+    assert page.locator("svg").evaluate(INSIDE) == []
+    page.close()
+
+
 PIECES = ["Ben saw the wol", "They went home.", "Once upon a time there was a girl. She s", "Tom and Lily w", "Anna is"]
 
 

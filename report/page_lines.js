@@ -31,7 +31,7 @@ function drawLines() {
   // A long text is shown from its end, until the reader scrolls; arrow keys move between lines, words and heads.
   if (Number(picture.getAttribute("width")) > state.width) region.scrollLeft = left ?? region.scrollWidth;
   if (top) heads.scrollTop = top;
-  arrowKeys([...region.querySelectorAll(".link[tabindex]")], 1);
+  arrowKeys(sentence.words.map((_, word) => region.querySelector(`[data-name=line-${word}]`)).filter(Boolean), 1);
   arrowKeys([...region.querySelectorAll(".word")], 1);
   arrowKeys([...heads.querySelectorAll(".pick")], nHead);
 }
@@ -92,7 +92,8 @@ function linesPicture(sentence) {
   const hue = hueOf(state.layer, state.head);
   const room = isSteep ? x[1] - x[0] : 24;
   const labels = [];
-  for (let target = 0; target <= query; target++) {
+  const order = [...weights.keys()].slice(0, query + 1).sort((a, b) => weights[a] - weights[b]); // a click hits the thickest
+  for (const target of order) {
     const change = changeAt(query, target);
     const { path, top } = arc(target);
     const hit = { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 };

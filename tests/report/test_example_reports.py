@@ -321,6 +321,31 @@ def test_what_a_pupil_types_is_answered_or_said_to_be_unknown(name: str, show: S
     assert sum(usable) == 50 or name == "stories"
 
 
+# Which line a click at each of 99 points of the thickest one hits
+HITS = """svg => {
+  const lines = [...svg.querySelectorAll(".link:has(path.arc)")];
+  const wide = (line) => parseFloat(line.querySelector("path.arc").style.strokeWidth);
+  const thickest = lines.reduce((a, b) => (wide(b) > wide(a) ? b : a));
+  const path = thickest.querySelector("path.arc");
+  const hits = Array.from({ length: 99 }, (_, i) => {
+    const at = path.getPointAtLength((path.getTotalLength() * (i + 1)) / 100).matrixTransform(path.getScreenCTM());
+    return document.elementFromPoint(at.x, at.y)?.closest(".link") === thickest;
+  });
+  return [wide(thickest), hits.filter(Boolean).length];
+}"""
+
+
+@each_report
+@pytest.mark.parametrize("size", SIZES)
+def test_a_click_on_the_thickest_line_hits_it(name: str, size: tuple[int, int], show: Show) -> None:
+    with show(written(name), viewport={"width": size[0], "height": size[1]}) as view:
+        for text in (content_of(name)[1]["text"], "Anna was angry at Ben and Tom. She went home because she"):
+            view.type(text)
+            wide, hits = view.find("svg.lines").evaluate(HITS)
+            assert hits >= 95, text
+            assert wide > 4, text
+
+
 def test_on_a_phone_an_answer_that_cannot_be_written_stands_beside_the_field(show: Show) -> None:
     with show(written("stories"), viewport={"width": 390, "height": 430}) as view:
         view.type("hello")

@@ -86,7 +86,7 @@ def test_a_click_on_an_arc_moves_lines_and_bars_unless_unwanted(motion: str, sho
     }"""
     moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
     with show(reduced_motion=motion) as view:
-        line = view.find("[data-name^=line-]:has(path.arc)").first
+        line = view.find("[data-name^=line-]:has(path.arc)").last  # the thickest
         position = int(line.get_attribute("data-name").removeprefix("line-"))
         view.page.mouse.click(*line.locator("path.arc").evaluate(top))
         assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")

@@ -99,7 +99,7 @@ function nextWordCard(facts) {
   const totals = adds.map(total);
   const ends = [Math.max(...totals), Math.min(...totals)].map((sum) => totals.indexOf(sum));
   const shown = ends.sort((a, b) => a - b);
-  const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit`];
+  const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit, scaled`];
   const table = () => tableOf(header, words.map((word, i) => [word, number(totals[i])]));
   return { options: shown.map((i) => words[i]), right: totals[shown[0]] >= totals[shown[1]] ? 0 : 1, table };
 }

@@ -150,8 +150,8 @@ function wordLabel(sentence, position, x, y, size, isSteep) {
   const place = isSteep ? slant : { "text-anchor": "middle", x, y };
   const shown = shape("text", { class: isRead ? null : "unknown", ...place }, text);
   const node = shape("g", { class: "word", "data-name": `word-${position}` }, shown);
-  const name = isRead ? text : `${text}: a word that the model does not know`;
-  if (!isRead) node.append(shape("title", {}, name));
+  const name = !position ? START : isRead ? text : `${text}: a word that the model does not know`;
+  if (name !== text) node.append(shape("title", {}, name));
   const about = { "aria-label": name, "aria-pressed": String(isQuery), tabindex: isQuery ? 0 : -1 };
   return pressable(node, () => clickWord(position), about);
 }

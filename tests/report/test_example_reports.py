@@ -526,6 +526,50 @@ def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
         assert list(map(float, answered(8)[0][1:])) == pytest.approx(learned, abs=0.0051)
 
 
+def test_the_sixth_card_names_the_last_norm_without_which_the_next_word_is_another(show: Show) -> None:
+    content, live, model = content_of("stories")
+    layer, head = content["findings"][0]["place"]
+    tokens = torch.tensor([read(live, live["text"]).tokens])
+    rows: list[torch.Tensor] = []
+    hook = model.model.final_norm.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0][0, -1]))
+    logits = model.logits(tokens)[0, -1]
+    hook.remove()
+    table = model.model.token_embedding.weight.detach()
+    scaled = table @ model.model.final_norm(rows[0])
+    torch.testing.assert_close(scaled, logits)
+    best = [live["tokenizer"]["vocabulary"][row.argmax()] for row in (logits, table @ rows[0])]
+    assert best[0] != best[1]  # so the card must say it
+    [card] = [card for card in json.loads((DOCS.parent / "report/cards.json").read_text()) if "logits" in card["says"]]
+    assert "At the end the row is scaled (RMSNorm: one length, then a learned factor for each number)" in card["says"]
+
+    # What the head adds, with the norm
+    record = model.record(tokens)[layer]
+    mixture = record.weights()[0, head, -1] @ record.values[0, head]
+    with show(written("stories")) as view:
+        view.find("[data-name=card-6]").click()
+        view.press("show me")
+        assert "logit, scaled" in view.find("#cards thead").inner_text()
+        for word, adds in (row.locator("th, td").all_inner_texts() for row in view.find("#cards tbody tr").all()):
+            direction = table[live["tokenizer"]["vocabulary"].index(word.strip("“”"))]
+            scaled_direction = model.final_norm_pullback(direction, rows[0])
+            expected = mixture @ (scaled_direction @ model.output_weights(layer)[head])
+            assert float(adds) == pytest.approx(float(expected), abs=0.0051)
+
+
+def test_the_derivation_says_what_comes_after_the_head_and_what_the_start_is(show: Show) -> None:
+    with show(written("stories")) as view:
+        for head, later in (("L0H1", "What the MLP and later layers make of it"), ("L1H1", "What the MLP makes of it")):
+            view.pick(head)
+            said = view.find("#live-how").text_content()
+            assert (
+                later in said and "the last RMSNorm included" in said and "(start): the token before every text" in said
+            )
+        start = view.find("#live-lines [data-name=word-0]")
+        assert start.locator("title").text_content() == start.get_attribute("aria-label")
+        assert "the token before every text" in start.get_attribute("aria-label")
+        assert "(start): the token before every text" in view.find("#live-changes").inner_text()
+
+
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:
     content, live, model = content_of("stories")
     layer, head = content["findings"][0]["place"]

@@ -200,7 +200,7 @@ function openCard(card) {
   else update({ card });
 }
 
-// The card of the address #lesson=2; 0: it is of no lesson.
+// The card of the address #lesson=2, behind which a state may stand; 0: it is of no lesson.
 function lessonCard() {
-  return Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0);
+  return Number(/^#lesson=([1-8])(?![^&])/.exec(location.hash)?.[1] ?? 0);
 }

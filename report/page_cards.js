@@ -130,7 +130,7 @@ const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard
 
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
-  const { says, ask } = CARDS[state.card - 1];
+  const { says, ask, hides } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
@@ -152,7 +152,7 @@ function drawCard() {
     card.act?.();
   };
   const buttons = [...card.options, "show me"].map((option, i) => button(option, guess(i), { class: "chip", "data-name": `guess-${i}` }));
-  const guesses = element("p", { class: "actions" }, ...buttons);
+  const guesses = element("p", { class: "actions", "data-hides": hides }, ...buttons); // what shows the answer above
   const { choice } = state.guess;
   const wrong = choice < card.options.length ? ` You guessed ${card.options[choice]}.` : ""; // or "show me"
   const guessed = choice === card.right ? " Your guess was right." : wrong;

@@ -4,7 +4,8 @@
 const MOST_LINES = 24; // arcs of one head
 const LEAST_WEIGHT = 0.005; // that has an arc
 const SLANT = -60; // degrees, of labels that have no room side by side
-let drawnText = null; // of the present picture
+const ROOM = 20; // pixels behind the word that is looked from
+let drawnFrom = null; // the place and the text of the present picture
 const pen = document.createElement("canvas").getContext("2d");
 
 function hueOf(layer, head) {
@@ -22,14 +23,17 @@ function drawLines() {
   const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
   const kind = cards.length > 16 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
-  const old = document.querySelector("#live-lines .scroll");
-  const left = drawnText === sentence.text && old.scrollWidth > old.clientWidth ? old.scrollLeft : null;
+  heads.style.setProperty("--n", nHead); // a row for each layer
+  const left = document.querySelector("#live-lines .scroll")?.scrollLeft;
+  const drawn = `${queryOf(sentence)} ${sentence.text}`;
   const top = document.querySelector("#live-lines .heads-row")?.scrollTop ?? 0;
   show("live-lines", title, region, heads);
-  drawnText = sentence.text;
 
-  // A long text is shown from its end, until the reader scrolls; arrow keys move between lines, words and heads.
-  if (Number(picture.getAttribute("width")) > state.width) region.scrollLeft = left ?? region.scrollWidth;
+  // A long text is scrolled to the word that is looked from, until the reader scrolls; arrow keys move between lines,
+  // words and heads.
+  const word = region.querySelector(".word[aria-pressed=true]").getBBox();
+  region.scrollLeft = drawn === drawnFrom ? left : word.x + word.width + ROOM - state.width;
+  drawnFrom = drawn;
   if (top) heads.scrollTop = top;
   arrowKeys(sentence.words.map((_, word) => region.querySelector(`[data-name=line-${word}]`)).filter(Boolean), 1);
   arrowKeys([...region.querySelectorAll(".word")], 1);

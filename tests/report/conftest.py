@@ -91,6 +91,12 @@ class Opened:
         assert self.requests == [self.url], "it asked for more than itself"
 
 
+def open_at(view: Opened, state: str) -> None:
+    """Open the page at an address: its state, or the whole address."""
+    view.page.goto("about:blank")
+    view.page.goto(state if state.startswith("file:") else f"{view.url}#{state}")
+
+
 def shown_weights(row: Any, query: int) -> Any:
     return pytest.approx(list(row[: query + 1]), abs=0.0051)
 

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from model.observe import TransformerView
 from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
 from settings.typed_json import from_json
-from tests.report.conftest import Show, shown_weights
+from tests.report.conftest import Show, open_at, shown_weights
 from tests.report.sample import model_of, opened_run, read, tokenizer_of, unpacked
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -346,6 +347,18 @@ def test_a_click_on_the_thickest_line_hits_it(name: str, size: tuple[int, int], 
             assert wide > 4, text
 
 
+@each_report
+@pytest.mark.parametrize("width", [1280, 1024, 768, 390])
+def test_a_layer_of_heads_is_one_row(name: str, width: int, show: Show) -> None:
+    with show(written(name), viewport={"width": width, "height": 800}) as view:
+        rows: dict[str, set[float]] = {}
+        for pick in view.find(".pick").all():
+            rows.setdefault(pick.get_attribute("data-name")[:2], set()).add(pick.bounding_box()["y"])
+        tops = [top for layer in rows.values() for top in layer]
+        assert len(tops) == len({*tops}) == len(rows) == content_of(name)[1]["shape"]["n_layer"]
+        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_on_a_phone_an_answer_that_cannot_be_written_stands_beside_the_field(show: Show) -> None:
     with show(written("stories"), viewport={"width": 390, "height": 430}) as view:
         view.type("hello")
@@ -469,7 +482,7 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(name: str, siz
             view.find(f"[data-name=card-{number}]").click()
             view.find(f"[data-name=card-{number}][aria-pressed=true]").wait_for()
             panel = view.find("#cards .card")
-            assert card["says"] in panel.inner_text() and view.next_words()[0] == opened
+            assert card["says"] in panel.inner_text() and (number == 6 or view.next_words()[0] == opened)
             assert panel.locator("table").count() == 0  # the guess comes first
             options = panel.locator("[data-name^=guess-]").all_inner_texts()
             assert len(options) >= 3  # and "show me" is the last
@@ -485,6 +498,39 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(name: str, siz
         view.find("#verdict").wait_for()  # visible again
         assert view.next_words()[0] == opened
         view.check()
+
+
+def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(show: Show) -> None:
+    above = {3: ".lines path.arc:not(.faint)", 5: ".lines path.arc:not(.faint)", 6: "#live-next li"}
+    with show(written("stories")) as view:
+        for card in range(1, 8):  # the last one plays the training, which begins without a next word
+            open_at(view, f"lesson={card}")
+            for place in {*above.values()}:
+                assert view.find(place).last.is_visible() == (above.get(card) != place), card
+            view.press("show me")
+            assert [place for place in above.values() if not view.find(place).last.is_visible()] == [], card
+        open_at(view, "")  # the page itself hides nothing
+        view.find("[data-name=card-3]").click()
+        assert view.find(above[3]).last.is_visible()
+
+
+def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(show: Show) -> None:
+    sections = re.split(
+        r"^## \d\. ", (DOCS / "attention.md").read_text().partition("\n## The lab")[0], flags=re.MULTILINE
+    )
+    texts = set()
+    with show(written("stories")) as view:
+        for number, section in enumerate(sections[1:], 1):
+            [(sentence, address)] = re.findall(
+                rf"^Card {number}: \[“(.*)”\]\(report\.html#([^)]*)\)$", section.strip(), re.MULTILINE
+            )
+            assert parse_qs(address) == {"lesson": [str(number)], "text": [sentence]}
+            open_at(view, address)
+            assert view.find(f"[data-name=card-{number}][aria-pressed=true]").is_visible()
+            assert view.text() == sentence and view.find(".lines .unknown").count() == 0
+            assert view.find("#cards [data-name^=guess-]").count() >= 3
+            texts.add(sentence)
+    assert len(sections) == 9 and len(texts) == 8
 
 
 def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
@@ -557,17 +603,15 @@ def test_the_sixth_card_names_the_last_norm_without_which_the_next_word_is_anoth
 
 
 def test_the_derivation_says_what_comes_after_the_head_and_what_the_start_is(show: Show) -> None:
+    begins = "(start): the token before every text"
     with show(written("stories")) as view:
         for head, later in (("L0H1", "What the MLP and later layers make of it"), ("L1H1", "What the MLP makes of it")):
             view.pick(head)
             said = view.find("#live-how").text_content()
-            assert (
-                later in said and "the last RMSNorm included" in said and "(start): the token before every text" in said
-            )
+            assert [part for part in (later, "the last RMSNorm included", begins) if part not in said] == []
         start = view.find("#live-lines [data-name=word-0]")
         assert start.locator("title").text_content() == start.get_attribute("aria-label")
-        assert "the token before every text" in start.get_attribute("aria-label")
-        assert "(start): the token before every text" in view.find("#live-changes").inner_text()
+        assert begins in start.get_attribute("aria-label") and begins in view.find("#live-changes").inner_text()
 
 
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:

@@ -142,7 +142,7 @@ class OpenedModel:
         if token == self.bos_id:
             return "(end of the text)"
         text = self.tokenizer.decode([token], skip_special_tokens=False)
-        name = self.tokenizer.id_to_token(token)
+        name = self.tokenizer.id_to_token(token) or ""
         if isinstance(self.tokenizer.model, BPE) and text[:1].isalpha() and name[0] not in " ▁":
             return f"…{text}"
         return "(new line)" if text == "\n" else text.strip() or json.dumps(text or name)

@@ -14,8 +14,7 @@ function cardFacts() {
   if (at === undefined) return null;
   const { layer, head } = state;
   const weights = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
-  const nouns = live.verb_groups.flatMap(({ words }) => words);
-  const isNoun = (word) => (nouns.length ? nouns.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
+  const isNoun = (word) => (live.verb_groups.length ? NOUNS.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
   const interest = (word) => weights[word] + (isNoun(sentence.words[word]) ? 1 : 0);
   const isFirst = (word) => sentence.words.indexOf(sentence.words[word]) === word;
   const isKnown = (word) => read.members[word].length && read.tokens[read.members[word].at(-1)] !== liveTokenizer.unknown;

@@ -199,13 +199,13 @@ def _criteria_table(finding: Finding) -> Table:
 def _measured(criterion: Criterion) -> list[str]:
     """Return the numbers of a criterion, and what they mean."""
     texts = []
-    meanings = {}
+    meanings = []
     for key, value in criterion.measured.items():
         name = key.removesuffix("_low").removesuffix("_high")
         end = key.removeprefix(name).replace("_low", ", lower end").replace("_high", ", upper end")
         texts.append(f"{MEASURES[name].label}{end} {number(value, MEASURES[name].form)}")
-        meanings[MEASURES[name].meaning] = None
-    return ["; ".join(texts), "; ".join(meanings)]
+        meanings.append(MEASURES[name].meaning)
+    return ["; ".join(texts), "; ".join(dict.fromkeys(meanings))]
 
 
 def _measure_table(finding: Finding) -> Table:

@@ -17,7 +17,6 @@ from probe.results import (
     NOT_KNOWN,
     RULES,
     Change,
-    Criterion,
     Estimate,
     Finding,
     Head,
@@ -186,26 +185,22 @@ def finding_tables(finding: Finding, verbose: bool = False) -> list[Table]:
 
 def _criteria_table(finding: Finding) -> Table:
     marks = {"met": "✓", "not met": "✗"}
-    levels = {"": ""} | {level: f"{level}: {means}" for level, means in OUTCOMES[finding.outcome].levels.items()}
+    terms = dict(OUTCOMES[finding.outcome].levels)
     rows = []
     for criterion in finding.judged.criteria:
         bars = "; ".join(criterion.bars.values())
         result = f"{marks.get(criterion.outcome, '–')} {criterion.outcome}"
-        rows.append([criterion.label, levels[criterion.level], *_measured(criterion), bars, result])
-    header = ["criterion", "level of evidence", "measured", "meaning", "required", "result"]
-    return Table("Criteria, fixed in advance", header, rows)
-
-
-def _measured(criterion: Criterion) -> list[str]:
-    """Return the numbers of a criterion, and what they mean."""
-    texts = []
-    meanings = []
-    for key, value in criterion.measured.items():
-        name = key.removesuffix("_low").removesuffix("_high")
-        end = key.removeprefix(name).replace("_low", ", lower end").replace("_high", ", upper end")
-        texts.append(f"{MEASURES[name].label}{end} {number(value, MEASURES[name].form)}")
-        meanings.append(MEASURES[name].meaning)
-    return ["; ".join(texts), "; ".join(dict.fromkeys(meanings))]
+        measured = []
+        for key, value in criterion.measured.items():
+            name = key.removesuffix("_low").removesuffix("_high")
+            end = key.removeprefix(name).replace("_low", ", lower end").replace("_high", ", upper end")
+            measure = MEASURES[name]
+            terms[measure.label] = measure.meaning
+            measured.append(f"{measure.label}{end} {number(value, measure.form)}")
+        rows.append([criterion.label, criterion.level, "; ".join(measured), bars, result])
+    note = "; ".join(f"{term}: {meaning}" for term, meaning in terms.items())
+    header = ["criterion", "level", "measured", "required", "result"]
+    return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence and measures: {note}.")
 
 
 def _measure_table(finding: Finding) -> Table:

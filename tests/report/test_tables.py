@@ -68,10 +68,10 @@ def test_the_evidence_names_every_rule_and_explains_each_term_where_it_stands() 
     criteria.append(Criterion("selective", "", {"selectivity": 0.5}, {"selectivity": "above 0.15"}, "met", ""))
     found = replace(NUMBER, head=replace(NUMBER.head, criteria=criteria), rules=rules)
     table, measures, _, together = finding_tables(found)
-    edge, selective = table.rows
-    assert edge[1] == "E3: the model's answer depends on this attention edge" and selective[1] == ""
-    assert edge[2:4] == ["edge specificity, lower end 0.600", MEASURES["specificity"].meaning]
-    assert selective[3] == MEASURES["selectivity"].meaning
+    assert table.rows[0][2] == "edge specificity, lower end 0.600"
+    for term in ("selectivity", "specificity"):
+        assert f"{MEASURES[term].label}: {MEASURES[term].meaning}" in table.note
+    assert "E3: the model's answer depends on this attention edge" in table.note
     named = {row[0]: row[1:] for row in measures.rows if row[0].startswith("rule: ")}
     assert [name.removeprefix("rule: ") for name in named] == list(rules)
     assert {cells[0] for cells in named.values()} == {"0.500"}

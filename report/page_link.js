@@ -35,7 +35,10 @@ let followTimer = null;
 function followState() {
   clearTimeout(followTimer);
   if (document.documentElement.classList.contains("embed")) return;
-  followTimer = setTimeout(() => history.replaceState(null, "", new URL(addressNow()).hash), FOLLOW);
+  const { hash } = location;
+  followTimer = setTimeout(() => {
+    if (location.hash === hash) history.replaceState(null, "", new URL(addressNow()).hash); // else one is being opened
+  }, FOLLOW);
 }
 
 // In a frame of another page: what is drawn there, and the way to the whole page.

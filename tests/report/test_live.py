@@ -328,6 +328,22 @@ def test_a_lesson_opens_on_the_text_of_its_address_and_keeps_it_in_a_reload(show
         view.page.wait_for_url("**#text=**")
 
 
+def test_an_address_that_is_opened_is_not_lost_to_the_state_before_it(show: Show) -> None:
+    opened = """() => {
+      const timers = [];
+      const { setTimeout } = window;
+      window.setTimeout = (act) => timers.push(act);
+      document.querySelector("[data-name=remove-L0H1]").click();
+      window.setTimeout = setTimeout;
+      location.hash = "lesson=3";
+      timers.forEach((act) => act()); // due before the page hears of its new address
+      return timers.length;
+    }"""
+    with show() as view:
+        assert view.page.evaluate(opened) == 1
+        view.find("[data-name=card-3][aria-pressed=true]").wait_for()
+
+
 def test_a_long_text_is_scrolled_to_the_word_that_is_looked_from(show: Show) -> None:
     shown = """word => {
       const [inner, outer] = [word, word.closest(".scroll")].map((part) => part.getBoundingClientRect());

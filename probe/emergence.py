@@ -14,7 +14,7 @@ from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.outcomes import OUTCOMES
 from probe.questions import NEXT_PRONOUN, QUESTIONS, SAME_WORDS
-from probe.results import Head
+from probe.results import NO_BAR, Head
 from probe.sentences import next_tokens
 from settings.train import RunSettings, TrainSettings
 from training.evaluate import Probe, ProbeRecord
@@ -50,15 +50,22 @@ def _measure(
 
 
 def _greedy_lines(model: ObservableModel, corpus: Corpus, names: list[str]) -> list[str]:
-    """Return two openings, examples of questions or else from the text, with an arrow and the most probable tokens."""
+    """Return two openings, examples of questions or else from the text, with an arrow and the most probable tokens.
+
+    They end where the model ends the text.
+    """
     tokenizer = corpus.tokenizer
     examples = [example.text for name in names for example in QUESTIONS[name].examples]
-    openings = [[end_id(tokenizer), *tokens] for tokens in encode(tokenizer, examples[:2])]
+    end = end_id(tokenizer)
+    openings = [[end, *tokens] for tokens in encode(tokenizer, examples[:2])]
     lines = []
     for opening in openings or [half[:N_GREEDY].tolist() for half in np.array_split(corpus.validation.tokens, 2)]:
         tokens = list(opening)
         while len(tokens) < min(len(opening) + N_GREEDY, model.context_length):
-            tokens.append(next_tokens(model, tokens, 1)[0][0])
+            token = next_tokens(model, tokens, 1)[0][0]
+            if token == end:
+                break
+            tokens.append(token)
         following = tokenizer.decode(tokens[len(opening) :], skip_special_tokens=False)
         lines.append(f"{tokenizer.decode(opening)} → {following}".replace("\n", " "))
     return lines
@@ -114,5 +121,8 @@ def choose_items(items: Items, n_sequences: int) -> dict[str, Items]:
 
 def _phrase(name: str, point: HeadPoint) -> str:
     measure = next(iter(point.grids))
-    bar = f" (bar {point.values['bar']:.2f})" if "bar" in point.values else ""
-    return f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}{bar}"
+    phrase = f"{name} {Head(point.layer, point.head)} {measure} {point.values[measure]:.2f}"
+    bar = point.values.get("bar")
+    if bar is None:
+        return phrase
+    return f"{phrase} (bar {bar:.2f})" if bar < 1 else f"{phrase} ({NO_BAR})"

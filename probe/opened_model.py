@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from torch import Tensor
 
 from data.tokenizer import encode_text, unknown_id
@@ -133,9 +134,18 @@ class OpenedModel:
         )
 
     def decode(self, token: int) -> str:
-        """Return the text of a token, special tokens by their name, white space in quotation marks."""
+        """Return the text of a token as a next word, as the page does.
+
+        A piece of a word is "…ves", the start token "(end of the text)", other special tokens have their name; white
+        space is in quotation marks, but for "(new line)".
+        """
+        if token == self.bos_id:
+            return "(end of the text)"
         text = self.tokenizer.decode([token], skip_special_tokens=False)
-        return text.strip() or json.dumps(text or self.tokenizer.id_to_token(token))
+        name = self.tokenizer.id_to_token(token) or ""
+        if isinstance(self.tokenizer.model, BPE) and text[:1].isalpha() and name[0] not in " ▁":
+            return f"…{text}"
+        return "(new line)" if text == "\n" else text.strip() or json.dumps(text or name)
 
     def __repr__(self) -> str:
         shape = f"{self.model.n_layer} layers of {self.model.n_head} heads{only_layers(self.model)}"

@@ -18,6 +18,7 @@ Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
 NOT_ESTABLISHED = "not established"
+NO_BAR = "no head can pass: too few items"  # a bar of 1: no accuracy is above it
 
 
 class Head(NamedTuple):
@@ -92,7 +93,7 @@ MEASURES = {
     "swap_25": Measure("a quarter exchanged", "as the attention swap, with a quarter of the weights"),
     "swap_50": Measure("half exchanged", "as the attention swap, with half of the weights"),
     "swap_75": Measure("three quarters exchanged", "as the attention swap, with three quarters of the weights"),
-    "rival_swap": Measure("swap of the next head", "of the head that dev would choose without the chosen one"),
+    "rival_swap": Measure("swap of the next head", "of the head that would be chosen without the chosen one"),
     "chosen_again": Measure("chosen again", "in resampled sets of the items for choosing", is_share=True),
     "on_target": Measure("next word moved", "by the exchange, at the query: divergence in nats"),
     "off_target": Measure("the same one token before", "nothing is to be linked there; 0 if the word is certain"),
@@ -124,6 +125,18 @@ MEASURES = {
     "t": Measure("t", "studentised mean of the tested effect", ".1f"),
     "p": Measure("p", "corrected for all tested heads; doubled for a set", ".4f", True),
 }  # fmt: skip
+
+# What each simple rule takes for the antecedent, by its name in `rules`.
+RULES = {
+    "nearest": "the nearest mention",
+    "first": "the first mention",
+    "subject": "the grammatical subject",
+    "uniform": "a mention by chance",
+    "most frequent": "the word that was meant most often where heads are chosen",
+    "fixed offset": "the mention at the usual distance",
+    "last words": "the word that most often follows the last words",
+    "place rule": "fitted on the places of the mentions",
+}
 
 
 @dataclass(frozen=True, slots=True)

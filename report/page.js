@@ -26,8 +26,9 @@ function openAddress() {
   stopPlaying();
   past = [];
   update({ edits: [], time: END, guess: {}, card: card || state.card });
-  if (card) return scrollTo(0, 0); // with the sentence that is there
-  if (live && openLink()) return;
+  const isLink = live && openLink();
+  if (card) return scrollTo(0, 0); // with the sentence of the address, or that which is there
+  if (isLink) return;
   if (live && !wasLesson && /^(#embed)?$/.test(location.hash)) setText(live.text);
   const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
   if (!named) return;
@@ -45,6 +46,7 @@ for (const draw of [drawQuestions, drawSlider]) draw();
 state.width = document.getElementById("live-lines").clientWidth || state.width;
 for (const { draw } of views) draw();
 openAddress();
+if (live) redrawOn("sentence query edits revision layer head time card", followState);
 addEventListener("hashchange", openAddress);
 const resized = new ResizeObserver(([{ contentRect }]) => contentRect.width && update({ width: contentRect.width }));
 resized.observe(document.getElementById("live-lines"));

@@ -14,8 +14,7 @@ function cardFacts() {
   if (at === undefined) return null;
   const { layer, head } = state;
   const weights = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
-  const nouns = live.verb_groups.flatMap(({ words }) => words);
-  const isNoun = (word) => (nouns.length ? nouns.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
+  const isNoun = (word) => (live.verb_groups.length ? NOUNS.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
   const interest = (word) => weights[word] + (isNoun(sentence.words[word]) ? 1 : 0);
   const isFirst = (word) => sentence.words.indexOf(sentence.words[word]) === word;
   const isKnown = (word) => read.members[word].length && read.tokens[read.members[word].at(-1)] !== liveTokenizer.unknown;
@@ -99,7 +98,7 @@ function nextWordCard(facts) {
   const totals = adds.map(total);
   const ends = [Math.max(...totals), Math.min(...totals)].map((sum) => totals.indexOf(sum));
   const shown = ends.sort((a, b) => a - b);
-  const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit`];
+  const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit, scaled`];
   const table = () => tableOf(header, words.map((word, i) => [word, number(totals[i])]));
   return { options: shown.map((i) => words[i]), right: totals[shown[0]] >= totals[shown[1]] ? 0 : 1, table };
 }
@@ -130,7 +129,7 @@ const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard
 
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
-  const { says, ask } = CARDS[state.card - 1];
+  const { says, ask, hides } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
@@ -152,7 +151,7 @@ function drawCard() {
     card.act?.();
   };
   const buttons = [...card.options, "show me"].map((option, i) => button(option, guess(i), { class: "chip", "data-name": `guess-${i}` }));
-  const guesses = element("p", { class: "actions" }, ...buttons);
+  const guesses = element("p", { class: "actions", "data-hides": hides }, ...buttons); // what shows the answer above
   const { choice } = state.guess;
   const wrong = choice < card.options.length ? ` You guessed ${card.options[choice]}.` : ""; // or "show me"
   const guessed = choice === card.right ? " Your guess was right." : wrong;
@@ -200,7 +199,7 @@ function openCard(card) {
   else update({ card });
 }
 
-// The card of the address #lesson=2; 0: it is of no lesson.
+// The card of the address #lesson=2, behind which a state may stand; 0: it is of no lesson.
 function lessonCard() {
-  return Number(/^#lesson=([1-8])$/.exec(location.hash)?.[1] ?? 0);
+  return Number(/^#lesson=([1-8])(?![^&])/.exec(location.hash)?.[1] ?? 0);
 }

@@ -7,6 +7,7 @@ const steps = live ? live.earlier.steps : []; // of the slider: those whose weig
 const PLACES = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
 // Only some layers of a hybrid have heads.
 const HEADS = PLACES.filter(({ layer }) => content.sentences.every(({ weights }) => weights[layer].length));
+const START = "(start): the token before every text";
 const END = steps.length; // the slider's last position: the trained model
 const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 

@@ -64,7 +64,7 @@ function drawChanges() {
   const edits = state.edits.map((edit, i) => element("li", {}, editName(edit, current()), edit.kind === "exchange" ? doseOf(edit, i) : null));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
   const clicks = "Click a line: it is cut. Click a second one: the two change places. A second click: back.";
-  const more = "Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1.";
+  const more = `Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1. ${START}.`;
   const help = element("p", { class: "rule" }, edits.length ? clicks : `${clicks} ${more}`);
   show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
 }

@@ -13,7 +13,8 @@ function drawHow() {
   const from = `“${names[at]}”`;
   const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
   const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
-  const sum = `In all, this head adds to the logits after ${from}: ${totals}. What later layers make of it comes on top.`;
+  const later = layer < nLayer - 1 ? "the MLP and later layers make" : "the MLP makes";
+  const sum = `In all, this head adds to the logits after ${from}, the last RMSNorm included: ${totals}. What ${later} of it comes on top. ${START}.`;
   show(
     "live-how",
     opened("steps", title, steps, element("p", { class: "rule" }, sum)),
@@ -33,7 +34,7 @@ function additions({ run, layer, head, at, rows }) {
   const best = likeliest(softmax(logitsOf(run, at)), 5);
   const directions = best.map((id) => pulledBack(run, layer, head, at, id));
   const adds = directions.map((direction) => rows.map(({ moved }) => dot(moved, direction)));
-  return { words: best.map((id) => `“${label(tokenName(id))}”`), adds };
+  return { words: best.map((id) => `“${label(nextName(id))}”`), adds };
 }
 
 // Four significant digits; e to a score can be a long number.

@@ -4,7 +4,8 @@
 const MOST_LINES = 24; // arcs of one head
 const LEAST_WEIGHT = 0.005; // that has an arc
 const SLANT = -60; // degrees, of labels that have no room side by side
-let drawnText = null; // of the present picture
+const ROOM = 20; // pixels behind the word that is looked from
+let drawnFrom = null; // the place and the text of the present picture
 const pen = document.createElement("canvas").getContext("2d");
 
 function hueOf(layer, head) {
@@ -22,16 +23,19 @@ function drawLines() {
   const cards = HEADS.map(({ layer, head }) => headCard(sentence, layer, head));
   const kind = cards.length > 16 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...cards);
-  const old = document.querySelector("#live-lines .scroll");
-  const left = drawnText === sentence.text && old.scrollWidth > old.clientWidth ? old.scrollLeft : null;
+  heads.style.setProperty("--n", nHead); // a row for each layer
+  const left = document.querySelector("#live-lines .scroll")?.scrollLeft;
+  const drawn = `${queryOf(sentence)} ${sentence.text}`;
   const top = document.querySelector("#live-lines .heads-row")?.scrollTop ?? 0;
   show("live-lines", title, region, heads);
-  drawnText = sentence.text;
 
-  // A long text is shown from its end, until the reader scrolls; arrow keys move between lines, words and heads.
-  if (Number(picture.getAttribute("width")) > state.width) region.scrollLeft = left ?? region.scrollWidth;
+  // A long text is scrolled to the word that is looked from, until the reader scrolls; arrow keys move between lines,
+  // words and heads.
+  const word = region.querySelector(".word[aria-pressed=true]").getBBox();
+  region.scrollLeft = drawn === drawnFrom ? left : word.x + word.width + ROOM - state.width;
+  drawnFrom = drawn;
   if (top) heads.scrollTop = top;
-  arrowKeys([...region.querySelectorAll(".link[tabindex]")], 1);
+  arrowKeys(sentence.words.map((_, word) => region.querySelector(`[data-name=line-${word}]`)).filter(Boolean), 1);
   arrowKeys([...region.querySelectorAll(".word")], 1);
   arrowKeys([...heads.querySelectorAll(".pick")], nHead);
 }
@@ -92,7 +96,8 @@ function linesPicture(sentence) {
   const hue = hueOf(state.layer, state.head);
   const room = isSteep ? x[1] - x[0] : 24;
   const labels = [];
-  for (let target = 0; target <= query; target++) {
+  const order = [...weights.keys()].slice(0, query + 1).sort((a, b) => weights[a] - weights[b]); // a click hits the thickest
+  for (const target of order) {
     const change = changeAt(query, target);
     const { path, top } = arc(target);
     const hit = { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 };
@@ -149,8 +154,8 @@ function wordLabel(sentence, position, x, y, size, isSteep) {
   const place = isSteep ? slant : { "text-anchor": "middle", x, y };
   const shown = shape("text", { class: isRead ? null : "unknown", ...place }, text);
   const node = shape("g", { class: "word", "data-name": `word-${position}` }, shown);
-  const name = isRead ? text : `${text}: a word that the model does not know`;
-  if (!isRead) node.append(shape("title", {}, name));
+  const name = !position ? START : isRead ? text : `${text}: a word that the model does not know`;
+  if (name !== text) node.append(shape("title", {}, name));
   const about = { "aria-label": name, "aria-pressed": String(isQuery), tabindex: isQuery ? 0 : -1 };
   return pressable(node, () => clickWord(position), about);
 }

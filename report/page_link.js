@@ -1,5 +1,7 @@
 // The address that holds the state of the page, and the Python that makes the same changes.
 
+const FOLLOW = 300; // milliseconds after the last change
+
 function drawShare() {
   if (!document.getElementById("share").open) return;
   const address = element("input", { type: "text", readonly: true, id: "live-link", "aria-label": "Link to this state" });
@@ -15,7 +17,9 @@ function drawShare() {
 }
 
 function addressNow() {
-  const fields = new URLSearchParams({ text: current().text, head: headName(state.layer, state.head) });
+  const fields = new URLSearchParams(isLesson() ? { lesson: state.card } : {});
+  fields.set("text", document.getElementById("live-text").value);
+  fields.set("head", headName(state.layer, state.head));
   if (state.query !== null) fields.set("query", state.query);
   for (const edit of state.edits) {
     const dose = edit.percent < 100 ? [edit.percent] : [];
@@ -23,6 +27,18 @@ function addressNow() {
   }
   if (state.time !== END) fields.set("step", steps[state.time]);
   return `${pageAddress()}#${fields}`;
+}
+
+// The address follows the state, so that a reload keeps it, without an entry in the history; a frame keeps its own.
+let followTimer = null;
+
+function followState() {
+  clearTimeout(followTimer);
+  if (document.documentElement.classList.contains("embed")) return;
+  const { hash } = location;
+  followTimer = setTimeout(() => {
+    if (location.hash === hash) history.replaceState(null, "", new URL(addressNow()).hash); // else one is being opened
+  }, FOLLOW);
 }
 
 // In a frame of another page: what is drawn there, and the way to the whole page.

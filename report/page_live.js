@@ -7,12 +7,9 @@ const LOOKS = 0.3; // the weight from which the first sentence says that a head 
 
 let typingTimer = null;
 
-// Heads are read at the last pronoun of a text, else at its last word.
+// Heads are read where the next word is made: at the last word.
 function setLive(text) {
-  const { words } = reading(text);
-  const pronoun = words.findLastIndex((word) => PRONOUNS.includes(word.toLowerCase()));
-  const query = pronoun > 0 ? pronoun : words.length - 1;
-  sentences.set("live-1", { id: "live-1", text, words, query });
+  sentences.set("live-1", { id: "live-1", text, words: reading(text).words });
 }
 
 // The text that the model reads, and what the user must know about it.

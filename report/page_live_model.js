@@ -2,7 +2,7 @@
 // An edit of the page names words: {kind, layer, head, query, target, other}; runModel's edits name tokens.
 
 const liveTokenizer = live ? openTokenizer(live.tokenizer) : null;
-const SPECIAL = live ? { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end)" } : {};
+const SPECIAL = live ? { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end of the text)" } : {};
 const liveModels = new Map(); // opened models by step
 const readings = new Map(); // texts as the model reads them, by text
 const passes = new Map(); // {reading, run} by text, step and edits
@@ -55,12 +55,18 @@ function likeliest(chances, n) {
 // The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
 function nextWords({ run }, n) {
   const chances = softmax(logitsOf(run));
-  const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : tokenName(id));
+  const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : nextName(id));
   return likeliest(chances, n).map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);
 }
 
-// The text of a token, without spaces around it; white space alone is quoted.
+// The text of a token, without spaces around it; white space alone is quoted. As `decode` of probe/opened_model.py.
 function tokenName(id) {
   const text = rawToken(liveTokenizer, id);
-  return SPECIAL[id] ?? (text.trim() || JSON.stringify(text));
+  return SPECIAL[id] ?? (text === "\n" ? "(new line)" : text.trim() || JSON.stringify(text));
+}
+
+// A token as a next word: a piece of a word is written on to what stands before it.
+function nextName(id) {
+  const isPiece = liveTokenizer.kind === "bpe" && /^\p{L}/u.test(rawToken(liveTokenizer, id));
+  return isPiece ? `…${tokenName(id)}` : tokenName(id);
 }

@@ -21,7 +21,8 @@ function standalone() {
   const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
   const colours = getComputedStyle(document.documentElement);
   const changes = state.edits.map((edit) => editName(edit, current()));
-  const about = [`Head ${headName(state.layer, state.head)}`, ...changes, `Antecedent (Apache-2.0): ${content.run.name}, ${stepName()}`, ...content.run.facts.split(" · ")];
+  const answers = [...document.querySelectorAll("#live-answers > div")].map(({ innerText }) => innerText.replace(/\s+/g, " "));
+  const about = [...answers, `Head ${headName(state.layer, state.head)}`, ...changes, `Antecedent (Apache-2.0): ${content.run.name}, ${stepName()}`, ...content.run.facts.split(" · ")];
   const lines = wrapped(about, width - 16);
   const whole = height + LINE * (lines.length + 0.5);
   const paper = shape("rect", { width, height: whole, fill: colours.getPropertyValue("--paper") });

@@ -1,10 +1,13 @@
 // Words that the model knows: chips to click, the words that begin as the typed one, sentences with gaps.
 
 const GAP = "__";
-const PEOPLE = "Lily Tom Anna Ben She He".split(" ");
+const PEOPLE = "Lily Tom Anna Ben".split(" ");
 const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
 const VERB = new RegExp(`\\b(${VERBS.join("|")})\\b`, "g");
-const CHIPS = [...VERBS.toReversed(), ..."cat dog owl buses it It They".split(" "), ...PEOPLE.slice(0, 2)];
+const CHIPS = [...VERBS.toReversed(), ..."cat dog owl buses it It They Lily Tom".split(" ")];
+const NOUNS = [...PEOPLE, ...(live?.verb_groups ?? []).flatMap(({ words }) => words)];
+const PHRASE = new RegExp(`\\b([Tt]he )?(${[GAP, ...NOUNS].join("|")})\\b`, "g");
+const SENTENCE_START = /(^|[.!?])\s*$/; // of the text before it
 const OF_PEOPLE = ["__ was angry at __.", "__ hugged __.", "__ was scared of __."];
 const BECAUSE = "The __ frightened the __ because it";
 const FRAMES = [BECAUSE, "The __ sat near the __. It", "__ met __. She", `The cow was at home. ${BECAUSE}`]; // a third animal is hard
@@ -46,14 +49,17 @@ function drawChips() {
   const begun = completions();
   const isOfPeople = !live.verb_groups.length; // English: "cat" and "mat" lead nowhere
   const isWritten = (chip) => liveTokenizer.kind === "bpe" || chip.split(" ").every((word) => knownWords.includes(word));
-  const common = (isOfPeople ? PEOPLE : CHIPS).filter(isWritten);
+  const { value } = document.getElementById("live-text");
+  const isStart = SENTENCE_START.test(value.slice(0, beforePronoun(value)));
+  const fits = (chip) => isWritten(chip) && (!isPronoun(chip) || (chip === titled(chip)) === isStart); // "It" or "it"
+  const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter(fits);
   const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const put = (word) => () => putWord(word, begun.length > 0);
   const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
   const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
   const frames = begun.length ? [] : (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
   const starts = frames.map((frame) => button(frame, () => startFrame(frame), { class: "chip frame", "data-name": frame }));
-  const title = element("span", {}, begun.length ? "Do you mean" : "Words it knows");
+  const title = element("span", {}, begun.length ? "Do you mean" : "A noun replaces a noun");
   const isShuffled = current()?.text === shuffled.text;
   const shuffle = button(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, { class: "chip", "data-name": "shuffle" });
   show("live-chips", title, ...chips, begun.length ? null : shuffle, starts.length ? element("span", {}, "Fill in") : null, ...starts);
@@ -99,19 +105,43 @@ function shuffleWords() {
   past = []; // a step back would be about words in other places
 }
 
-// Put a word in the place of the begun word, of the first gap, of a verb of VERBS, or a pronoun in that of one at the
-// end; else at the end.
+function isPronoun(word) {
+  return PRONOUNS.includes(word.trim().toLowerCase());
+}
+
+// Where a pronoun at the end of a text begins; without one, the end.
+function beforePronoun(text) {
+  const last = /\p{L}+\s*$/u.exec(text)?.[0] ?? "";
+  return text.length - (isPronoun(last) ? last.length : 0);
+}
+
+// The text with a noun in the first gap, else in the place of the last other noun, with which it changes places if it is
+// there; null: the text has no noun.
+function withNoun(text, word) {
+  const found = [...text.matchAll(PHRASE)];
+  const target = found.find(({ 2: noun }) => noun === GAP) ?? found.findLast(({ 2: noun }) => noun !== word);
+  if (!target) return found.length ? text : null;
+  return text.replace(PHRASE, (_, article, noun, at) => {
+    const put = at === target.index ? word : noun === word ? target[2] : noun;
+    if (/^\p{Lu}/u.test(put)) return put; // a name
+    const the = SENTENCE_START.test(text.slice(0, at)) ? "The " : "the ";
+    const isBare = put === GAP || /^\p{Ll}/u.test(noun);
+    return (article ?? (isBare ? "" : the)) + put;
+  });
+}
+
+// Put a word in the place of the begun word, or of one of its kind: a noun, a verb of VERBS, a pronoun at the end. Others go
+// into the first gap, or to the end.
 function putWord(word, isBegun) {
   const field = document.getElementById("live-text");
   const { value, selectionStart: caret } = field;
-  const gap = value.indexOf(GAP);
-  let [from, to] = gap < 0 ? [value.length, value.length] : [gap, gap + GAP.length];
+  const exchanged = !isBegun && NOUNS.includes(word) ? withNoun(value, word) : null;
+  if (exchanged !== null) return setText(exchanged);
+  let [from, to] = [value.length, value.length];
+  const [place] = value.matchAll(VERBS.includes(word) ? VERB : new RegExp(GAP, "g"));
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
-  const verb = VERBS.includes(word) ? [...value.matchAll(VERB)][0] : null;
-  if (!isBegun && verb) [from, to] = [verb.index, verb.index + verb[0].length];
-  const last = /\p{L}+\s*$/u.exec(value)?.[0] ?? "";
-  const isPronoun = (text) => PRONOUNS.includes(text.trim().toLowerCase());
-  if (gap < 0 && !isBegun && isPronoun(last) && isPronoun(word)) from -= last.length;
+  else if (isPronoun(word)) from = beforePronoun(value);
+  else if (place) [from, to] = [place.index, place.index + place[0].length];
   const start = value.slice(0, from) + (from && !/\s$/.test(value.slice(0, from)) ? " " : "") + word;
   setText(start + value.slice(to));
   field.setSelectionRange(start.length, start.length);

@@ -14,9 +14,10 @@ from probe.outcomes.outcome import Column
 from probe.questions import HEADLINE, MAX_P, SAME_WORDS
 from probe.results import (
     MEASURES,
+    NO_BAR,
     NOT_KNOWN,
+    RULES,
     Change,
-    Criterion,
     Estimate,
     Finding,
     Head,
@@ -172,40 +173,38 @@ def _chances(chances: Iterable[tuple[str, float]]) -> str:
 
 
 def finding_tables(finding: Finding, verbose: bool = False) -> list[Table]:
-    """Return criteria, measures, parts and heads together; only what there is. `verbose`: with a row for each rule."""
+    """Return criteria, measures, parts and heads together; only what there is. `verbose`: with all rows of parts."""
     header = ["heads", "added", "swap on dev", "swap tested [95 %]"]
     rows = []
     for n_heads, (added, on_dev, tested) in enumerate(finding.curve, 1):
         rows.append([str(n_heads), str(added), number(on_dev), number(tested)])
-    note = "Swap of heads together, added one by one on dev."
+    note = "Swap of heads together, added one by one on dev: sentences to choose heads on, none of which is tested."
     together = Table("Heads together", header, rows, note)
-    tables = [_criteria_table(finding), _measure_table(finding, verbose), _part_table(finding, verbose), together]
+    tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding, verbose), together]
     return [table for table in tables if table.rows]
 
 
 def _criteria_table(finding: Finding) -> Table:
     marks = {"met": "✓", "not met": "✗"}
+    terms = dict(OUTCOMES[finding.outcome].levels)
     rows = []
     for criterion in finding.judged.criteria:
         bars = "; ".join(criterion.bars.values())
         result = f"{marks.get(criterion.outcome, '–')} {criterion.outcome}"
-        rows.append([criterion.label, criterion.level, _measured(criterion), bars, result])
-    levels = "; ".join(f"{level}: {meaning}" for level, meaning in OUTCOMES[finding.outcome].levels.items())
+        measured = []
+        for key, value in criterion.measured.items():
+            name = key.removesuffix("_low").removesuffix("_high")
+            end = key.removeprefix(name).replace("_low", ", lower end").replace("_high", ", upper end")
+            measure = MEASURES[name]
+            terms[measure.label] = measure.meaning
+            measured.append(f"{measure.label}{end} {number(value, measure.form)}")
+        rows.append([criterion.label, criterion.level, "; ".join(measured), bars, result])
+    note = "; ".join(f"{term}: {meaning}" for term, meaning in terms.items())
     header = ["criterion", "level", "measured", "required", "result"]
-    return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence: {levels}.")
+    return Table("Criteria, fixed in advance", header, rows, f"Levels of evidence and measures: {note}.")
 
 
-def _measured(criterion: Criterion) -> str:
-    """Return the numbers of a criterion: "lead, low 0.49" is the lower end of its interval."""
-    texts = []
-    for key, value in criterion.measured.items():
-        name = key.removesuffix("_low").removesuffix("_high")
-        label, _, form, _ = MEASURES.get(name, (name.replace("_", " "), "", ".3f", False))
-        texts.append(f"{label}{key.removeprefix(name).replace('_', ', ')} {number(value, form)}")
-    return "; ".join(texts)
-
-
-def _measure_table(finding: Finding, verbose: bool) -> Table:
+def _measure_table(finding: Finding) -> Table:
     """Return every measure of the head, the set and untrained models, and the rules."""
     unit = "head" if len(finding.head.heads) == 1 else "set"
     columns = {f"{unit} {head_names(finding.head.heads)} [95 %]": (finding.head.values, finding.rules)}
@@ -216,16 +215,16 @@ def _measure_table(finding: Finding, verbose: bool) -> Table:
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]
     counts += [f"{n:,} left out: {reason.replace('_', ' ')}" for reason, n in finding.left_out.items()]
     note = f"{finding.n:,} tested texts: {', '.join(counts)}."
-    rows = _measure_rows(list(columns.values()), verbose)
+    rows = _measure_rows(list(columns.values()))
     return Table("Measures", ["measure", *columns, "meaning"], rows, note)
 
 
 def _part_table(finding: Finding, verbose: bool) -> Table:
     """Return the scores of the head and of rules on each part; rows that are as in Measures only if `verbose`."""
     parts = finding.parts.values()
-    in_measures = {row[0]: row[1] for row in _measure_rows([(finding.head.values, finding.rules)], verbose)}
+    in_measures = {row[0]: row[1] for row in _measure_rows([(finding.head.values, finding.rules)])}
     rows = []
-    for label, *cells, _ in _measure_rows([(part.values, part.rules) for part in parts], verbose):
+    for label, *cells, _ in _measure_rows([(part.values, part.rules) for part in parts]):
         if verbose or label in ("accuracy", _BEST_RULE) or {*cells} != {in_measures.get(label)}:
             rows.append([label, *cells])
     if rows:
@@ -234,21 +233,29 @@ def _part_table(finding: Finding, verbose: bool) -> Table:
     return Table("Parts of the tested texts", ["measure", *finding.parts], rows, note)
 
 
-def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]], verbose: bool) -> list[list[str]]:
-    """Return a row for each measure and the best rule: label, a cell for each of `columns`, and meaning."""
+def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]]) -> list[list[str]]:
+    """Return a row for each measure, the best rule and each rule: label, a cell for each of `columns`, and meaning."""
     rows = []
     for name, measure in MEASURES.items():
-        cells = [number(values[name], measure.form) if name in values else "" for values, _ in columns]
+        cells = [_cell(name, values) for values, _ in columns]
         if any(cells):
             rows.append([measure.label, *cells, measure.meaning])
     names = dict.fromkeys(chain.from_iterable(rules for _, rules in columns))
     meaning = "accuracy of a rule that does not know the model"
     if names:
         rows.append([_BEST_RULE, *(_best_rule(rules) for _, rules in columns), meaning])
-    for name in names if verbose else ():
+    for name in names:
         cells = [number(rules[name]) if name in rules else "" for _, rules in columns]
-        rows.append([f"rule: {name}", *cells, meaning])
+        rows.append([f"rule: {name}", *cells, RULES.get(name, meaning)])
     return rows
+
+
+def _cell(name: str, values: Values) -> str:
+    """Return a measure with its interval, "" if it was not measured; a bar that nothing passes says so."""
+    if name not in values:
+        return ""
+    is_out_of_reach = name == "bar" and values[name].value >= 1
+    return NO_BAR if is_out_of_reach else number(values[name], MEASURES[name].form)
 
 
 def _best_rule(rules: Mapping[str, float]) -> str:

@@ -49,7 +49,7 @@ def head_map(scores: np.ndarray, centre: float, end: float) -> np.ndarray:
 def draw_snapshot(points: Mapping[str, HeadPoint]) -> dict[str, np.ndarray]:
     """Return maps of all heads by tag, one for each question and measure."""
     images = {}
-    for name, point in points.items():
+    for place, (name, point) in enumerate(points.items(), 1):
         for measure, grid in point.grids.items():
-            images[f"{name}/{MEASURES[measure].label} of heads"] = head_map(np.array(grid), *SCALES[measure])
+            images[f"{place}_{name}/{MEASURES[measure].label} of heads"] = head_map(np.array(grid), *SCALES[measure])
     return images

@@ -22,6 +22,7 @@ from training.weight_history import HISTORY_FILE
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
 LOSSES = ["loss/train", "loss/validation", "floor/validation"]  # in one chart
 NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
+GROUPS = {"bits_per_byte": "units/bits_per_byte"}  # TensorBoard sorts by name; this is read last
 
 
 class JsonLines:
@@ -82,14 +83,16 @@ class RunLog:
         self.board.add_custom_scalars_multilinechart(LOSSES, title="loss and its lower bound")
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Record JSON values of one step by name, in TensorBoard the finite numbers: name/split, or outer/inner."""
+        """Record JSON values of one step by name, in TensorBoard the finite numbers: name/split, or 1_outer/inner."""
         self._metrics.write(step, {"split": split, **values})
-        for name, value in values.items():
-            numbers = value if isinstance(value, dict) else {split: value}
+        for place, (name, value) in enumerate(values.items(), 1):
+            group, numbers = GROUPS.get(name, name), {split: value}
+            if isinstance(value, dict):
+                group, numbers = f"{place}_{name}", value
             for inner, number in numbers.items():
                 is_number = isinstance(number, int | float) and isfinite(number)
                 if is_number and not {name, inner} & NOT_PLOTTED:
-                    self.board.add_scalar(f"{name}/{inner}", number, step)
+                    self.board.add_scalar(f"{group}/{inner}", number, step)
         self.board.flush()
 
     def show(self, step: int, images: dict[str, np.ndarray], lines: list[str]) -> None:

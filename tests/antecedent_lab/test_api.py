@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from antecedent_lab import HeadEdit, UserError, compare_models, cut_link, open_model, probe_model, remove_head
 from antecedent_lab.api import ProbedModel
 from data.text import SHIPPED_TEXT, read_documents
-from data.tokenizer import END, bpe_tokenizer
+from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
 from probe.results import ProbeResults
@@ -410,7 +410,11 @@ def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str,
         page["opened"].log_probs(TEXTS, " she", edits=[remove_head(2, 0)])
 
 
-def test_a_token_of_white_space_has_its_name_in_quotation_marks() -> None:
+def test_a_token_without_a_word_of_its_own_has_a_plain_name() -> None:
     tokenizer = bpe_tokenizer(["one\ntwo three\n"] * 10, 300)
-    opened = replace(opened_run()[0], tokenizer=tokenizer)
-    assert [opened.decode(tokenizer.token_to_id(name)) for name in ("Ċ", "Ġ", "n")] == ['"\\n"', '" "', "n"]
+    opened = replace(opened_run()[0], tokenizer=tokenizer, bos_id=end_id(tokenizer))
+    names = {"Ċ": "(new line)", "Ġ": '" "', "n": "…n", "Ġthree": "three", ".": ".", END: "(end of the text)"}
+    assert [opened.decode(tokenizer.token_to_id(name)) for name in names] == list(names.values())
+    words, letters = word_tokenizer(["one two"]), character_tokenizer(["one\n"])
+    for other, name in ((words, "two"), (letters, "n")):  # whole words, and no words at all
+        assert replace(opened, tokenizer=other).decode(other.token_to_id(name)) == name

@@ -14,7 +14,7 @@ from data.tokenizer import encode, end_id
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
-from probe.emergence import choose_items, training_probe
+from probe.emergence import _phrase, choose_items, training_probe
 from probe.outcomes import OUTCOMES
 from probe.outcomes.edges import Half
 from probe.results import Head
@@ -23,6 +23,7 @@ from settings.train import compose_settings
 from tests.data.small_corpora import SMALL
 from tests.probe import factories as made
 from tests.program import FEW_STORIES, SHORT
+from training.metrics import HeadPoint
 
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
@@ -80,11 +81,35 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
         assert [bool(getattr(record, shown)) for record in records.values() if record] == [False, True, True]
     record = records[8]
     assert record is not None and record.values.keys() == {"number", "gender"} and len(record.summary) == 2
-    assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar \d\.\d\d\)", record.summary[0])
+    assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \((bar \d\.\d\d|no head .*)\)", record.summary[0])
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
     assert training_probe(corpus, compose_settings([*arguments, "probe_sequences=0"])) is None
+
+
+def test_a_bar_that_no_accuracy_exceeds_is_said_to_be_out_of_reach() -> None:
+    point = HeadPoint(1, 0, {"accuracy": [[0.5, 1.0]]}, {"accuracy": 1.0, "bar": 1.0})
+    assert _phrase("verb", point) == "verb L1H0 accuracy 1.00 (no head can pass: too few items)"
+    assert _phrase("verb", replace(point, values={"accuracy": 1.0, "bar": 0.9})).endswith("(bar 0.90)")
+
+
+def test_a_text_that_is_continued_stops_where_the_model_ends_it(tmp_path: Path) -> None:
+    settings = compose_settings(["model=nano", *SHORT, *FEW_STORIES, "probe_sequences=16"])
+    corpus = load_corpus(settings.data, tmp_path)
+    end = end_id(corpus.tokenizer)
+    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
+    opening = encode(corpus.tokenizer, [FRIGHTENED_OR_FEARED[0].text])[0]
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if name.endswith(("attention.output.weight", "mlp.down.weight")):
+                weights.zero_()  # the logits are those of the last token alone
+        table = model.token_embedding.weight
+        table[end] = 2 * table[opening[-1]]
+        assert int(model(torch.tensor([opening]))[0, -1].argmax()) == end
+    probe = training_probe(corpus, settings)
+    record = probe(model, 0) if probe else None
+    assert record is not None and record.lines[0] == f"{FRIGHTENED_OR_FEARED[0].text} → "
 
 
 @pytest.mark.parametrize("kind", ["stories", "text"])

@@ -60,7 +60,9 @@ class Opened:
 
     def titles(self, page: Any = None) -> list[str]:
         """Return the titles of the lines from the chosen word to every word up to it."""
-        return (page or self.page).locator("#live-lines .link title").all_text_contents()
+        of_lines = "lines => lines.map(line => [line.dataset.name.slice(5), line.querySelector('title').textContent])"
+        lines = (page or self.page).locator("#live-lines .link").evaluate_all(of_lines)
+        return [title for _, title in sorted(lines, key=lambda line: int(line[0]))]
 
     def word_weights(self, page: Any = None) -> list[float]:
         return [float(re.search(r": (\d\.\d\d)", title)[1]) for title in self.titles(page)]
@@ -87,6 +89,12 @@ class Opened:
     def check(self) -> None:
         assert self.complaints == []
         assert self.requests == [self.url], "it asked for more than itself"
+
+
+def open_at(view: Opened, state: str) -> None:
+    """Open the page at an address: its state, or the whole address."""
+    view.page.goto("about:blank")
+    view.page.goto(state if state.startswith("file:") else f"{view.url}#{state}")
 
 
 def shown_weights(row: Any, query: int) -> Any:

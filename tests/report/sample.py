@@ -118,8 +118,8 @@ def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:
     return TransformerView(model.eval())
 
 
-def read(live: dict[str, Any], text: str) -> TokenizedText:
-    """Return the tokens of a text, by the tokenizer that a page's JSON holds."""
+def tokenizer_of(live: dict[str, Any]) -> Tokenizer:
+    """Return the tokenizer that a page's JSON holds."""
     described = live["tokenizer"]
     vocabulary = described["vocabulary"]
     ids = {token: i for i, token in enumerate(vocabulary)}
@@ -130,7 +130,12 @@ def read(live: dict[str, Any], text: str) -> TokenizedText:
         tokenizer = Tokenizer(models.BPE(ids, [tuple(pair.split(" ")) for pair in described["merges"]]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-    return tokenize_text(tokenizer, text, described["start"])
+    return tokenizer
+
+
+def read(live: dict[str, Any], text: str) -> TokenizedText:
+    """Return the tokens of a text, by the tokenizer that a page's JSON holds."""
+    return tokenize_text(tokenizer_of(live), text, live["tokenizer"]["start"])
 
 
 @cache

@@ -3,10 +3,12 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -17,8 +19,8 @@ from model.observe import TransformerView
 from probe.sentences import next_tokens, word_attention
 from report.page import PageContent, page
 from settings.typed_json import from_json
-from tests.report.conftest import Show, shown_weights
-from tests.report.sample import model_of, read, unpacked
+from tests.report.conftest import Show, open_at, shown_weights
+from tests.report.sample import model_of, opened_run, read, tokenizer_of, unpacked
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORTS = {"stories": DOCS / "report.html", "english": DOCS / "report_english.html"}
@@ -236,6 +238,51 @@ def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, p
     page.close()
 
 
+INSIDE = """svg => {
+  const { width, height } = svg.viewBox.baseVal;
+  const outside = [];
+  for (const shape of svg.querySelectorAll("text, rect, path, polyline")) {
+    const { x, y, width: w, height: h } = shape.getBBox();
+    const half = shape.tagName === "text" ? 0 : (parseFloat(shape.getAttribute("stroke-width")) || 0) / 2;
+    const toPicture = svg.getCTM().inverse().multiply(shape.getCTM());
+    for (const corner of [[x - half, y - half], [x + w + half, y + h + half]]) {
+      const at = new DOMPoint(...corner).matrixTransform(toPicture);
+      if (at.x < 0 || at.y < 0 || at.x > width || at.y > height) outside.push(shape.textContent || shape.tagName);
+    }
+  }
+  return outside;
+}"""
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((DOCS / "pictures").glob("*.svg"))])
+def test_a_picture_stays_in_its_frame(name: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((DOCS / f"pictures/{name}.svg").as_uri())
+    assert page.locator("svg").evaluate(INSIDE) == []
+    page.close()
+
+
+PIECES = ["Ben saw the wol", "They went home.", "Once upon a time there was a girl. She s", "Tom and Lily w", "Anna is"]
+
+
+@each_report
+def test_a_next_word_has_the_name_that_python_prints(name: str, show: Show) -> None:
+    _, live, model = content_of(name)
+    opened = replace(opened_run()[0], tokenizer=tokenizer_of(live), bos_id=live["tokenizer"]["start"])
+    unknown = live["tokenizer"]["unknown"]
+    found: list[str] = []
+    with show(written(name)) as view:
+        for text in [*PIECES, live["text"] + " purred.", "It purred."]:
+            view.type(text)
+            names = [words.rpartition(" ")[0] for words in view.next_words()]
+            expected = [token for token, _ in next_tokens(model, read(live, text).tokens, 5)]
+            assert names == ["a word it does not know" if i == unknown else opened.decode(i) for i in expected], text
+            found += names
+        special = {"stories": ["(end of the text)"], "english": ["(new line)", "…ore"]}[name]
+        assert {*special} <= {*found}
+        view.check()
+
+
 @each_report
 @pytest.mark.parametrize("size", SIZES)
 def test_the_first_screen_has_lines_and_next_words(name: str, size: tuple[int, int], show: Show) -> None:
@@ -273,6 +320,43 @@ def test_what_a_pupil_types_is_answered_or_said_to_be_unknown(name: str, show: S
             expected.append(next_tokens(model, tokens, 1)[0][0] != live["tokenizer"]["unknown"])
     assert len(usable) == 50 and usable == expected
     assert sum(usable) == 50 or name == "stories"
+
+
+# Which line a click at each of 99 points of the thickest one hits
+HITS = """svg => {
+  const lines = [...svg.querySelectorAll(".link:has(path.arc)")];
+  const wide = (line) => parseFloat(line.querySelector("path.arc").style.strokeWidth);
+  const thickest = lines.reduce((a, b) => (wide(b) > wide(a) ? b : a));
+  const path = thickest.querySelector("path.arc");
+  const hits = Array.from({ length: 99 }, (_, i) => {
+    const at = path.getPointAtLength((path.getTotalLength() * (i + 1)) / 100).matrixTransform(path.getScreenCTM());
+    return document.elementFromPoint(at.x, at.y)?.closest(".link") === thickest;
+  });
+  return [wide(thickest), hits.filter(Boolean).length];
+}"""
+
+
+@each_report
+@pytest.mark.parametrize("size", SIZES)
+def test_a_click_on_the_thickest_line_hits_it(name: str, size: tuple[int, int], show: Show) -> None:
+    with show(written(name), viewport={"width": size[0], "height": size[1]}) as view:
+        for text in (content_of(name)[1]["text"], "Anna was angry at Ben and Tom. She went home because she"):
+            view.type(text)
+            wide, hits = view.find("svg.lines").evaluate(HITS)
+            assert hits >= 95, text
+            assert wide > 4, text
+
+
+@each_report
+@pytest.mark.parametrize("width", [1280, 1024, 768, 390])
+def test_a_layer_of_heads_is_one_row(name: str, width: int, show: Show) -> None:
+    with show(written(name), viewport={"width": width, "height": 800}) as view:
+        rows: dict[str, set[float]] = {}
+        for pick in view.find(".pick").all():
+            rows.setdefault(pick.get_attribute("data-name")[:2], set()).add(pick.bounding_box()["y"])
+        tops = [top for layer in rows.values() for top in layer]
+        assert len(tops) == len({*tops}) == len(rows) == content_of(name)[1]["shape"]["n_layer"]
+        assert view.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_on_a_phone_an_answer_that_cannot_be_written_stands_beside_the_field(show: Show) -> None:
@@ -344,6 +428,59 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(show: Show
         assert re.match(rf"{feared} {word}.", field.input_value())
 
 
+NAMES = "Lily|Tom|Anna|Ben"
+NOUN = f"(?:the (?:cat|dog|owl|buses)|{NAMES})"
+VERB = "(?:was )?(?:frightened|feared)(?: by)?"
+# A sentence to begin with, and what each chip may make of it
+SENSE = {
+    "stories": {
+        "One sunny day, the cat frightened the dog because it": f"One sunny day, {NOUN} {VERB} {NOUN} because it",
+        "The cat sat near the buses. It": f"{NOUN} sat near {NOUN}\\. (?:It|They)(?: {VERB})?",
+        "Lily met Tom. She": f"{NOUN} met {NOUN}\\. (?:She|It|They)(?: {VERB})?",
+        "The __ frightened the __ because it": f"(?:The __|{NOUN}) {VERB} (?:the __|{NOUN}) because it",
+        "__ met __. She": f"(?:__|{NOUN}) (?:met|{VERB}) __\\. (?:She|It|They)(?: {VERB})?",
+    },
+    "english": {
+        "Anna was angry at Ben.": rf"(?:{NAMES}) was angry at (?:{NAMES})\.(?: She| He)?",
+        "__ hugged __. He": rf"(?:__|{NAMES}) hugged __\. (?:She|He)",
+        "Ben ran because he": rf"(?:{NAMES}) ran because he",
+    },
+}
+
+
+@each_report
+def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(name: str, show: Show) -> None:
+    pressed: set[str] = set()
+    with show(written(name)) as view:
+        assert "A noun replaces a noun" in view.find("#live-chips > span").first.inner_text()  # the rule
+        for text, sense in SENSE[name].items():
+            view.type(text)
+            for chip in view.find("#live-chips .chip:not(.frame, [data-name=shuffle])").all_inner_texts():
+                view.type(text)
+                view.find(f".chip[data-name='{chip}']").click()
+                made = view.text()
+                assert re.fullmatch(sense, made, re.IGNORECASE), (text, chip, made)
+                assert re.fullmatch(r"(?:[A-Z_].*?[.] )?[A-Z_].*", made), (text, chip, made)
+                assert chip.lower() in made.lower() and len(re.findall(rf"\b{chip}\b", made)) == 1, (chip, made)
+                pressed.add(chip)
+    words = {"stories": 13, "english": 6}
+    assert len(pressed) == words[name]
+
+
+def test_a_noun_that_stands_elsewhere_changes_places(show: Show) -> None:
+    with show(written("stories")) as view:
+        for chip, made in (("cat", "The dog feared the cat."), ("cat", "The cat feared the dog."),
+                           ("Lily", "The cat feared Lily."), ("cat", "Lily feared the cat."),
+                           ("owl", "Lily feared the owl."), ("Lily", "The owl feared Lily.")):  # fmt: skip
+            if not view.text().endswith("."):
+                view.type("The cat feared the dog.")
+            view.find(f".chip[data-name={chip}]").click()
+            assert view.text() == made
+        view.type("The cat slept. It")
+        view.find(".chip[data-name=cat]").click()
+        assert view.text() == "The cat slept. It"  # it is there
+
+
 def test_a_sentence_with_gaps_of_the_english_page_ends_where_the_answer_is_read(show: Show) -> None:
     with show(written("english")) as view:
         view.find(".chip.frame").first.click()
@@ -398,7 +535,7 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(name: str, siz
             view.find(f"[data-name=card-{number}]").click()
             view.find(f"[data-name=card-{number}][aria-pressed=true]").wait_for()
             panel = view.find("#cards .card")
-            assert card["says"] in panel.inner_text() and view.next_words()[0] == opened
+            assert card["says"] in panel.inner_text() and (number in (3, 5, 6) or view.next_words()[0] == opened)
             assert panel.locator("table").count() == 0  # the guess comes first
             options = panel.locator("[data-name^=guess-]").all_inner_texts()
             assert len(options) >= 3  # and "show me" is the last
@@ -414,6 +551,38 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(name: str, siz
         view.find("#verdict").wait_for()  # visible again
         assert view.next_words()[0] == opened
         view.check()
+
+
+def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(show: Show) -> None:
+    above = [".lines path.arc:not(.faint)", "#live-next li"]
+    with show(written("stories")) as view:
+        for card in range(1, 8):  # the last one plays the training, which begins without a next word
+            open_at(view, f"lesson={card}")
+            assert [view.find(place).last.is_visible() for place in above] == 2 * [card not in (3, 5, 6)], card
+            view.press("show me")
+            assert all(view.find(place).last.is_visible() for place in above), card
+        open_at(view, "")  # the page itself hides nothing
+        view.find("[data-name=card-3]").click()
+        assert all(view.find(place).last.is_visible() for place in above)
+
+
+def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(show: Show) -> None:
+    sections = re.split(
+        r"^## \d\. ", (DOCS / "attention.md").read_text().partition("\n## The lab")[0], flags=re.MULTILINE
+    )
+    texts = set()
+    with show(written("stories")) as view:
+        for number, section in enumerate(sections[1:], 1):
+            [(sentence, address)] = re.findall(
+                rf"^Card {number}: \[“(.*)”\]\(report\.html#([^)]*)\)$", section.strip(), re.MULTILINE
+            )
+            assert parse_qs(address) == {"lesson": [str(number)], "text": [sentence]}
+            open_at(view, address)
+            assert view.find(f"[data-name=card-{number}][aria-pressed=true]").is_visible()
+            assert view.text() == sentence and view.find(".lines .unknown").count() == 0
+            assert view.find("#cards [data-name^=guess-]").count() >= 3
+            texts.add(sentence)
+    assert len(sections) == 9 and len(texts) == 8
 
 
 def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
@@ -453,6 +622,48 @@ def test_the_answers_of_the_cards_are_what_torch_computes(show: Show) -> None:
         assert float(view.find("#cards tbody tr td:last-child").nth(1).inner_text()) > softmax["“cat”"]
         assert answered(7)[1][1] == vocabulary[exchanged[0, -1].argmax()] == view.next_words()[0].split()[0]
         assert list(map(float, answered(8)[0][1:])) == pytest.approx(learned, abs=0.0051)
+
+
+def test_the_sixth_card_names_the_last_norm_without_which_the_next_word_is_another(show: Show) -> None:
+    content, live, model = content_of("stories")
+    layer, head = content["findings"][0]["place"]
+    tokens = torch.tensor([read(live, live["text"]).tokens])
+    rows: list[torch.Tensor] = []
+    hook = model.model.final_norm.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0][0, -1]))
+    logits = model.logits(tokens)[0, -1]
+    hook.remove()
+    table = model.model.token_embedding.weight.detach()
+    scaled = table @ model.model.final_norm(rows[0])
+    torch.testing.assert_close(scaled, logits)
+    best = [live["tokenizer"]["vocabulary"][row.argmax()] for row in (logits, table @ rows[0])]
+    assert best[0] != best[1]  # so the card must say it
+    [card] = [card for card in json.loads((DOCS.parent / "report/cards.json").read_text()) if "logits" in card["says"]]
+    assert "At the end the row is scaled (RMSNorm: one length, then a learned factor for each number)" in card["says"]
+
+    # What the head adds, with the norm
+    record = model.record(tokens)[layer]
+    mixture = record.weights()[0, head, -1] @ record.values[0, head]
+    with show(written("stories")) as view:
+        view.find("[data-name=card-6]").click()
+        view.press("show me")
+        assert "logit, scaled" in view.find("#cards thead").inner_text()
+        for word, adds in (row.locator("th, td").all_inner_texts() for row in view.find("#cards tbody tr").all()):
+            direction = table[live["tokenizer"]["vocabulary"].index(word.strip("“”"))]
+            scaled_direction = model.final_norm_pullback(direction, rows[0])
+            expected = mixture @ (scaled_direction @ model.output_weights(layer)[head])
+            assert float(adds) == pytest.approx(float(expected), abs=0.0051)
+
+
+def test_the_derivation_says_what_comes_after_the_head_and_what_the_start_is(show: Show) -> None:
+    begins = "(start): the token before every text"
+    with show(written("stories")) as view:
+        for head, later in (("L0H1", "What the MLP and later layers make of it"), ("L1H1", "What the MLP makes of it")):
+            view.pick(head)
+            said = view.find("#live-how").text_content()
+            assert [part for part in (later, "the last RMSNorm included", begins) if part not in said] == []
+        start = view.find("#live-lines [data-name=word-0]")
+        assert start.locator("title").text_content() == start.get_attribute("aria-label")
+        assert begins in start.get_attribute("aria-label") and begins in view.find("#live-changes").inner_text()
 
 
 def test_the_page_prints_the_numbers_of_the_derivation(show: Show) -> None:

@@ -18,7 +18,7 @@ from report.live import Live
 from report.page import page as page_of
 from settings.typed_json import to_json
 from tests.report import sample
-from tests.report.conftest import Opened, Show, shown_weights
+from tests.report.conftest import Opened, Show, open_at, shown_weights
 from training.weight_history import WeightHistory, pack_rows
 
 CONTENT = sample.content()
@@ -32,19 +32,13 @@ read = partial(sample.read, JSON)
 def expected_words(text: str, edits: list[HeadEdit] | None = None, model: TransformerView = VIEW) -> list[str]:
     logits = model.logits(torch.tensor([read(text).tokens]), edits=edits or [])[0, -1]
     chances = logits.softmax(-1).topk(5)
-    names = {LIVE.tokenizer.start: "(end)", LIVE.tokenizer.unknown: "a word it does not know"}
+    names = {LIVE.tokenizer.start: "(end of the text)", LIVE.tokenizer.unknown: "a word it does not know"}
     words = [names.get(i, LIVE.tokenizer.vocabulary[i]) for i in chances.indices.tolist()]
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 
 
 def n_changes(view: Opened) -> int:
     return view.find(".edits li").count()
-
-
-def open_at(view: Opened, state: str) -> None:
-    """Open the page at an address: its state, or the whole address."""
-    view.page.goto("about:blank")
-    view.page.goto(state if state.startswith("file:") else f"{view.url}#{state}")
 
 
 def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(show: Show) -> None:
@@ -86,7 +80,7 @@ def test_a_click_on_an_arc_moves_lines_and_bars_unless_unwanted(motion: str, sho
     }"""
     moved = "document.getAnimations().map((each) => each.effect.target.matches('#live-next i, .arc')).length"
     with show(reduced_motion=motion) as view:
-        line = view.find("[data-name^=line-]:has(path.arc)").first
+        line = view.find("[data-name^=line-]:has(path.arc)").last  # the thickest
         position = int(line.get_attribute("data-name").removeprefix("line-"))
         view.page.mouse.click(*line.locator("path.arc").evaluate(top))
         assert (view.page.evaluate(moved) > 0) == (motion == "no-preference")
@@ -289,6 +283,82 @@ def test_a_long_text_is_shown_from_its_end_and_stays_where_the_reader_scrolls(sh
         assert region.evaluate("(part) => part.scrollLeft") == pytest.approx(end, abs=40)
 
 
+def test_lines_are_those_of_the_last_word_and_a_pronoun_is_one_click_away(show: Show) -> None:
+    with show() as view:
+        view.type("The cat slept. It was the dog")
+        assert "from “dog”" in view.find("#live-lines h2").inner_text()
+        view.find(".word", has_text="It").click()
+        assert "from “It”" in view.find("#live-lines h2").inner_text()
+
+
+def test_the_address_follows_what_is_typed_and_cut_so_that_a_reload_keeps_it(show: Show) -> None:
+    with show() as view:
+        opened = view.page.evaluate("history.length")
+        assert view.page.url == view.url  # until something is changed
+        view.find("#live-text").press_sequentially(" The cat")
+        view.type("The cat slept. It")
+        view.pick("L1H3")
+        view.line("cat").click()
+        view.press("Remove L0H1")
+        view.page.wait_for_url("**remove=L0H1**")
+        assert view.page.evaluate("history.length") == opened
+        words = view.next_words()
+        view.page.reload()
+        assert (view.text(), view.next_words(), n_changes(view)) == ("The cat slept. It", words, 2)
+        view.type("The __ slept.")  # a gap is kept too, though the model reads the text before it
+        view.page.wait_for_url("**__**")
+        view.page.reload()
+        assert view.text() == "The __ slept."
+
+
+def test_a_lesson_opens_on_the_text_of_its_address_and_keeps_it_in_a_reload(show: Show) -> None:
+    text = "The dog frightened the cat because it"
+    with show() as view:
+        open_at(view, f"lesson=3&text={quote_plus(text)}")
+        assert view.text() == text and view.find("[data-name=card-3][aria-pressed=true]").is_visible()
+        view.find("[data-name=card-4]").click()
+        view.page.wait_for_url("**lesson=4&text=**")
+        view.type(f"{text} purred")
+        view.page.wait_for_url("**purred**")
+        view.page.reload()
+        assert view.text() == f"{text} purred" and view.find("[data-name=card-4][aria-pressed=true]").is_visible()
+        view.press("The whole page")
+        view.find("#verdict").wait_for()
+        assert view.text() == f"{text} purred"
+        view.page.wait_for_url("**#text=**")
+
+
+def test_an_address_that_is_opened_is_not_lost_to_the_state_before_it(show: Show) -> None:
+    opened = """() => {
+      const timers = [];
+      const { setTimeout } = window;
+      window.setTimeout = (act) => timers.push(act);
+      document.querySelector("[data-name=remove-L0H1]").click();
+      window.setTimeout = setTimeout;
+      location.hash = "lesson=3";
+      timers.forEach((act) => act()); // due before the page hears of its new address
+      return timers.length;
+    }"""
+    with show() as view:
+        assert view.page.evaluate(opened) == 1
+        view.find("[data-name=card-3][aria-pressed=true]").wait_for()
+
+
+def test_a_long_text_is_scrolled_to_the_word_that_is_looked_from(show: Show) -> None:
+    shown = """word => {
+      const [inner, outer] = [word, word.closest(".scroll")].map((part) => part.getBoundingClientRect());
+      return inner.left >= outer.left && inner.right <= outer.right;
+    }"""
+    text = quote_plus("the cat sat on the mat because it " * 3)
+    with show(viewport={"width": 390, "height": 844}) as view:
+        for query in (23, 3, 12, 0):
+            open_at(view, f"text={text}&query={query}")
+            word = view.find("#live-lines .word[aria-pressed=true]")
+            assert word.get_attribute("data-name") == f"word-{query}" and word.evaluate(shown), query
+            region = view.find("#live-lines .scroll")
+            assert region.evaluate("(part) => part.scrollWidth > part.clientWidth")
+
+
 def test_changes_stay_with_their_words(show: Show) -> None:
     with show() as view:
         for head in ("L0H0", "L1H3"):
@@ -350,12 +420,14 @@ def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(show: Show, b
             saved.value.save_as(tmp_path / f"picture.{kind}")
         shown = view.find(".arc.cut").evaluate("arc => getComputedStyle(arc).stroke")
         words = view.find(".lines .word text").all_text_contents()
+        answers, others = view.next_words(), view.next_words("live-before")
     picture = browser.new_page()
     picture.goto((tmp_path / "picture.svg").as_uri())
     assert picture.locator(".arc.cut").evaluate("arc => getComputedStyle(arc).stroke") == shown
     texts = picture.locator("text").all_text_contents()
     caption = " · ".join(texts[len(words) :])
     assert set(words) < set(texts) and f"Antecedent (Apache-2.0): {CONTENT.run.name}, step " in caption
+    assert [each for each in [*answers, *others] if each not in caption] == []
     assert "cut" in caption and picture.locator(".hit").count() == 0
     rings = picture.locator(".asked")  # they ask for a click
     assert rings.count() > 5 and rings.first.evaluate("end => getComputedStyle(end).stroke") == "none"

@@ -16,13 +16,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
+from report.tensorboard import draw_snapshot
 from settings.errors import UserError
 from settings.files import lock, write_files
 from tests.program import forked
 from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
 from training.logging import RunLog, read_records
-from training.metrics import load_metrics
+from training.metrics import HeadPoint, load_metrics
 from training.run_dir import create_run, find_run, find_runs
 from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
 
@@ -250,7 +251,7 @@ def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tm
     assert [record["step"] for record in read_records(tmp_path)] == list(range(end))
     history = load_weight_history(tmp_path / HISTORY_FILE, N_WEIGHTS)
     assert history is not None and (history.steps, history.data) == (list(range(end)), [PACKED] * end)
-    for tag in ("loss/train", "nested/inner"):
+    for tag in ("loss/train", "2_nested/inner"):
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
 
 
@@ -267,6 +268,19 @@ def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path: Pat
     assert (image.step, image.width, image.height) == (3, 5, 4)
     (text,) = events.Tensors("text/greedy/text_summary")
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "    the cat → it\n    a dog\n")
+
+
+def test_tensorboard_which_sorts_by_name_has_the_questions_first_and_bits_per_byte_last(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.record(1, "train", {"loss": 2.0, "bits_per_byte": 1.0, "tokens_per_second": 9})
+    log.record(1, "probe", {"verb": {"accuracy": 0.5}, "number": {"accuracy": 0.5}})
+    log.close()
+    groups = [tag.partition("/")[0] for tag in sorted(events_of(tmp_path).Tags()["scalars"])]
+    assert groups == ["1_verb", "2_number", "loss", "tokens_per_second", "units"]
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert records[0]["bits_per_byte"] == 1.0 and "verb" in records[1]
+    points = dict.fromkeys(("verb", "number"), HeadPoint(0, 0, {"accuracy": [[0.5]]}, {}))
+    assert [*draw_snapshot(points)] == ["1_verb/accuracy of heads", "2_number/accuracy of heads"]
 
 
 def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run: Path) -> None:

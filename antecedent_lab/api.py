@@ -229,7 +229,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         settings=config,
         data=source.data,
         environment=_environment(opened),
-        warnings=[*opened.resumed, *source.warnings, *limits],
+        warnings=[*opened.began, *source.warnings, *limits],
         missing=studied.missing,
         findings=[_with_examples(opened, finding) for finding in studied.findings],
         contract=studied.contract,

@@ -27,10 +27,10 @@ from settings.data import DataConfig
 from settings.errors import UserError, damaged_file_error
 from settings.files import read_json
 from settings.model import departures
-from settings.train import TrainSettings, changed_settings, flatten, saved_settings
+from settings.train import CHANGEABLE, TrainSettings, changed_settings, flatten, saved_settings
 from training.checkpoint import load_checkpoint
 from training.loop import Initial
-from training.run_dir import RESUMES, RUNS
+from training.run_dir import RUNS
 
 INITIAL_RATE = 0.1  # share of a learning rate that a run with init= takes
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
@@ -79,7 +79,7 @@ def open_run(run: Path, device: torch.device, checkpoint: str = "best") -> Opene
         step=step,
         settings=settings,
         transformer=transformer,
-        resumed=tuple(began + load_resumes(run)),
+        began=tuple(began),
     )
 
 
@@ -166,7 +166,7 @@ def _load_weights(run: Path, settings: TrainSettings, checkpoint: str) -> tuple[
     with damaged_file_error(folder, "train again"):
         saved = flatten(saved_settings(state["config"]))
     for name, (earlier, value) in changed_settings(saved, flatten(settings)).items():
-        if name.startswith(("model.", "data.")):
+        if name.startswith(("model.", "data.")) and name not in CHANGEABLE:
             problem = f"{name}={value}, but the checkpoint was trained with {earlier}"
             raise UserError(f"{run / 'config.json'}: {problem}; restore the file")
     return weights, step
@@ -183,23 +183,6 @@ def _load_environment(run: Path) -> dict[str, Any]:
             "commit": content.get("commit"),
         }
         return {"environment": versions, "arguments": content.get("arguments")}
-
-
-def load_resumes(run: Path) -> list[str]:
-    """Return a sentence for each time that training was resumed with other settings or in another environment."""
-    path = run / RESUMES
-    if not path.exists():
-        return []
-    sentences: dict[str, None] = {}  # without repeated ones, in order
-    with damaged_file_error(path, "delete it"):
-        for line in path.read_text().splitlines():
-            resume = json.loads(line)
-            changes = []
-            for name, (earlier, value) in {**resume["settings"], **resume["environment"]}.items():
-                changes.append(f"{name} {value} (before: {earlier})")
-            if changes:
-                sentences[f"Resumed at step {resume['step']} with {', '.join(changes)}."] = None
-    return list(sentences)
 
 
 def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.loading import EXTERNAL_RESULTS, check_results_folder, load_resumes, load_run_settings
+from antecedent_lab.loading import EXTERNAL_RESULTS, check_results_folder, load_run_settings
 from antecedent_lab.saved import folder_name, results_folder
 from probe.results import ProbeResults
 from probe.sweep import Sweep, SweepRun, by_variant, compare_runs
@@ -39,8 +39,7 @@ def compare_sweep(settings: EvalSettings, tested: Tested) -> None:
     for run, metrics in runs.items():
         seed, changed = changes[run.name]
         untested[str(run)] = partial(SweepRun, run.name, seed, metrics, changes=changed)
-    notes = [f"{run.name}: {sentence}" for run in runs for sentence in load_resumes(run)]
-    _compare("seeds", sweep, untested, standard, notes, tested)
+    _compare("seeds", sweep, untested, standard, [], tested)
 
 
 def compare_several(settings: EvalSettings, shapes: Mapping[str, Mapping[str, Any]], tested: Tested) -> None:

@@ -80,7 +80,7 @@ class OpenedModel:
     arguments: Sequence[str] | None = None  # of train.py; None: unknown
     settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
     transformer: Transformer | None = None  # of a run
-    resumed: tuple[str, ...] = ()  # a sentence for each resume with other settings
+    began: tuple[str, ...] = ()  # a sentence about the model that training began with, if any
 
     @property
     def is_external(self) -> bool:

@@ -47,7 +47,7 @@ def page_content(
     return PageContent(
         run=_about(opened, results),
         heading=heading,
-        notes=[*notes, *untested, *(results.warnings if results else opened.resumed)],
+        notes=[*notes, *untested, *(results.warnings if results else opened.began)],
         findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
         sentences=sentences,
         live=live_content(opened, results, history, live, omissions),

@@ -5,11 +5,10 @@ from enum import Enum
 from functools import partial
 
 from settings.errors import UserError
-from settings.fields import Resume, check_limits, setting
+from settings.fields import check_limits, setting
 
-# A checkpoint fits no other data, and runs on other data read other batches.
-_setting = partial(setting, resume=Resume.refused, orders_batches=True)
-_path = partial(setting, resume=Resume.path, orders_batches=True)
+# Runs on other data read other batches.
+_setting = partial(setting, orders_batches=True)
 _source = partial(_setting, "which of the three kinds of data: stories, text or hub")
 
 
@@ -84,8 +83,8 @@ class _TokenizedConfig:
 class TextConfig(_TokenizedConfig):
     """Text from local files; without validation_path, the last part of the text is the validation text."""
 
-    path: str = _path("a file, a folder or a glob; several separated by commas; .txt .jsonl .csv (.gz .zst) .parquet")
-    validation_path: str | None = _path("the same for validation; null: the last part of the text")
+    path: str = _setting("a file, a folder or a glob; several with commas; .txt .jsonl .csv (.gz .zst) .parquet")
+    validation_path: str | None = _setting("the same for validation; null: the last part of the text")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,9 @@
-"""Fields of the dataclasses of settings: each has its meaning, its limits, and what a change of it does to a run."""
+"""Fields of the dataclasses of settings: each has its meaning, its limits, and what it decides about a run."""
 
 from dataclasses import MISSING, Field, dataclass, field, fields
-from enum import Enum
 from typing import Any
 
 from settings.errors import UserError
-
-
-class Resume(Enum):
-    """What a resumed run does with another value of a setting."""
-
-    recorded = "recorded"  # takes it, and records the change
-    refused = "refused"  # the checkpoint fits no other value
-    path = "path"  # takes it: where the text is; the text itself is compared by its fingerprint
-    current = "current"  # always takes the one of the command line: which directories a run uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +15,6 @@ class SettingInfo:
     above: float | None = None  # above < value
     high: float | None = None  # value <= high
     below: float | None = None  # value < below
-    resume: Resume = Resume.recorded
     affects_result: bool = True  # False: without influence on what a model learns
     orders_batches: bool = False  # True: runs with one seed and different values of it read different batches
 

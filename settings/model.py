@@ -2,12 +2,9 @@
 
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from functools import partial
 
 from settings.errors import UserError
-from settings.fields import Resume, check_limits, setting
-
-_setting = partial(setting, resume=Resume.refused)  # weights of another shape do not fit
+from settings.fields import check_limits, setting
 
 
 class Scale(StrEnum):
@@ -37,20 +34,20 @@ class Position(StrEnum):
 class ModelConfig:
     """Shape of a Llama-like decoder (Touvron et al. 2023, arXiv 2302.13971) and the switches of the attention lab."""
 
-    n_layer: int = _setting("number of layers", above=0)
-    n_head: int = _setting("attention heads per layer; must divide d_model", above=0)
-    d_model: int = _setting("width of the residual stream", above=0)
-    d_mlp: int = _setting("inner width of the SwiGLU", above=0)
-    context_length: int = _setting("longest input in tokens", low=2, orders_batches=True)
-    rope_theta: float = _setting("base of the RoPE frequencies", above=0)
-    norm_eps: float = _setting("epsilon of RMSNorm", above=0)
-    dropout: float = _setting("probability, for the updates of attention and MLP", low=0, below=1)
+    n_layer: int = setting("number of layers", above=0)
+    n_head: int = setting("attention heads per layer; must divide d_model", above=0)
+    d_model: int = setting("width of the residual stream", above=0)
+    d_mlp: int = setting("inner width of the SwiGLU", above=0)
+    context_length: int = setting("longest input in tokens", low=2, orders_batches=True)
+    rope_theta: float = setting("base of the RoPE frequencies", above=0)
+    norm_eps: float = setting("epsilon of RMSNorm", above=0)
+    dropout: float = setting("probability, for the updates of attention and MLP", low=0, below=1)
     # The switches of the attention lab (docs/attention.md); the defaults give a Llama.
-    scale: Scale = _setting("factor of the attention scores", default=Scale.inverse_sqrt)
-    weighting: Weighting = _setting("how scores become weights", default=Weighting.softmax)
-    position: Position = _setting("how the model knows the order of the tokens", default=Position.rope)
-    tie_query_key: bool = _setting("query and key share one projection", default=False)
-    tie_key_value: bool = _setting("key and value share one projection", default=False)
+    scale: Scale = setting("factor of the attention scores", default=Scale.inverse_sqrt)
+    weighting: Weighting = setting("how scores become weights", default=Weighting.softmax)
+    position: Position = setting("how the model knows the order of the tokens", default=Position.rope)
+    tie_query_key: bool = setting("query and key share one projection", default=False)
+    tie_key_value: bool = setting("key and value share one projection", default=False)
 
     def __post_init__(self) -> None:
         check_limits(self, "model.")

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from settings.data import SCHEMAS, DataConfig
 from settings.errors import UserError
-from settings.fields import Resume, SettingInfo, check_limits, setting, setting_info
+from settings.fields import SettingInfo, check_limits, setting, setting_info
 from settings.model import ModelConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -55,8 +55,11 @@ class Optimizer(Enum):
     adamw = "adamw"
 
 
-# Which directories a run uses; always from the command line.
-_directory = partial(setting, resume=Resume.current, affects_result=False)
+# Which directories a run uses: always those of the command line.
+DIRECTORIES = ("out", "resume", "cache_dir")
+# What else a resumed run may change. The text of a path is compared by its fingerprint.
+CHANGEABLE = {"max_steps", "device", "threads", "keep_checkpoints", "log_every_steps"}
+CHANGEABLE |= {"data.path", "data.validation_path"}
 _presentation = partial(setting, affects_result=False)
 _positive = partial(setting, above=0, high=MAX_LEARNING_RATE)
 
@@ -65,10 +68,10 @@ _positive = partial(setting, above=0, high=MAX_LEARNING_RATE)
 class RunSettings:
     """Settings of one run of train.py outside the groups model, data and optim (values: configs/train.yaml)."""
 
-    seed: int = setting("initial weights, order of the batches, dropout", low=0, high=2**32 - 1, resume=Resume.refused)
-    out: str | None = _directory("directory of the run; null: runs/TIME")
-    init: str | None = setting("run or exported folder to start from", resume=Resume.refused, default=None)
-    resume: bool = _directory("continue the run in out; in a sweep, the runs that were started")
+    seed: int = setting("initial weights, order of the batches, dropout", low=0, high=2**32 - 1)
+    out: str | None = _presentation("directory of the run; null: runs/TIME")
+    init: str | None = setting("run or exported folder to start from", default=None)
+    resume: bool = _presentation("continue the run in out; in a sweep, the runs that were started")
     device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
     precision: Precision = setting("of matrix products; auto: bfloat16 if the device has instructions for it")
     threads: int | None = _presentation("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
@@ -83,7 +86,7 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
-    cache_dir: str = _directory("folder for tokenized corpora")
+    cache_dir: str = _presentation("folder for tokenized corpora")
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -95,7 +98,7 @@ class RunSettings:
 class OptimSettings:
     """Settings of the optimizer and the learning-rate schedule (values: configs/optim/)."""
 
-    name: Optimizer = setting("optimizer of the matrices in the blocks; the others use AdamW", resume=Resume.refused)
+    name: Optimizer = setting("optimizer of the matrices in the blocks; the others use AdamW")
     learning_rate: float = _positive("peak learning rate, for the matrices in the blocks")
     embedding_learning_rate: float = _positive("peak learning rate, for embeddings and norms")
     weight_decay: float = setting("decoupled, for the matrices in the blocks", low=0, high=MAX_LEARNING_RATE)
@@ -253,27 +256,24 @@ for schema in (RunSettings, ModelConfig, OptimSettings, *SCHEMAS.values()):
 
 
 def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -> TrainSettings:
-    """Return the settings of a resumed run: those it was started with, replaced by the ones on the command line.
+    """Return the settings of a resumed run: those it was started with, but for DIRECTORIES and CHANGEABLE.
 
     `config` is what Hydra makes of the arguments `overrides` and the defaults, `saved` the content of config.json.
-    Raises UserError if the checkpoint does not fit one of the new settings.
+    UserError for another value of any other setting.
     """
-    # Replace the saved values that the command line names: a group stands for all settings that it can change.
+    # A group stands for all settings that it can change.
     named = {override.partition("=")[0].lstrip("+") for override in overrides}
-    started_with = flatten(saved_settings(saved))
-    values = dict(started_with)
+    values = flatten(saved_settings(saved))
     for name, value in _by_name(_groups(config)).items():
         group = name.rpartition(".")[0]
-        sources = {name, group, "experiment", "variant" if group == "model" else name}
-        is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
+        is_named = named & {name, group, "experiment", "variant" if group == "model" else name}
         # A branch of a dataset was resolved to a commit when the run began.
-        if INFOS[name].resume is Resume.current or (sources & named and not is_branch):
+        is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
+        if name in DIRECTORIES or (is_named and name in CHANGEABLE):
             values[name] = value
-
-    # The weights in the checkpoint fit some settings only.
-    for name, (old, new) in changed_settings(started_with, values).items():
-        if INFOS[name].resume is Resume.refused:
-            raise UserError(f"{name}={new}: the checkpoint was trained with {name}={old}; start a new run instead")
+        elif is_named and not is_branch and values.get(name) != value:
+            old = values.get(name)
+            raise UserError(f"{name}={value}: a resumed run keeps {name}={old}; start a new one from it with init=")
 
     groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
     for name, value in values.items():
@@ -283,13 +283,8 @@ def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return [old value, new value] by name of the entries that differ, except settings that are paths."""
-    changes = {}
-    for name in {**old, **new}:
-        is_path = name in INFOS and INFOS[name].resume in (Resume.path, Resume.current)
-        if old.get(name) != new.get(name) and not is_path:
-            changes[name] = [old.get(name), new.get(name)]
-    return changes
+    """Return [old value, new value] by name of the entries that differ."""
+    return {name: [old.get(name), new.get(name)] for name in {**old, **new} if old.get(name) != new.get(name)}
 
 
 def result_settings(settings: TrainSettings) -> dict[str, Any]:

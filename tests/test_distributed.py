@@ -43,9 +43,9 @@ def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: st
     torch.testing.assert_close(states[0]["model"], states[1]["model"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(states[0]["optimizer"], states[1]["optimizer"], rtol=1e-3, atol=1e-6)
 
-    # A resume with another number of processes takes it and says so.
+    # A resume may take another number of processes.
     resumed = run_program("train.py", f"out={tmp_path / 'two'}", "resume=true", "max_steps=7", cache)
-    assert resumed.status == 0 and "warning: processes=1 from step 6 on (before: 2)" in resumed.err
+    assert (resumed.status, resumed.err) == (0, "")
 
 
 def train_with_one_loss_not_finite(rank: int, port: int) -> None:

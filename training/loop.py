@@ -27,7 +27,7 @@ from training.checkpoint import drop_checkpoints_after, load_resumable, read_man
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
 from training.evaluate import LossSummary, MakeProbe, Probe, validation_loss
 from training.logging import Console, RunLog, gap_lines, print_unless_raised_again, start_lines, step_line
-from training.run_dir import check_out_is_free, create_run, environment, record_resume, run_config, write_run_files
+from training.run_dir import check_out_is_free, create_run, environment, run_config, write_run_files
 from training.trainer import StepStats, Trainer, check_batch, make_trainer, train_step, wait_for_device
 from training.weight_history import MAX_HISTORY_WEIGHTS, pack_parameters
 
@@ -117,8 +117,6 @@ def _open_run(
             drop_checkpoints_after(folder / "checkpoints", trainer.step)
         # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
         if trainer.step < run.max_steps:
-            if state is not None:
-                record_resume(folder, trainer.step, state["config"], inputs.config, machine)
             write_run_files(folder, inputs.config, inputs.corpus.tokenizer, machine, is_new=state is None)
 
         before = state["config"] if state else inputs.config

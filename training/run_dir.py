@@ -1,14 +1,13 @@
 """The directory of a run: created once, locked while a process writes, found again later.
 
 It holds config.json, tokenizer.json, environment.json, metrics.jsonl, weights.jsonl (of a small model), checkpoints/,
-tb/, probe/ and, after a resume, resumes.jsonl.
+tb/ and probe/.
 """
 
 import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -26,17 +25,14 @@ from settings.files import (
     UNFINISHED,
     FolderLock,
     lock,
-    now,
-    read_json,
     remove_unfinished_files,
     write_atomically,
     write_json,
 )
-from settings.train import TrainSettings, changed_settings, flatten, saved_settings
+from settings.train import TrainSettings
 from training.checkpoint import MANIFEST, read_manifest
 
 RUNS = Path("runs")
-RESUMES = "resumes.jsonl"
 PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
@@ -125,28 +121,6 @@ def write_run_files(
         write_json(run / "environment.json", environment)
     write_json(run / "config.json", config)
     write_atomically(run / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
-
-
-def record_resume(
-    run: Path, step: int, old_config: Mapping[str, Any], config: Mapping[str, Any], environment: Mapping[str, Any]
-) -> None:
-    """Append the changes since `old_config`, which the checkpoint has, to resumes.jsonl, and warn of each."""
-    changes = changed_settings(flatten(saved_settings(old_config)), flatten(saved_settings(config)))
-    file = run / "environment.json"
-    old_environment = read_json(file) if file.exists() else environment
-    # Each package is compared, the arguments are in the settings, and the checkpoint has other weights.
-    known = dict.fromkeys(["packages", "arguments", "init_sha256"])
-    old_machine = {**old_environment, **old_environment["packages"], **known}
-    machine = {**environment, **environment["packages"], **known}
-    machine_changes = changed_settings(old_machine, machine)
-
-    record = {"step": step, "time": now(), "environment": machine_changes, "settings": changes}
-    resumes = run / RESUMES
-    old_lines = resumes.read_bytes() if resumes.exists() else b""
-    write_atomically(resumes, old_lines + json.dumps(record).encode() + b"\n")
-
-    for name, (old, new) in {**machine_changes, **changes}.items():
-        print(f"warning: {name}={new} from step {step} on (before: {old})", file=sys.stderr)
 
 
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:

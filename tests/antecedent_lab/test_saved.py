@@ -11,7 +11,6 @@ import pytest
 
 from antecedent_lab import saved
 from antecedent_lab.api import open_model
-from antecedent_lab.loading import load_resumes
 from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_results, results_folder
 from antecedent_lab.sources import check_items, reads_shipped_text, source_of
@@ -83,17 +82,7 @@ def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:
     assert len(folder_name("ä" * 500).encode()) == 120
 
 
-def test_a_resume_with_other_settings_is_one_sentence_and_settings_alone_are_no_run(tmp_path: Path) -> None:
-    record = {"step": 20, "time": "now", "environment": {"torch": ["2.1", "2.2"]}, "settings": {"seed": [1, 2]}}
-    unchanged = record | {"environment": {}, "settings": {}}
-    lines = [json.dumps(line) + "\n" for line in (record, unchanged, record)]
-    (tmp_path / "resumes.jsonl").write_text("".join(lines))
-    assert load_resumes(tmp_path) == ["Resumed at step 20 with seed 2 (before: 1), torch 2.2 (before: 2.1)."]
-    (tmp_path / "resumes.jsonl").write_text('{"step": 20}\n')
-    with pytest.raises(ValueError, match="resumes.jsonl: damaged; delete it"):
-        load_resumes(tmp_path)
-
-    # A folder of settings without checkpoints
+def test_settings_without_checkpoints_are_no_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="^run=.*: is no run of train.py, which has a folder checkpoints$"):
         open_model(tmp_path, setting="run")

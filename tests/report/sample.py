@@ -95,7 +95,7 @@ def opened_run() -> tuple[OpenedModel, WeightHistory]:
         OpenedModel, name="default", source="runs/default", model=TransformerView(model), untrained=None,
         tokenizer=tokenizer, bos_id=end_id(tokenizer), data=settings.data, shape=asdict(model.config),
         n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1],
-        view=None, resumed=("Resumed at step 240 with seed 2 (before: 1).",), settings=settings, transformer=model,
+        view=None, began=("Its training began with the weights of runs/other.",), settings=settings, transformer=model,
     )  # fmt: skip
     packed = [pack_parameters(each.parameters(), torch.float16) for each in earlier]
     return run, WeightHistory([STEPS[0], STEPS[6]], packed)

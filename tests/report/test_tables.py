@@ -183,7 +183,7 @@ def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> 
     yours, median = content.sentences
     assert (yours.id, median.id, median.words[median.query]) == ("yours-1", "median-number-1", "It")
     untested = page_content(RUN, None, None)
-    assert untested.heading == "What each head attends to" and untested.notes == list(RUN.resumed)
+    assert untested.heading == "What each head attends to" and untested.notes == list(RUN.began)
 
 
 def test_the_live_model_begins_with_what_was_tested() -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from antecedent_lab.eval_settings import EvalSettings
 from antecedent_lab.notebook import sentence_view
-from data.corpus import Corpus, corpus_fingerprint, load_corpus
+from data.corpus import corpus_fingerprint, load_corpus
+from data.loader import Corpus
 from data.tokenizer import end_id, fast_tokenizer, load_tokenizer
 from model.export import own_model
 from model.external import chosen_tokenizer, open_transformers

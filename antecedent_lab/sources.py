@@ -9,7 +9,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from antecedent_lab.loading import load_data
-from data.corpus import Corpus, corpus_fingerprint, load_stories, split_documents
+from data.corpus import corpus_fingerprint, load_stories, split_documents
+from data.loader import Corpus
 from data.stories import GENERATOR_VERSION
 from data.tested.own_file import OwnQuestion, load_question
 from data.tested.pairs import Items, LinkedText, link_pairs

@@ -20,7 +20,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from data.loader import Split, StorySplit
+from data.loader import Corpus, Split, StorySplit
 from data.stories import GENERATOR_VERSION, floors, generate_split
 from data.tested.pairs import Link, LinkedText
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
@@ -35,19 +35,6 @@ _FORMAT = 2  # a new number makes every corpus be written again
 _SAMPLE_CHARACTERS = 2**25  # BPE and words are trained on a sample of this size
 _BATCH_PIECES = 128  # tokenized at a time
 _LONG_TEXT = 2**24  # characters: a longer text is announced
-
-
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """A tokenized text, memory-mapped."""
-
-    tokenizer: Tokenizer
-    train: Split
-    validation: Split
-    folder: Path  # in the cache
-    fingerprint: str  # a hash of the content
-    config: DataConfig  # with a commit as its revision
-    notes: tuple[str, ...]  # limits of the tokenizer that the user must know
 
 
 def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None = None) -> Corpus:

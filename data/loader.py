@@ -5,13 +5,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from settings.data import DataConfig
 from settings.errors import UserError
 
 IGNORE = -100  # a target without loss, the default ignore_index of torch's cross_entropy
@@ -39,6 +42,19 @@ class StorySplit(Split):
 
     starts: np.ndarray  # [n_stories + 1] int64
     floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A tokenized text, memory-mapped."""
+
+    tokenizer: Tokenizer
+    train: Split
+    validation: Split
+    folder: Path  # in the cache
+    fingerprint: str  # a hash of the content
+    config: DataConfig  # with a commit as its revision
+    notes: tuple[str, ...]  # limits of the tokenizer that the user must know
 
 
 @dataclass(frozen=True, slots=True)

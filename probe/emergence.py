@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from data.corpus import Corpus, load_stories, split_documents
-from data.loader import StorySplit
+from data.corpus import load_stories, split_documents
+from data.loader import Corpus, StorySplit
 from data.tested.pairs import Items, link_pairs
 from data.tested.passages import Reader, passage_items, passages_in, sections
 from data.tokenizer import encode, end_id

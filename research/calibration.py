@@ -36,7 +36,8 @@ from tokenizers import Tokenizer
 
 from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import passages_of
-from data.corpus import Corpus, load_stories
+from data.corpus import load_stories
+from data.loader import Corpus
 from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
 from data.tested.pairs import Cell, Items, link_pairs
 from data.tested.passages import Passage, Reader, find_passages, sections

@@ -13,7 +13,7 @@ from tests.program import ROOT, SMALL, SMALL_PROBE, forked, run_program, run_pyt
 from tests.tiny_models import small_trainer
 from training.checkpoint import load_checkpoint
 from training.device import process_group
-from training.logging import read_records
+from training.metrics import read_records
 from training.trainer import train_step
 
 RUN = [

@@ -23,7 +23,7 @@ from tests.program import FEW_STORIES, SHORT, SIGNALS, SMALL, Result, forked, pr
 from train import GROUPS
 from training.checkpoint import load_checkpoint, read_manifest
 from training.device import StopRequest
-from training.logging import read_records
+from training.metrics import read_records
 
 
 def losses_of(run: Path) -> list[tuple[int, float]]:

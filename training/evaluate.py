@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.corpus import Corpus
-from data.loader import IGNORE, Batch, Split, validation_batches
+from data.loader import IGNORE, Batch, Corpus, Split, validation_batches
 from model.transformer import Transformer
 from settings.train import TrainSettings
 from training.device import SINGLE_PROCESS, Distributed

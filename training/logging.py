@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from data.corpus import Corpus
+from data.loader import Corpus
 from model.transformer import n_parameters
-from settings.errors import UserError
 from settings.files import naming, write_atomically
+from training.metrics import lines_of, step_of
 from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE
 
@@ -36,9 +36,9 @@ class JsonLines:
         self.path = path
         lines = []
         if path.exists():
-            lines = [line for line in _lines(path) if _step(line) <= resumed_step]
+            lines = [line for line in lines_of(path) if step_of(line) <= resumed_step]
             write_atomically(path, "".join(lines).encode())
-        last = max(map(_step, lines), default=-1)
+        last = max(map(step_of, lines), default=-1)
         if resumed_step > 0 and (not path.exists() or last < recorded_step):
             problem = f"ends at step {last}" if lines else "missing or empty"
             print(f"warning: {path}: {problem}; records up to step {resumed_step} are lost", file=sys.stderr)
@@ -108,29 +108,6 @@ class RunLog:
     def close(self) -> None:
         for record in (self._metrics, self._weights, self.board):
             record.close()
-
-
-def read_records(run: Path) -> list[dict[str, Any]]:
-    """Return the objects in metrics.jsonl, oldest first, without an incomplete last line; UserError if damaged."""
-    lines = _lines(run / "metrics.jsonl")
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-    if not all(isfinite(_step(line)) for line in lines):
-        raise UserError(f"{run / 'metrics.jsonl'}: damaged")
-    return [json.loads(line) for line in lines]
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_bytes().decode(errors="replace").splitlines(keepends=True)
-
-
-def _step(line: str) -> float:
-    """Return the step of a line; infinity if it is damaged or not complete."""
-    try:
-        step = json.loads(line)["step"] if line.endswith("\n") else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        step = None
-    return step if isinstance(step, int) else float("inf")
 
 
 class Console:

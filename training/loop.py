@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from data.corpus import Corpus, load_corpus
-from data.loader import Split
+from data.corpus import load_corpus
+from data.loader import Corpus, Split
 from data.text import print_files
 from data.tokenizer import load_tokenizer
 from model.transformer import Transformer, load_weights, n_parameters

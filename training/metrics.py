@@ -1,11 +1,13 @@
 """The records of metrics.jsonl as dataclasses: training, validation, and the probe during training."""
 
+import json
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent
-from training.logging import read_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,27 @@ def load_metrics(run: str | Path) -> Metrics:
             questions = {name: from_json(HeadPoint, value, f"{where}: {name}") for name, value in record.items()}
             metrics.probe.append(ProbePoint(step, questions))
     return metrics
+
+
+def read_records(run: Path) -> list[dict[str, Any]]:
+    """Return the objects in metrics.jsonl, oldest first, without an incomplete last line; UserError if damaged."""
+    lines = lines_of(run / "metrics.jsonl")
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    if not all(isfinite(step_of(line)) for line in lines):
+        raise UserError(f"{run / 'metrics.jsonl'}: damaged")
+    return [json.loads(line) for line in lines]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file with their ends; the last may be incomplete."""
+    return path.read_bytes().decode(errors="replace").splitlines(keepends=True)
+
+
+def step_of(line: str) -> float:
+    """Return the step of a line; infinity if it is damaged or not complete."""
+    try:
+        step = json.loads(line)["step"] if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        step = None
+    return step if isinstance(step, int) else float("inf")

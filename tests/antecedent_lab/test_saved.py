@@ -15,7 +15,8 @@ from antecedent_lab.progress import stages
 from antecedent_lab.saved import folder_name, read_results, results_folder
 from antecedent_lab.sources import check_items, reads_shipped_text, source_of
 from antecedent_lab.sweeps import differing_settings
-from data.corpus import Corpus, corpus_fingerprint
+from data.corpus import corpus_fingerprint
+from data.loader import Corpus
 from data.tested.own_file import load_question
 from data.tested.pairs import Items, Pair
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT

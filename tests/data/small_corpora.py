@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from data.corpus import Corpus
+from data.loader import Corpus
 from data.stories import generate_split
 from data.tested.pairs import NO_LINK, Link, LinkedText
 from settings.data import StoriesConfig, TextConfig, TokenizerKind

@@ -14,8 +14,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from data.corpus import Corpus, load_corpus, load_stories, split_documents
-from data.loader import IGNORE, BatchLoader, Split, StorySplit, training_batches
+from data.corpus import load_corpus, load_stories, split_documents
+from data.loader import IGNORE, BatchLoader, Corpus, Split, StorySplit, training_batches
 from data.stories import generate_split, language_of
 from data.stories.floor import Floor
 from data.text import Piece, file_texts, first_bytes, hub_texts, read_documents, read_files, text_files

@@ -22,8 +22,8 @@ from settings.files import lock, write_files
 from tests.program import forked
 from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
-from training.logging import RunLog, read_records
-from training.metrics import HeadPoint, load_metrics
+from training.logging import RunLog
+from training.metrics import HeadPoint, load_metrics, read_records
 from training.run_dir import create_run, find_run, find_runs
 from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
 

@@ -17,7 +17,7 @@ eval:
 test:
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-reports:  ## at the end of an issue that changes report/*.js, *.css or *.html, or a document with a table of a run
+reports:  ## at the end of an issue that changes extras/page/*.js, *.css or *.html, or a document with a table of a run
 	$(PYTHON) -m research.example_reports refresh
 	$(PYTHON) -m research.documents
 
@@ -25,7 +25,7 @@ pages:  ## docs/*.html from README.md and docs/*.md, for the project's page
 	$(PYTHON) -m research.documents pages
 
 explore:  ## the tests with random cases, with new ones
-	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/report/test_live_model.py
+	HYPOTHESIS_PROFILE=explore $(PYTHON) -m pytest tests/reliability/test_fuzz.py tests/extras/page/test_live_model.py
 
 check:
 	$(PYTHON) -m ruff format --check .

@@ -32,15 +32,15 @@ def main(config: DictConfig) -> int:
 
     # Imports that take a second, or with torch several; --help and a typo need not wait for them.
     if settings.check:
-        from data.tested.own_file import load_question
+        from extras.own.file import load_question
 
         question = load_question(Path(str(settings.own_file)))
         print(printable("\n".join(question.check_lines(probe.n_bootstrap))))
         if name := settings.model or settings.run:
-            from antecedent_lab.loading import open_reader
-            from antecedent_lab.sources import check_words
+            from extras.others.loading import open_reader
+            from extras.own.source import check_words
 
-            check_words(question, *open_reader(settings))
+            check_words(question, *open_reader(name, settings.tokenizer))
             print(printable(f"every word has tokens for itself in {name}"))
         return 0
     # numpy's matrix products here are small: with a thread for each they take up to 20 times as long.

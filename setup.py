@@ -13,7 +13,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 NAME = "antecedent_lab"
-PACKAGES = ("data", "model", "probe", "report", "settings", "training")
+PACKAGES = ("data", "extras", "model", "probe", "settings", "training")
 PROGRAMS = ("train", "eval")
 IMPORT = re.compile(rf"^( *)from ({'|'.join((*PACKAGES, *PROGRAMS))})(?=\.\w| import )", re.MULTILINE)
 

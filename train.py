@@ -1,7 +1,6 @@
 """Train a decoder-only transformer: python train.py [GROUP=NAME] [NAME=VALUE]; --help lists the settings."""
 
 import os
-from functools import partial
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -12,7 +11,15 @@ from settings.command_line import Groups, given_arguments, run_cli
 from settings.data import SCHEMAS
 from settings.errors import UserError
 from settings.model import ModelConfig
-from settings.train import CONFIGS, OptimSettings, RunSettings, resumed_settings, run_settings, train_settings
+from settings.train import (
+    CONFIGS,
+    OptimSettings,
+    RunSettings,
+    TrainSettings,
+    resumed_settings,
+    run_settings,
+    train_settings,
+)
 
 GROUPS: Groups = {
     "": [RunSettings],
@@ -39,12 +46,17 @@ def main(config: DictConfig) -> int:
     settings = None if config.resume else train_settings(config)
 
     # These import torch: seconds that --help and a typo need not wait for.
-    from antecedent_lab.loading import open_initial
+    from antecedent_lab.sources import watched
+    from data.loader import Corpus
+    from extras.gpu.graph import record_step
+    from extras.others.loading import open_initial
     from probe.emergence import training_probe
-    from report.tensorboard import draw_snapshot
+    from probe.pictures import draw_snapshot
     from settings.files import read_json
+    from training.evaluate import Probe
     from training.loop import train
     from training.run_dir import find_run
+    from training.start import open_training
 
     arguments = given_arguments(job.overrides.task)
     initial = None
@@ -55,7 +67,20 @@ def main(config: DictConfig) -> int:
         settings, initial = open_initial(settings, arguments)
     if label:
         print(f"{label}{' '.join(arguments)}", flush=True)
-    return train(settings, partial(training_probe, draw=draw_snapshot), arguments, label, initial)
+
+    def make_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
+        if not settings.run.probe_sequences:
+            return None
+        return training_probe(corpus, settings, watched(corpus, settings), draw_snapshot)
+
+    with open_training(settings, make_probe, record_step, arguments, label, initial) as (
+        trainer,
+        corpus,
+        watchers,
+        stop,
+    ):
+        train(trainer, corpus.validation, watchers, stop)
+    return stop.exit_status
 
 
 def command() -> None:

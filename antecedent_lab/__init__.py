@@ -22,9 +22,9 @@ if not Path(__file__).with_name("model").is_dir():
 if TYPE_CHECKING:
     from antecedent_lab.api import compare_models, open_model, probe_model
     from antecedent_lab.arrays import head_test
+    from extras.others.own_model import OwnModel
     from model.edits import cut_link, exchange_links, remove_head
     from model.observe import HeadEdit
-    from model.own_model import OwnModel
     from settings.errors import UserError
     from training.metrics import load_metrics
 

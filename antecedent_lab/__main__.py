@@ -18,7 +18,7 @@ def main() -> None:
     elif program == "eval":
         from eval import command
     elif program == "export":
-        from antecedent_lab.export import command
+        from extras.others.export import command
     elif program in ("-h", "--help"):
         print(USAGE)
         return

@@ -15,25 +15,28 @@ import torch
 
 from antecedent_lab.arrays import head_test  # noqa: F401 (a public name)
 from antecedent_lab.eval_settings import STORIES
-from antecedent_lab.loading import LARGE_MODEL, module_of, open_external, open_loaded, open_run
-from antecedent_lab.notebook import Html
+from antecedent_lab.notebook import Html, sentence_view
 from antecedent_lab.progress import stages
-from antecedent_lab.saved import PAGE, read_history, read_metrics
-from antecedent_lab.sources import Source, check_items, source_of
+from antecedent_lab.sources import source_of
+from extras.compare.difference import difference
+from extras.others.loading import module_of, open_external, open_loaded
+from extras.others.own_model import OwnModel  # noqa: F401 (a public name)
+from extras.page.content import page_content
+from extras.page.live import read_history
+from extras.page.page import page
+from extras.paper.paper import FIGURES, figures_svg, table_csv, table_tex
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit, only_layers  # noqa: F401 (HeadEdit is a public name)
-from model.own_model import OwnModel  # noqa: F401 (a public name)
 from probe.claim import claim_of
 from probe.config import ProbeConfig
-from probe.difference import difference
 from probe.opened_model import BATCH_TOKENS, OpenedModel
+from probe.opened_run import open_run
 from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, TestedModel
+from probe.saved import PAGE, read_metrics
+from probe.source import Source, check_items
 from probe.study import askable, study
-from report.content import page_content
-from report.page import page
-from report.paper import FIGURES, figures_svg, table_csv, table_tex
-from report.tables import claims_markdown, origin_line, summary_lines
+from probe.tables import claims_markdown, origin_line, summary_lines
 from settings.errors import UserError
 from settings.files import now, write_files
 from settings.train import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
@@ -42,6 +45,7 @@ from training.device import choose_device
 from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.run_dir import environment
 
+LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 MAX_UNTRAINED_LARGE = 2  # models
 LINE_LENGTH = 110  # of sentences on a terminal
 
@@ -149,6 +153,20 @@ def open_model(
     "last" or the step of one that was kept. `setting` is the name of `model`
     in messages. A loaded model stays on its device. Raises UserError or OSError with one line.
     """
+    opened = _opened(model, items, tokenizer, out, checkpoint, device, threads, setting)
+    return replace(opened, view=sentence_view)
+
+
+def _opened(
+    model: Any,
+    items: str | None,
+    tokenizer: Any,
+    out: str | None,
+    checkpoint: str,
+    device: object,
+    threads: int | None,
+    setting: str,
+) -> OpenedModel:
     is_loaded = not isinstance(model, str | Path)
     if not is_loaded and not str(model):
         raise UserError(f"{setting}=: the name is empty")

@@ -8,28 +8,21 @@ from typing import Any
 
 from antecedent_lab.api import affordable, compare_models, open_model, probe_source
 from antecedent_lab.eval_settings import EvalSettings
-from antecedent_lab.loading import load_data
-from antecedent_lab.saved import (
-    PAGE,
-    folder_name,
-    read_history,
-    read_metrics,
-    read_results,
-    results_folder,
-)
 from antecedent_lab.sources import source_of
-from antecedent_lab.sweeps import compare_several, compare_sweep
 from data.stories.lexicon import REFERENTS, pronouns_of
+from extras.page.content import comparison_content, page_content, unknown_note
+from extras.page.live import check_live, read_history
+from extras.page.page import page
+from extras.sweeps.door import compare_several, compare_sweep
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
+from probe.opened_run import load_data
 from probe.results import Head, ProbeResults
+from probe.saved import PAGE, folder_name, read_metrics, read_results, results_folder
 from probe.sentences import next_tokens, removal_effects, word_attention
-from report.content import comparison_content, page_content, unknown_note
-from report.live import check_live
-from report.page import page
-from report.tables import MOST_HEADS, change_lines, sentence_lines
+from probe.tables import MOST_HEADS, change_lines, sentence_lines
 from settings.errors import UserError, printable
 from settings.files import write_files
 from settings.train import Precision
@@ -47,11 +40,11 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     """Run the mode that the settings select."""
     tested = partial(probed, settings, config)
     if settings.mode == "runs":
-        compare_sweep(settings, tested)
+        compare_sweep(Path(str(settings.runs)), tested)
         return
     if settings.mode == "models":
         shapes = {name: _open(name, "model", replace(settings, model=name, out=None)).shape for name in settings.models}
-        compare_several(settings, shapes, tested)
+        compare_several(shapes, settings.out, tested)
         return
     opened = _open_first(settings)
     if settings.mode == "before":

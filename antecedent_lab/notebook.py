@@ -3,10 +3,10 @@
 import html
 from dataclasses import replace
 
+from extras.page.content import page_content
+from extras.page.page import page
+from extras.page.shown import Live
 from probe.opened_model import OpenedModel
-from report.content import page_content
-from report.live import Live
-from report.page import page
 
 
 class Html(str):

@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from data.loader import Corpus, Split, StorySplit
+from data.pairs import Link, LinkedText
 from data.stories import GENERATOR_VERSION, floors, generate_split
-from data.tested.pairs import Link, LinkedText
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import words_of

@@ -1,8 +1,8 @@
 """Observe a model's attention and run it with single heads edited, for every architecture alike.
 
 `ObservableModel` is all that the probe needs of a model. `ObservedModel` implements it for every model that computes
-its attention by `Pass.attend`: our Transformer (`TransformerView`), models of transformers (model/pretrained_view.py)
-and a user's own (model/own_model.py). Texts are padded on the right only: the causal mask hides the padding.
+its attention by `Pass.attend`: our Transformer (`TransformerView`), models of transformers and a user's own
+(extras/others). Texts are padded on the right only: the causal mask hides the padding.
 """
 
 from collections.abc import Callable, Sequence

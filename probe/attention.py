@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.tested.pairs import Cell, Items
+from data.pairs import Cell, Items
 from model.observe import LayerRecord, ObservableModel, with_sinks
 from probe.batches import text_batches
 from probe.results import Head

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data.tested.pairs import Cell, Items, Pair
+from data.pairs import Cell, Items, Pair
 from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.config import ProbeConfig

@@ -11,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.tested.pairs import Cell
+from data.pairs import Cell
 from model.observe import HeadEdit, ObservableModel
-from model.own_model import OwnModel
 from probe.batches import pad_rows
-from probe.edits import all_heads
-from settings.errors import UserError, one_line
+from settings.errors import UserError
 
 # Largest violation allowed in float32, and the problem if it is larger. Sums of a few hundred terms in another order
 # differ by about 1e-6 relative.
@@ -99,52 +97,3 @@ def _relative_error(value: Tensor, reference: Tensor) -> float:
     """Return the largest difference over the largest reference value; 0 if both are all zero."""
     scale = reference.abs().max().clamp(min=torch.finfo(reference.dtype).tiny)
     return ((value - reference).abs().max() / scale).item()
-
-
-def check_passes(model: ObservableModel) -> None:
-    """Raise UserError if an object lacks a pass of `ObservableModel`, or a pass is not what its docstring says."""
-    kind = type(model).__name__
-    for name in (*ObservableModel.__annotations__, *vars(ObservableModel), "untrained"):
-        if not name.startswith("_") and not hasattr(model, name):
-            raise UserError(f"{kind} has no {name}; write a subclass of OwnModel, or all of ObservableModel")
-
-    length = min(model.context_length, 16)
-    tokens = torch.linspace(0, model.vocab_size - 1, 2 * length, device=model.device).long().view(2, length)
-    try:
-        logits = model.logits(tokens)
-    except (IndexError, RuntimeError) as error:
-        raise UserError(f"{kind}: cannot read the tokens 0 to {model.vocab_size - 1}: {one_line(error)}") from None
-    if logits.dtype != torch.float32 or logits.shape != (2, length, model.vocab_size):
-        raise UserError(f"{kind}: logits must be float32 [texts, tokens, vocabulary]; found {list(logits.shape)}")
-    if not torch.allclose(model.logits(tokens[:1]), logits[:1], rtol=1e-4, atol=1e-4):
-        raise UserError(f"{kind}: a text has other logits alone than beside another text")
-    places = torch.tensor([[length - 1, 0], [length // 2, 1]], device=model.device)
-    expected = torch.stack([of_text[place] for of_text, place in zip(logits, places, strict=True)])
-    for positions, at in ((places, expected), (places[:, 0], expected[:, 0])):
-        found = model.logits(tokens, positions)
-        if found.shape != at.shape or not torch.allclose(found, at, rtol=1e-4, atol=1e-4):
-            raise UserError(f"{kind}: the logits at positions are not those rows of all logits")
-
-    heads = [record.scores.shape[1] for record in model.record(tokens)]
-    if heads != len(model.attention_layers) * [model.n_head]:
-        recorded = f"record has {len(heads)} layers of {heads[:1]} heads"
-        raise UserError(f"{kind}: {recorded}, not what attention_layers and n_head say")
-    edits = {f"the output of {head}": [HeadEdit(*head, output=torch.ones_like)] for head in all_heads(model)}
-    edits["the heads' weights"] = [HeadEdit(*head, weights=_on_first) for head in all_heads(model)]
-    for what, each in edits.items():
-        if torch.equal(model.logits(tokens, edits=each), logits):
-            raise UserError(f"{kind}: edits of {what} change nothing, so no effect can be measured")
-    if isinstance(model, OwnModel):
-        reference = model.reference(tokens).float()
-        if not torch.allclose(reference, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
-            raise UserError(f"{kind}: the logits of run are not those of the module")
-
-    shapes = [tuple(stream.shape[:2]) for stream in model.residual_stream(tokens)]
-    if shapes != (model.n_layer + 1) * [(2, length)]:
-        raise UserError(f"{kind}: residual_stream must have the stream before each layer and after the last")
-
-
-def _on_first(weights: Tensor) -> Tensor:
-    moved = torch.zeros_like(weights)
-    moved[..., 0] = 1
-    return moved

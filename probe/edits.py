@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.tested.pairs import Cell, Items, Pair
+from data.pairs import Cell, Items, Pair
 from model.edits import cut_weights, exchange_weights, remove_head, split_weights
 from model.observe import Change, HeadEdit, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar

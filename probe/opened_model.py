@@ -31,6 +31,7 @@ from probe.results import Head, Shown
 from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
 from settings.data import DataConfig
 from settings.errors import UserError
+from settings.model import ModelConfig
 from settings.train import TrainSettings
 
 # Larger activations are allocated again in each layer.
@@ -74,10 +75,12 @@ class OpenedModel:
     n_parameters: int
     departures: tuple[str, ...]  # from a Llama-style decoder
     environment: Mapping[str, Any]  # versions, for the page
-    view: Callable[["OpenedModel", str], str]  # the page of one sentence, which report/ makes
     step: int = 0
     checkpoint: str = "best"  # of a run: which one was opened, "best", "last" or a step
     arguments: Sequence[str] | None = None  # of train.py; None: unknown
+    view: Callable[["OpenedModel", str], str] | None = None  # makes the page of one sentence
+    # Of a model of another program: shape and weights by our names, or UserError if our formulas do not fit
+    as_ours: Callable[[], tuple[ModelConfig, dict[str, Tensor]]] | None = None
     settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
     transformer: Transformer | None = None  # of a run
     began: tuple[str, ...] = ()  # a sentence about the model that training began with, if any
@@ -236,6 +239,7 @@ class OpenedModel:
     def show(self, text: str) -> str:
         """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""
         self._encode_all([text])
+        assert self.view is not None  # open_model sets it
         return self.view(self, text)
 
     @torch.no_grad()

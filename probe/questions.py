@@ -15,9 +15,6 @@ from probe.sentences import EXAMPLE_BLOCK, FRIGHTENED_OR_FEARED, Example
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
 SAME_WORDS = "iid"  # test stories with the words of dev
-TESTED = "tested"  # passages of the documents that are not in dev
-REPLACED = "replaced"  # passages with every content word replaced
-UNKNOWN_TO_MODEL = "the model does not know"  # the verdict: its choice may ignore the entities
 MAX_P = 0.01  # max-T tests, already corrected for the search over heads
 MIN_SHARE = 0.8  # a set of heads grows one by one until its swap is this share (McGrath et al. 2023: heads share work)
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
@@ -70,7 +67,7 @@ class Question:
 
 
 WITHOUT_LINK = "more_than_without_the_link"  # criterion of a question of the user's own with controls
-_LINK_BARS = (
+LINK_BARS = (
     Bar("pronoun_flip", "E2", "p_pair_accuracy", "value", "below", MAX_P,
         "following what decides may be chance: corrected p {p_pair_accuracy} (pair accuracy) and {p_contrast} "
         "(contrast); needed: below {p_contrast_bar}"),
@@ -87,38 +84,16 @@ _LINK_BARS = (
         "much of it remains in texts without the link: the contrast is higher by {beyond_control_text}, from "
         "{beyond_control_text_low}; needed: above {beyond_control_text_low_bar}"),
 )  # fmt: skip
-_EDGE_BARS = (
-    Bar("the pronoun follows the twin", "E1", "follows", "low", "above", 0.5, "from {follows_low}"),
-    Bar("corrected p below 0.01", "E2", "p", "value", "below", MAX_P, "{p}"),
-    Bar("corrected p below 0.01", "E2", "t", "value", "above", 0.0),
-    Bar("cutting the meant edge takes 10% of the margin", "E3", "cut_meant", "value", "at least", 0.10,
-        "{cut_meant}, from {cut_meant_low}"),
-    Bar("cutting the meant edge takes 10% of the margin", "E3", "cut_meant", "low", "above", 0.02),
-    Bar("cutting the other edge raises it", "E3", "cut_other", "high", "below", 0.0, "up to {cut_other_high}"),
-    Bar("more than a random content word's edge", "E3", "beyond_control", "low", "above", 0.0,
-        "from {beyond_control_low}"),
-    Bar("share exchanged of 0.2 or more", "E3", "swap", "value", "at least", 0.2, "{swap}"),
-)  # fmt: skip
-_WHOSE_BARS = (
-    Bar("predicts the author's person beyond place", "E2", "p_beyond_place", "value", "below", MAX_P,
-        "its edges may tell nothing beyond place and form: coefficient {beyond_place}, p {p_beyond_place}; needed: p "
-        "below {p_beyond_place_bar}"),
-    Bar("predicts the author's person beyond place", "E2", "beyond_place", "value", "above", 0.0),
-    Bar("the choice depends on it", "E3", "choice_share", "value", "at least", 0.2,
-        "{choice_share} of the choice is lost if the head splits its weights as where place looks alike, from "
-        "{choice_share_low}; needed: {choice_share_bar}, from {choice_share_low_bar}"),
-    Bar("the choice depends on it", "E3", "choice_share", "low", "above", 0.05),
-)  # fmt: skip
 
 
-def _link(name: str, description: str, examples: tuple[Example, ...] = ()) -> Question:
+def link_question(name: str, description: str, examples: tuple[Example, ...] = ()) -> Question:
     """Return a question by attention about the stories, which have no texts without the link."""
     return Question(
         name=name,
         description=description,
         link="a pronoun to its antecedent",
         outcome="attention",
-        bars=tuple(bar for bar in _LINK_BARS if bar.criterion != WITHOUT_LINK),
+        bars=tuple(bar for bar in LINK_BARS if bar.criterion != WITHOUT_LINK),
         suggestive=("pronoun_flip",),
         least_criteria=2,
         exclusions=("previous", "induction", "value_contrast"),
@@ -128,7 +103,7 @@ def _link(name: str, description: str, examples: tuple[Example, ...] = ()) -> Qu
 
 STORY_QUESTIONS = (
     replace(
-        _link("verb", '"because it": verb and voice, at the pronoun', FRIGHTENED_OR_FEARED),
+        link_question("verb", '"because it": verb and voice, at the pronoun', FRIGHTENED_OR_FEARED),
         limits=(
             # research/results/third_noun.md
             "that it holds with more than two nouns: with a third animal before them some heads take the first",
@@ -136,33 +111,7 @@ STORY_QUESTIONS = (
             "anything about other verbs: all that are tested were in training",
         ),
     ),
-    _link("number", '"it" or "they": number agreement, at the pronoun', EXAMPLE_BLOCK),
-    _link("gender", '"he" or "she": gender agreement, at the pronoun'),
+    link_question("number", '"it" or "they": number agreement, at the pronoun', EXAMPLE_BLOCK),
+    link_question("gender", '"he" or "she": gender agreement, at the pronoun'),
 )
-NEXT_PRONOUN = Question(
-    name="next_pronoun_gender",
-    description='"she" or "he": gender',
-    link='the gender of the people it attends to into the next pronoun ("she" or "he")',
-    outcome="edge",
-    bars=_EDGE_BARS,
-    suggestive=tuple(bar.criterion for bar in _EDGE_BARS if bar.level in ("E1", "E2")),
-    least_criteria=0,
-    verdict_at_e0=UNKNOWN_TO_MODEL,
-)
-WHOSE = Question(
-    name="next_pronoun_whose",
-    description='"she" or "he": whose',
-    link="what predicts whom the author means, beyond a fitted rule of place",
-    outcome="whose",
-    bars=_WHOSE_BARS,
-    suggestive=(_WHOSE_BARS[0].criterion,),
-    least_criteria=0,
-    heads_of=NEXT_PRONOUN.name,
-)
-QUESTIONS = {question.name: question for question in (*STORY_QUESTIONS, NEXT_PRONOUN, WHOSE)}
-
-
-def question_of_file(name: str, description: str, link: str, file: str, *, has_control: bool) -> Question:
-    """Return a question of the user's own: one about links, which may have texts without the link."""
-    question = _link(name, description)
-    return replace(question, link=link, bars=_LINK_BARS if has_control else question.bars, file=file)
+QUESTIONS = {question.name: question for question in STORY_QUESTIONS}  # an extra adds its own

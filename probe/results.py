@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from data.tested.pairs import Cell
+from data.pairs import Cell
 from probe.config import ProbeConfig
 from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent, to_json
@@ -261,7 +261,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A number in two models on the same items, and the paired test of its difference (`probe.difference`)."""
+    """A number in two models on the same items, and the paired test of its difference (`extras.compare.difference`)."""
 
     question: str
     description: str  # of the question

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from data.tested.pairs import Cell, Items, Word
+from data.pairs import Cell, Items, Word
 from probe.attention import HeadScores, Scores, best_head, score
 from probe.results import Head
 

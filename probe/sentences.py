@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from data.tested.pairs import Span
+from data.pairs import Span
 from data.tokenizer import encode_text
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit

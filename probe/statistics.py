@@ -11,7 +11,7 @@ from functools import lru_cache, reduce
 import numpy as np
 from scipy import special
 
-from data.tested.pairs import Items
+from data.pairs import Items
 from probe.config import ProbeConfig
 from probe.results import NOT_KNOWN, Estimate, Values
 

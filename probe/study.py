@@ -1,6 +1,6 @@
 """How questions are answered: choose a head on dev, test it once on other items, edit it, and judge it.
 
-    items        pairs of texts (`data.tested.pairs`), in parts that share no document or word
+    items        pairs of texts (`data.pairs`), in parts that share no document or word
     choose       a head on dev
     test         all heads on the other part, corrected for the search, and compared with untrained models
     edit         the chosen head, and heads that were added one by one (`probe.edits`)
@@ -12,13 +12,13 @@ What a question's outcome decides of this is in `probe.outcomes`, one file each.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from data.tested.pairs import Items
+from data.pairs import Items
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
 from probe.contract import check_contract
+from probe.outcome import CannotTestError, Case, Job
 from probe.outcomes import OUTCOMES
-from probe.outcomes.outcome import CannotTestError, Case, Job
 from probe.questions import DEV, Question
 from probe.results import SUPPORTED, Finding
 from probe.verdict import judged

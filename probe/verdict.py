@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from probe.outcomes.outcome import Measured
+from probe.outcome import Measured
 from probe.questions import Bar, Question
 from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
 

@@ -16,10 +16,10 @@ from omegaconf import MISSING
 
 from antecedent_lab import open_model, probe_model
 from data.stories.frames import TEXTS
-from probe.outcomes.whose import area_under_curve
+from extras.english.whose import area_under_curve
 from probe.questions import HEADLINE
 from probe.results import Estimate
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
 
 WOMEN = ("Anna", "Lily", "Sara", "Emma", "Lucy", "Mia")

@@ -34,24 +34,25 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from antecedent_lab.loading import load_data, open_run
-from antecedent_lab.sources import passages_of
 from data.corpus import load_stories
 from data.loader import Corpus
-from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.tested.pairs import Cell, Items, link_pairs
-from data.tested.passages import Passage, Reader, find_passages, sections
+from data.pairs import Cell, Items, link_pairs
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import end_id, word_tokenizer
+from extras.english.lexicon import FEMININE_NAMES, MASCULINE_NAMES
+from extras.english.passages import Passage, Reader, find_passages, sections
+from extras.english.questions import NEXT_PRONOUN
+from extras.english.source import passages_of
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
-from probe.questions import DEV, HEADLINE, NEXT_PRONOUN, SAME_WORDS, STORY_QUESTIONS
+from probe.opened_run import load_data, open_run
+from probe.questions import DEV, HEADLINE, SAME_WORDS, STORY_QUESTIONS
 from probe.results import SUPPORTED, Finding, Head
 from probe.study import study
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, run_script, share_range, start_benchmark, write_page
 from settings.errors import UserError
 from tests.copying_model import CopyingModel

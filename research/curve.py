@@ -16,20 +16,21 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
-from data.tested.pairs import Items
+from data.pairs import Items
+from extras.english.edges import Half
+from extras.english.questions import NEXT_PRONOUN, TESTED, WHOSE
+from extras.english.whose import whose_values
 from model.observe import TransformerView
 from model.transformer import Transformer, load_weights
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs, all_heads, alone
 from probe.opened_model import OpenedModel
-from probe.outcomes.edges import Half
-from probe.outcomes.whose import whose_values
-from probe.questions import DEV, NEXT_PRONOUN, TESTED, WHOSE
+from probe.opened_run import open_run
+from probe.questions import DEV
 from probe.results import Estimate
 from probe.statistics import estimate_ratios
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import start_benchmark, value_cell, write_page
 from training.checkpoint import read_manifest
 from training.metrics import load_metrics

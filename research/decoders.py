@@ -11,9 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
-from model.pretrained_view import PretrainedView
+from extras.others.pretrained_view import PretrainedView
 from model.transformer import n_parameters
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import start_benchmark, write_page
 from settings.errors import one_line
 

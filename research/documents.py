@@ -22,7 +22,7 @@ from model.edits import exchange_links, remove_head
 from model.observe import HeadEdit
 from probe.questions import QUESTIONS
 from probe.sentences import FRIGHTENED_OR_FEARED, between_words
-from tests.report.sample import model_of, read
+from tests.extras.page.sample import model_of, read
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

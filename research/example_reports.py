@@ -13,7 +13,8 @@ from pathlib import Path
 from subprocess import run
 from tempfile import TemporaryDirectory
 
-from report.page import PageContent, page
+from extras.page.page import page
+from extras.page.shown import PageContent
 from settings.typed_json import from_json
 
 ROOT = Path(__file__).parent.parent

@@ -17,25 +17,25 @@ import numpy as np
 from omegaconf import MISSING
 
 from antecedent_lab.api import open_model
-from antecedent_lab.saved import read_results
-from antecedent_lab.sources import MANY_HEADS
-from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.tested.pairs import Items, Span
-from data.tested.parsing import PRONOUNS, pronoun_forms
-from data.tested.passages import Passage, Reader, make_twin, passage_items
-from data.tested.place import fit_place_rule, redrawn
+from data.pairs import Items, Span
 from data.tokenizer import encode_text
 from data.words import ENGLISH_WORD
+from extras.english.lexicon import FEMININE_NAMES, MASCULINE_NAMES
+from extras.english.parsing import PRONOUNS, pronoun_forms
+from extras.english.passages import Passage, Reader, make_twin, passage_items
+from extras.english.place import fit_place_rule, redrawn
+from extras.english.questions import NEXT_PRONOUN, WHOSE
+from extras.english.source import MANY_HEADS
+from extras.english.whose import whose_values
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs
 from probe.opened_model import OpenedModel
-from probe.outcomes.outcome import Measured
-from probe.outcomes.whose import whose_values
-from probe.questions import NEXT_PRONOUN, WHOSE
+from probe.outcome import Measured
 from probe.results import Estimate
 from probe.rules import preferred
+from probe.saved import read_results
+from probe.text_tables import markdown_table
 from probe.verdict import judged
-from report.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
 from settings.errors import UserError
 

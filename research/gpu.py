@@ -19,8 +19,9 @@ import torch
 
 import antecedent_lab
 from data.corpus import load_corpus
+from extras.gpu.graph import record_step
 from model.transformer import Transformer
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import RESULTS, ROOT, listed, start_benchmark, write_page
 from research.peers import ANSWER, FOIL, N_HEADS, prompts
 from research.speed import SCORE_NANOGPT, write_nanogpt_data
@@ -246,7 +247,7 @@ def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
     settings = compose_settings(work.settings(*overrides, f"compile={compilation}"))
     corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(work.device.device)
-    trainer = make_trainer(settings, model, corpus.train, work.device, SINGLE_PROCESS)
+    trainer = make_trainer(settings, model, corpus.train, work.device, SINGLE_PROCESS, record_step)
     if not uses_graph:
         trainer.record = None
 
@@ -257,7 +258,7 @@ def _step_time(work: _Work, name: str, way: str, overrides: list[str]) -> None:
         stats = train_step(trainer)
     wait_for_device(trainer)
     first = time.perf_counter() - start
-    if uses_graph and trainer.graph is None:
+    if uses_graph and trainer.recorded is None:
         cache += ", not recorded"
     start = time.perf_counter()
     n_timed = work.options.steps or N_TIMED

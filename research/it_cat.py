@@ -14,15 +14,15 @@ import numpy as np
 from omegaconf import MISSING
 
 from antecedent_lab.api import open_model
-from data.tested.own_file import CONTROL, OwnQuestion, load_question
-from data.tested.pairs import Items, Link, LinkedText, Span, link_pairs
+from data.pairs import CONTROL, Items, Link, LinkedText, Span, link_pairs
+from extras.own.file import OwnQuestion, load_question
 from probe.attention import measure_heads
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs, all_heads
 from probe.opened_model import OpenedModel
 from probe.results import Estimate, Head
 from probe.statistics import estimate_ratios, sample_of
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
 
 FILE = Path("docs/questions/it_cat.jsonl")

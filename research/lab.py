@@ -11,7 +11,7 @@ from typing import Any
 
 from probe.results import Estimate
 from probe.statistics import MIN_SEEDS
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, run_script, start_benchmark, value_cell, write_page
 from settings.errors import UserError
 

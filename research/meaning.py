@@ -1,7 +1,7 @@
 """Form before meaning: which information about the author's "she" or "he" do a decision and its head carry?
 
 A score is the decision D of the model towards the person named last, or the part E of it that the edges of the head
-carry (`probe.outcomes.whose`). A logistic regression of the author's choice has nested covariates:
+carry (`extras.english.whose`). A logistic regression of the author's choice has nested covariates:
 
     none;  the subject rule;  the log odds of the place rule;  the mean of the score and its versions
 
@@ -23,22 +23,23 @@ from omegaconf import MISSING
 from scipy import special
 
 from antecedent_lab.api import open_model
-from antecedent_lab.loading import open_run
-from antecedent_lab.saved import read_results
-from antecedent_lab.sources import MANY_HEADS, whose_passages_of
-from data.tested.pairs import Items
-from data.tested.passages import Reader, passages_in, sections, with_two
+from data.pairs import Items
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents
+from extras.english.passages import Reader, passages_in, sections, with_two
+from extras.english.questions import NEXT_PRONOUN, REPLACED, TESTED, WHOSE
+from extras.english.source import MANY_HEADS, whose_passages_of
+from extras.english.whose import Known, edges_of
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs
 from probe.opened_model import OpenedModel
-from probe.outcomes.whose import Known, edges_of
-from probe.questions import NEXT_PRONOUN, REPLACED, STORY_QUESTIONS, TESTED, WHOSE
+from probe.opened_run import open_run
+from probe.questions import STORY_QUESTIONS
 from probe.results import Estimate, Head
 from probe.rules import preferred
+from probe.saved import read_results
 from probe.statistics import resampling_counts
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.curve import checkpoints_of
 from research.measure import listed, start_benchmark, value_cell, write_page
 from training.metrics import load_metrics

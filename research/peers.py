@@ -21,9 +21,9 @@ import numpy as np
 from omegaconf import MISSING
 
 import antecedent_lab
-from data.tested.passages import passages_in, sections, with_two
 from data.text import SHIPPED_TEXT, read_documents
-from report.text_tables import markdown_table
+from extras.english.passages import passages_in, sections, with_two
+from probe.text_tables import markdown_table
 from research.measure import ROOT, listed, median_range, start_benchmark, write_page
 from settings.errors import UserError
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
 from probe.config import ProbeConfig
+from probe.opened_run import open_run
 from probe.questions import HEADLINE
 from probe.statistics import Sample
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import start_benchmark, write_page
 
 N_DRAWS = 600

@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 from omegaconf import MISSING
 
-from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
+from probe.opened_run import open_run
 from probe.questions import STORY_QUESTIONS
 from probe.results import Estimate, Finding, ProbeResults
 from probe.study import study
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
 from settings.files import read_json
 from settings.typed_json import from_json

@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from antecedent_lab.loading import load_run_settings
+from extras.sweeps.sweep import measure_of, value_of
+from probe.opened_run import load_run_settings
 from probe.questions import HEADLINE, QUESTIONS
 from probe.results import NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
-from probe.sweep import measure_of, value_of
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import Timing, listed, run_script, start_benchmark, value_cell, write_page
 from settings.typed_json import may_be_absent
 from training.metrics import load_metrics

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from omegaconf import MISSING
 
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, median_range, run_command, start_benchmark, write_page
 from settings.errors import UserError
 from training.metrics import load_metrics

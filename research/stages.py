@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
-from data.tested.pairs import Items
+from data.pairs import Items
 from model.observe import TransformerView
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs
 from probe.config import ProbeConfig
+from probe.opened_run import open_run
 from probe.questions import HEADLINE
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.curve import checkpoints_of
 from research.measure import listed, start_benchmark, value_cell, write_page
 

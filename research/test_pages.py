@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from extras.english.whose import Known
 from probe import results as found
-from probe.outcomes.whose import Known
 from probe.questions import HEADLINE
 from probe.results import Estimate, Finding, Head
 from research.because import BecauseResults

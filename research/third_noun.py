@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from omegaconf import MISSING
 
-from antecedent_lab.loading import open_run
-from antecedent_lab.saved import read_results
 from data.stories.frames import TEXTS
 from data.stories.lexicon import REFERENTS
 from probe.opened_model import OpenedModel
+from probe.opened_run import open_run
 from probe.results import Estimate, Head
+from probe.saved import read_results
 from probe.sentences import word_attention
 from probe.statistics import mean_and_range
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
 from settings.errors import UserError
 

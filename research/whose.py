@@ -20,20 +20,16 @@ import torch
 from omegaconf import MISSING
 from scipy import special
 
-from antecedent_lab.loading import load_data, open_run
 from antecedent_lab.sources import source_of
 from data.corpus import split_documents
-from data.tested.english import word_set
-from data.tested.pairs import Items
-from data.tested.passages import Passage, passages_in, sections, with_two
-from data.tested.place import fit_place_rule, nearest, place_features, redrawn
+from data.pairs import Items
 from data.text import UNSEEN_TEXT, read_documents
 from data.words import ENGLISH_WORD
-from probe.config import ProbeConfig
-from probe.edits import EditedPairs
-from probe.opened_model import OpenedModel
-from probe.outcomes.outcome import Measured
-from probe.outcomes.whose import (
+from extras.english.lexicon import word_set
+from extras.english.passages import Passage, passages_in, sections, with_two
+from extras.english.place import fit_place_rule, nearest, place_features, redrawn
+from extras.english.questions import REPLACED, TESTED, WHOSE
+from extras.english.whose import (
     Known,
     area_under_curve,
     edges_by_form,
@@ -45,11 +41,16 @@ from probe.outcomes.whose import (
     split_as_alike,
     strata_of,
 )
-from probe.questions import MAX_P, REPLACED, TESTED, WHOSE
+from probe.config import ProbeConfig
+from probe.edits import EditedPairs
+from probe.opened_model import OpenedModel
+from probe.opened_run import load_data, open_run
+from probe.outcome import Measured
+from probe.questions import MAX_P
 from probe.results import SUPPORTED, Estimate, ProbeResults
 from probe.statistics import resampling_counts
+from probe.text_tables import markdown_table
 from probe.verdict import judged
-from report.text_tables import markdown_table
 from research.measure import share_range, start_benchmark, value_cell, write_page
 from settings.errors import UserError
 

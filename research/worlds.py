@@ -15,17 +15,17 @@ from pathlib import Path
 
 import torch
 
-from antecedent_lab.loading import open_run
 from antecedent_lab.sources import source_of
+from data.pairs import Cell, Items
 from data.stories import frames, language
 from data.stories.grammar import Option, Options
 from data.stories.lexicon import REFERENTS
-from data.tested.pairs import Cell, Items
 from probe.config import ProbeConfig
+from probe.opened_run import open_run
 from probe.questions import STORY_QUESTIONS
 from probe.results import ProbeResults
 from probe.study import study
-from report.text_tables import markdown_table
+from probe.text_tables import markdown_table
 from research.measure import listed, run_command, run_script, start_benchmark, value_cell, write_page
 
 INVERTED = "labels inverted"

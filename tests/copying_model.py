@@ -6,8 +6,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from data.tested.english import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from model.own_model import Attend, OwnModel
+from extras.english.lexicon import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
+from extras.others.own_model import Attend, OwnModel
 
 
 class CopyingModel(OwnModel):

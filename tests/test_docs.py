@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 import antecedent_lab
 import eval
 import train
-from antecedent_lab.export import ExportSettings
+from extras.others.export import ExportSettings
 from probe.questions import QUESTIONS
 from probe.results import MEASURES, SUPPORTED, Finding, ProbeResults
 from probe.statistics import share_interval
@@ -214,7 +214,7 @@ def test_every_idea_of_the_founding_texts_stands_where_the_table_says() -> None:
 
 
 def test_the_page_about_attention_and_the_worksheet_follow_the_cards() -> None:
-    cards = json.loads((ROOT / "report/cards.json").read_text())
+    cards = json.loads((ROOT / "extras/page/cards.json").read_text())
     sections = re.split(r"^## ", ATTENTION, flags=re.MULTILINE)[1:]
     steps = re.findall(r"^\| (\d) ([^:]*):", WORKSHEET, re.MULTILINE)
     assert steps == [(str(number), card["name"]) for number, card in enumerate(cards, 1)]

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from antecedent_lab import open_model
-from antecedent_lab.loading import load_data, open_run
-from antecedent_lab.saved import folder_name
 from data.corpus import load_stories
-from data.tested.pairs import LinkedText
+from data.pairs import LinkedText
+from probe.opened_run import load_data, open_run
 from probe.results import Head, ProbeResults
+from probe.saved import folder_name
 from tests.probe.factories import documents
 from tests.program import SHORT, SMALL, SMALL_PROBE, Result, run_program
 from training.metrics import load_metrics
@@ -155,7 +155,7 @@ def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, 
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.external.find_spec", lambda name: None)
+    monkeypatch.setattr("extras.others.external.find_spec", lambda name: None)
     assert f"{sys.executable} -m pip install '.[export]'" in run_program("eval.py", "model=somewhere").error
 
 

@@ -12,7 +12,7 @@ from probe.outcomes import OUTCOMES
 from tests.program import ROOT, run_python
 
 KINDS = re.compile(r"next_pronoun|natural|own_question|own_items|english_blocks|after_pronoun|minimal_pairs")
-PROGRAM = ["antecedent_lab", "data", "model", "probe", "report", "settings", "training"]
+PROGRAM = ["antecedent_lab", "data", "extras", "model", "probe", "settings", "training"]
 
 
 def sources(folder: str) -> dict[str, str]:
@@ -26,9 +26,9 @@ def sources(folder: str) -> dict[str, str]:
 PLACES = {
     ".": ".dockerignore .gitignore AGENTS.md CHANGELOG.md CITATION.cff CONTRIBUTING.md Dockerfile LICENSE MANIFEST.in "
     "Makefile README.md SECURITY.md eval.py pyproject.toml requirements-dev.txt requirements.txt setup.py train.py",
-    ".ci": "run", ".github": ".yml", "antecedent_lab": ".py .txt .typed", "configs": ".yaml",
+    ".ci": "run", ".github": ".yml", "antecedent_lab": ".py .typed", "configs": ".yaml",
     "data": ".gz .py .txt LICENSE", "docs": ".html .ipynb .jsonl .md .svg", "model": ".py", "probe": ".py",
-    "report": ".css .html .js .json .py .svg", "research": ".css .json .md .py", "settings": ".py", "tests": ".py",
+    "extras": ".css .html .js .json .py .svg .txt", "research": ".css .json .md .py", "settings": ".py", "tests": ".py",
     "training": ".py",
 }  # fmt: skip
 
@@ -46,14 +46,16 @@ def test_every_file_of_the_repository_has_a_known_place() -> None:
 def test_only_questions_name_a_kind_and_functions_have_at_most_60_lines() -> None:
     for folder in (".", *PROGRAM):
         for name, text in sources(folder).items():
-            assert name.startswith(("data/", "settings/data.py", "probe/questions.py")) or not KINDS.search(text), name
+            assert name.startswith(
+                ("data/", "settings/data.py", "probe/questions.py", "extras/english/")
+            ) or not KINDS.search(text), name
             for node in ast.walk(ast.parse(text)) if name.endswith(".py") else ():
                 if isinstance(node, ast.FunctionDef):
                     assert node.end_lineno and node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
 
 
 def test_only_outcomes_and_questions_decide_by_the_name_of_an_outcome() -> None:
-    homes = ("probe/outcomes/", "probe/questions.py", "data/", "model/")
+    homes = ("probe/questions.py", "probe/by_attention.py", "extras/english/", "data/", "model/")
     for folder in PROGRAM:
         for name, text in sources(folder).items():
             for node in ast.walk(ast.parse(text)) if name.endswith(".py") and not name.startswith(homes) else ():
@@ -62,11 +64,11 @@ def test_only_outcomes_and_questions_decide_by_the_name_of_an_outcome() -> None:
                 assert not any(isinstance(part, ast.Constant) and part.value in OUTCOMES for part in parts), name
 
 
-LEVELS = {"settings": -1, "model": 0, "data": 0, "training": 1, "probe": 2, "report": 3, "antecedent_lab": 4}
+LEVELS = {"settings": -1, "model": 0, "data": 0, "training": 1, "probe": 2, "extras": 3, "antecedent_lab": 4}
 LEVELS |= {"__main__.py": 5, "train": 5, "eval": 5, "tests": 6, "research": 6}
 OPTIONAL = {"transformers", "safetensors", "sentencepiece", "pandas"}
 # Seconds to import, and only some commands need them.
-SLOW = {"datasets", "huggingface_hub", "scipy", "antecedent_lab", "train", "eval"}
+SLOW = {"datasets", "huggingface_hub", "scipy", "antecedent_lab", "extras", "train", "eval"}
 SLOW_PARTS = {"torch.utils.tensorboard"}
 PACKAGES = [package for package, level in LEVELS.items() if level < 5]
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -91,6 +93,9 @@ def test_imports_go_down_only_and_inside_functions_are_those_of_optional_or_slow
         level = LEVELS.get(path.name, LEVELS[path.relative_to(ROOT).parts[0]])
         roots = {name.split(".")[0] for name in imports(tree)}
         assert [name for name in roots if LEVELS.get(name, -1) > level] == [], path
+        _, extra, *_ = (*path.relative_to(ROOT).parts, "")
+        others = {name.split(".")[1] for name in imports(tree) if name.startswith("extras.")}
+        assert level != LEVELS["extras"] or others <= {extra}, f"{path}: an extra imports no other"
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 names = {name if name in SLOW_PARTS else name.split(".")[0] for name in imports(node.body)}

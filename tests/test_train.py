@@ -15,8 +15,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from antecedent_lab.loading import open_run
-from report.content import training_command
+from probe.opened_run import open_run
+from probe.saved import training_command
 from settings.command_line import hydra_arguments
 from settings.train import compose_settings, flatten
 from tests.program import FEW_STORIES, SHORT, SIGNALS, SMALL, Result, forked, process_state, run_program

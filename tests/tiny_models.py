@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from data.loader import Split
+from extras.gpu.graph import record_step
 from model.observe import TransformerView
 from model.transformer import Transformer
 from settings.model import ModelConfig, Position, Scale, Weighting
@@ -62,4 +63,4 @@ def small_trainer(*overrides: str, distributed: Distributed = SINGLE_PROCESS) ->
     tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=3000).astype(np.uint16)
     device = choose_device(settings.run.device, settings.run.precision)
     model = Transformer(settings.model, VOCAB_SIZE, settings.run.seed).to(device.device)
-    return make_trainer(settings, model, Split(tokens, 3000), device, distributed)
+    return make_trainer(settings, model, Split(tokens, 3000), device, distributed, record_step)

@@ -16,6 +16,8 @@ import torch
 from settings.errors import UserError, damaged_file_error
 from settings.files import now, read_json, remove_unfinished_files, write_atomically
 from settings.typed_json import from_json, to_json
+from training.loop import Evaluation, Watcher, is_due
+from training.trainer import Trainer
 
 MANIFEST = "manifest.json"
 CHECKPOINT = re.compile(r"step_\d{8}\.pt")
@@ -53,6 +55,48 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
     entries = [replace(entry, best=entry.best and not best) for entry in old_entries]
     entries.append(Checkpoint(path.name, step, hashlib.sha256(content).hexdigest(), best, now()))
     _keep_only(folder, [entry for entry in entries if entry.best or entry in entries[-keep:]])
+
+
+class Checkpoints(Watcher):
+    """Save a run at its evaluations, and when it is stopped."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], state: Mapping[str, Any] | None) -> None:
+        """`folder` is that of the checkpoints, `config` is saved with each, `state` is that of a resumed run."""
+        self._folder = folder
+        self._config = config
+        self._state = state
+
+    def look(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        if not evaluation.is_due or evaluation.first is None or not evaluation.is_finite or trainer.has_diverged:
+            return
+        # The weights that init= begins with are another run's: never the best ones of this one.
+        loss = evaluation.first.loss
+        is_best = loss <= trainer.best_loss and not (trainer.settings.run.init and trainer.step == 0)
+        if is_best:
+            trainer.best_loss = loss
+        self._save(trainer, is_best=is_best)
+
+    def end(self, trainer: Trainer) -> None:
+        run = trainer.settings.run
+        if trainer.step == run.max_steps or trainer.saved_step == trainer.step or trainer.has_diverged:
+            return
+        # Before the first evaluation only untrained weights have been measured, and they are not the best.
+        start = self._state["step"] if self._state else 0
+        is_early = trainer.step // run.eval_every_steps == start // run.eval_every_steps
+        self._save(trainer, is_best=is_early and not self._has_measured_best())
+
+    def _save(self, trainer: Trainer, *, is_best: bool) -> None:
+        content = trainer.state() | {"config": self._config}
+        save_checkpoint(self._folder, content, best=is_best, keep=trainer.settings.run.keep_checkpoints)
+        trainer.saved_step = trainer.step
+
+    def _has_measured_best(self) -> bool:
+        """Whether the part of the run before this one left a best checkpoint whose loss was measured."""
+        best = [entry.step for entry in read_manifest(self._folder) if entry.best]
+        if self._state is None or not any(best):
+            return False
+        before = self._state["config"]["run"]
+        return best != [self._state["step"]] or is_due(best[0], before["eval_every_steps"], before["max_steps"])
 
 
 def load_checkpoint(folder: Path, wanted: str = "last") -> dict[str, Any]:

@@ -10,14 +10,18 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from data.loader import Corpus
 from model.transformer import n_parameters
+from settings.command_line import next_command
 from settings.files import naming, write_atomically
+from training.evaluate import Probe
+from training.loop import LAST_VALIDATION, Evaluation, Watcher
 from training.metrics import lines_of, step_of
 from training.trainer import Trainer
-from training.weight_history import HISTORY_FILE
+from training.weight_history import HISTORY_FILE, MAX_HISTORY_WEIGHTS, pack_parameters
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
 LOSSES = ["loss/train", "loss/validation", "floor/validation"]  # in one chart
@@ -62,7 +66,7 @@ def print_unless_raised_again(error: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(error)
 
 
-class RunLog:
+class RunLog(Watcher):
     """Write the numbers of a run to metrics.jsonl and TensorBoard, each step once after any number of resumes."""
 
     def __init__(self, run: Path, resumed_step: int = -1, log_every_steps: int = 1) -> None:
@@ -101,37 +105,89 @@ class RunLog:
         if lines:
             self.board.add_text("text/greedy", "".join(f"    {line}\n" for line in lines), step)  # Markdown of code
 
-    def weights(self, step: int, packed: str) -> None:
-        """Record a line of weights.jsonl; `packed` is of `pack_parameters`."""
-        self._weights.write(step, {"weights": packed})
+    def log(self, trainer: Trainer, values: dict[str, Any]) -> None:
+        self.record(trainer.step, "train", values)
+
+    def look(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        if n_parameters(trainer.model) <= MAX_HISTORY_WEIGHTS:
+            packed = pack_parameters(trainer.model.parameters(), torch.float16)
+            self._weights.write(trainer.step, {"weights": packed})
+        if evaluation.losses:
+            more = {"whole": evaluation.is_whole, "seconds": round(trainer.seconds, 3)}
+            self.record(trainer.step, "validation", evaluation.losses.known() | more)
 
     def close(self) -> None:
         for record in (self._metrics, self._weights, self.board):
             record.close()
 
 
-class Console:
+class Console(Watcher):
     """Lines on stdout, and below them a progress bar if stderr is a terminal."""
 
-    def __init__(self, first_step: int, max_steps: int, label: str) -> None:
-        """Start the bar at `first_step`; `label` precedes every line."""
+    def __init__(self, corpus: Corpus, folder: Path, label: str) -> None:
+        """`label` precedes every line; `folder` is that of the run."""
+        self._corpus = corpus
+        self._folder = folder
         self._label = label
-        self.status = ""  # text at the end of the bar: the best head of the first question
-        self._bar = tqdm(total=max_steps, initial=first_step, unit="step", leave=False, disable=None)
+        self.summary: list[str] = []  # of the probe, a phrase for each question
+        self._bar = tqdm(unit="step", leave=False, disable=None)
 
     def print(self, *lines: str) -> None:
         self._bar.clear()
         for line in lines:
             print(f"{self._label}{line}", flush=True)
 
-    def advance(self, step: int) -> None:
-        self._bar.update(step - self._bar.n)
+    def start(self, trainer: Trainer) -> None:
+        self._bar.total = trainer.settings.run.max_steps
+        self._bar.initial = self._bar.n = trainer.step
+        self.print(*start_lines(trainer, self._corpus, self._folder))
 
-    def show_loss(self, loss: float) -> None:
-        self._bar.set_postfix_str(f"loss {loss:.3f}  {self.status}", refresh=False)
+    def step(self, trainer: Trainer) -> None:
+        self._bar.update(trainer.step - self._bar.n)
+
+    def log(self, trainer: Trainer, values: dict[str, Any]) -> None:
+        status = self.summary[0] if self.summary else ""
+        self._bar.set_postfix_str(f"loss {values['loss']:.3f}  {status}", refresh=False)
+
+    def look(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        run, losses = trainer.settings.run, evaluation.losses
+        if not evaluation.is_due or losses is None:
+            return
+        self.print(step_line(trainer.step, losses.loss, self.summary, int(trainer.skipped)))
+        if trainer.step == run.max_steps:
+            n_tokens = run.validation_tokens * LAST_VALIDATION
+            of_all = f"{n_tokens:,} of {len(self._corpus.validation.tokens):,} tokens"
+            self.print(*([] if evaluation.is_whole else [f"the loss is that of the first {of_all}"]))
+            self.print(*(gap_lines(losses.gap, losses.gap_error) if evaluation.is_finite else []))
+
+    def end(self, trainer: Trainer) -> None:
+        run, folder = trainer.settings.run, self._folder
+        if trainer.step == run.max_steps:
+            command = next_command("eval", f"run={folder}", run.cache_dir)
+            self.print(f"done    {trainer.seconds:.0f} s of training; next: {command}")
+        else:
+            command = next_command("train", f"out={folder}", run.cache_dir, "resume=true")
+            self.print(f"stopped at step {max(0, trainer.saved_step)}; resume with: {command}")
 
     def close(self) -> None:
         self._bar.close()
+
+
+class ProbeCurves(Watcher):
+    """The probe during training, in the log of a run and on its console."""
+
+    def __init__(self, probe: Probe, log: RunLog, console: Console) -> None:
+        self._probe = probe
+        self._log = log
+        self._console = console
+
+    def look(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        record = self._probe(trainer.model, trainer.step)
+        self._console.summary = record.summary if record else []
+        if record:
+            if record.values:
+                self._log.record(trainer.step, "probe", record.values)
+            self._log.show(trainer.step, record.images, record.lines)
 
 
 def start_lines(trainer: Trainer, corpus: Corpus, folder: Path) -> list[str]:

@@ -56,6 +56,15 @@ class ProbePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightHistory:
+    """The weights at some steps of training."""
+
+    steps: list[int]
+    data: list[str]  # base64 of the weights at each step
+    type: str = "float16"  # number format, or "int8": see `training.weight_history.pack_rows`
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """All records of a run, oldest first."""
 

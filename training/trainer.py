@@ -1,6 +1,5 @@
 """The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from data.loader import BatchLoader, LoadedBatch, Split, training_batches
@@ -18,8 +17,13 @@ from model.transformer import Transformer
 from settings.errors import UserError
 from settings.train import Compile, TrainSettings
 from training.device import ComputeDevice, Distributed
-from training.graph import CannotRecordError, Record, StepGraph, record_cuda_graph
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
+
+# Batches -> loss [] and gradient norm []; changes the weights
+Update = Callable[[Sequence[LoadedBatch]], tuple[Tensor, Tensor]]
+# Records an update with some batches, the tensors that it changes, and a relative tolerance; None, after a warning, if
+# that is not possible (extras/gpu)
+Recorder = Callable[[Update, Sequence[LoadedBatch], Sequence[Tensor], float], Update | None]
 
 
 @dataclass
@@ -31,7 +35,7 @@ class Trainer:
     # The model, called with targets: the summed loss [], compiled if the settings say so.
     loss_fn: Callable[..., Tensor]
     # The same before compilation; with several processes it averages the gradients.
-    ddp_model: nn.Module
+    ddp_model: Any
     loader: BatchLoader
     optimizers: list[WeightOptimizer]
     device: ComputeDevice
@@ -39,8 +43,8 @@ class Trainer:
     # [] float32 on the device: steps whose gradient was not finite, and those since the last finite one.
     skipped: Tensor
     skipped_in_row: Tensor
-    record: Record | None = None  # how the kernels of a step are recorded; None: each step starts them one by one
-    graph: StepGraph | None = None  # the record, which every step runs
+    record: Recorder | None = None  # on a GPU; None: each step starts its kernels one by one
+    recorded: Update | None = None  # the record, which every step runs
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
     # Of the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. They are
@@ -127,8 +131,12 @@ def make_trainer(
     split: Split,
     device: ComputeDevice,
     distributed: Distributed,
+    record: Recorder | None = None,
 ) -> Trainer:
-    """Return the trainer of `model`, on `device`, at step 0; UserError if the text is too short for its context."""
+    """Return the trainer of `model`, on `device`, at step 0; UserError if the text is too short for its context.
+
+    `record` is used on a GPU by a single process.
+    """
     run = settings.run
     n_ranks = distributed.world_size
     batches = training_batches(
@@ -138,7 +146,7 @@ def make_trainer(
     pad = is_cuda or run.compile is not Compile.none  # a graph has one shape, torch.compile compiles once per shape
     loader = BatchLoader(batches, device.device, pad=pad, rows=slice(distributed.rank, None, n_ranks))
 
-    ddp_model: nn.Module = model
+    ddp_model: Any = model
     if n_ranks > 1:
         ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
     optimizers = make_optimizers(model, settings.optim, device.dtype)
@@ -148,7 +156,7 @@ def make_trainer(
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
     return Trainer(
         settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row,
-        record=record_cuda_graph if is_cuda and n_ranks == 1 else None,
+        record=record if is_cuda and n_ranks == 1 else None,
     )  # fmt: skip
 
 
@@ -172,12 +180,15 @@ def train_step(trainer: Trainer) -> StepStats:
     factor = learning_rate_factor(trainer.step, optim.warmup_steps, run.max_steps, optim.decay_power)
     set_learning_rates(trainer.optimizers, factor)
 
-    # Every step runs the record, also the first one after a resume: so they are the same steps.
-    if trainer.record and trainer.graph is None:
-        _record_step(trainer, trainer.record, batches)
+    if trainer.record:
+        # Every step runs the record, also the first one after a resume: so they are the same steps.
+        tolerance = 2e-2 if trainer.device.dtype is torch.bfloat16 else 1e-3  # of rounding, in another order of sums
+        changed = trainer.changed_tensors()
+        trainer.recorded = trainer.record(partial(update, trainer), batches, changed, tolerance)
+        trainer.record = None
     if trainer.settings.model.dropout:
         seed_dropout(run.seed, trainer.step, trainer.distributed.rank)  # 0.1 ms on a CPU
-    loss, norm = trainer.graph(batches) if trainer.graph else _update(trainer, batches)
+    loss, norm = trainer.recorded(batches) if trainer.recorded else update(trainer, batches)
 
     trainer.step += 1
     trainer.seconds += time.perf_counter() - start
@@ -189,16 +200,6 @@ def train_step(trainer: Trainer) -> StepStats:
     return StepStats(loss, norm, factor * optim.learning_rate)
 
 
-def _record_step(trainer: Trainer, record: Record, batches: Sequence[LoadedBatch]) -> None:
-    """Record the training step; if that is not possible, print why, and never try again."""
-    tolerance = 2e-2 if trainer.device.dtype is torch.bfloat16 else 1e-3  # of rounding, in another order of sums
-    try:
-        trainer.graph = StepGraph(partial(_update, trainer), batches, trainer.changed_tensors(), record, tolerance)
-    except CannotRecordError as problem:
-        trainer.record = None
-        print(f"warning: the training step {problem}; its kernels are started one by one", file=sys.stderr)
-
-
 def wait_for_device(trainer: Trainer) -> None:
     """Wait until a GPU has finished the steps in its queue, and count the time as that of training."""
     start = time.perf_counter()
@@ -207,13 +208,27 @@ def wait_for_device(trainer: Trainer) -> None:
     trainer.seconds += time.perf_counter() - start
 
 
-def _update(trainer: Trainer, batches: Sequence[LoadedBatch]) -> tuple[Tensor, Tensor]:
-    """Take a step on the device; return loss and gradient norm. A graph keeps all but the values of tensors."""
-    loss = _compute_gradient(trainer, batches)
-    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)
+def update(trainer: Trainer, batches: Sequence[LoadedBatch]) -> tuple[Tensor, Tensor]:
+    """Change the weights by the gradient of the mean loss of `batches`; return that loss [] and the gradient norm [].
+
+    A record of it repeats everything but the values of tensors.
+    """
+    # Accumulate the gradient. The ranks average their gradients, in the last backward pass only, and n_targets counts
+    # the targets of all ranks: so each rank's loss is multiplied by world_size.
+    world_size = trainer.distributed.world_size
+    n_targets = sum(batch.n_targets for batch in batches)
+    loss = torch.zeros((), device=trainer.device.device)
+    for batch in batches:
+        is_last = batch is batches[-1]
+        with trainer.ddp_model.no_sync() if world_size > 1 and not is_last else nullcontext():
+            with trainer.device.autocast():
+                micro_loss = trainer.loss_fn(*batch.inputs, targets=batch.targets) / n_targets
+            (micro_loss * world_size).backward()
+        loss += micro_loss.detach() * world_size
 
     # The norm is the same on every rank, and not finite if a loss is not. Reading this flag here would make every
     # step wait for the GPU.
+    norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.settings.optim.clip_norm)
     is_finite = norm.isfinite().float()
     for optimizer in trainer.optimizers:
         optimizer.step(is_finite)
@@ -221,25 +236,6 @@ def _update(trainer: Trainer, batches: Sequence[LoadedBatch]) -> tuple[Tensor, T
     trainer.skipped += 1 - is_finite
     trainer.skipped_in_row.add_(1).mul_(1 - is_finite)
     return loss, norm
-
-
-def _compute_gradient(trainer: Trainer, batches: Sequence[LoadedBatch]) -> Tensor:
-    """Compute the gradient of the mean loss, and return that loss []."""
-    world_size = trainer.distributed.world_size
-    n_targets = sum(batch.n_targets for batch in batches)
-
-    # Accumulate the gradient of the mean loss. The ranks average their gradients, in the last backward pass only, and
-    # n_targets counts the targets of all ranks: so each rank's loss is multiplied by world_size.
-    loss = torch.zeros((), device=trainer.device.device)
-    ddp = trainer.ddp_model
-    for batch in batches:
-        is_last = batch is batches[-1]
-        with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not is_last else nullcontext():
-            with trainer.device.autocast():
-                micro_loss = trainer.loss_fn(*batch.inputs, targets=batch.targets) / n_targets
-            (micro_loss * world_size).backward()
-        loss += micro_loss.detach() * world_size
-    return loss
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

@@ -7,7 +7,6 @@ float16, in the order of `named_parameters`. A tied projection is stored once. A
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,10 @@ from torch import Tensor
 
 from settings.errors import damaged_file_error
 from training.checkpoint import read_checkpoint, read_manifest
+from training.metrics import WeightHistory
 
 HISTORY_FILE = "weights.jsonl"
 MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step
-
-
-@dataclass(frozen=True, slots=True)
-class WeightHistory:
-    """The weights at some steps of training."""
-
-    steps: list[int]
-    data: list[str]  # base64 of the weights at each step
-    type: str = "float16"  # number format, or "int8": see `pack_rows`
 
 
 def pack_parameters(parameters: Iterable[Tensor], kind: torch.dtype) -> str:

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from itertools import chain
 from random import Random
 
+from data.pairs import LinkedText
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
 from data.stories.language import Language
 from data.stories.plots import PLOTS
-from data.tested.pairs import LinkedText
 from settings.data import StoriesConfig
 
 # To be raised whenever the same config gives other stories; caches depend on it.

@@ -7,12 +7,12 @@ number, gender, noun) points to the antecedent in exactly half of every block.
 from collections.abc import Mapping
 from random import Random
 
+from data.pairs import NO_LINK, Link, LinkedText, Span
 from data.stories.frames import subject
 from data.stories.grammar import Bindings, derive
 from data.stories.language import Language, MentionPair, placement
 from data.stories.lexicon import REFERENTS
 from data.stories.plots import Plot
-from data.tested.pairs import NO_LINK, Link, LinkedText, Span
 
 
 def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, minimal_pairs: bool) -> list[LinkedText]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from data.tested.pairs import Span
+from data.pairs import Span
 
 Symbols = tuple[str, ...]  # words, and slots such as {A} or {A.was}
 Bindings = Mapping[str, str]

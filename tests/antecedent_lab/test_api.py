@@ -24,9 +24,9 @@ from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word
 from model.observe import SiteEdit
 from probe.opened_model import OpenedModel
 from probe.results import ProbeResults
-from tests.model.pretrained import H, L, pretrained
+from tests.extras.others.pretrained import H, L, pretrained
+from tests.extras.page.sample import opened_run
 from tests.program import ROOT, SMALL_PROBE, run_program
-from tests.report.sample import opened_run
 
 transformers = pytest.importorskip("transformers")
 QUESTION = str(ROOT / "docs/questions/it_cat.jsonl")

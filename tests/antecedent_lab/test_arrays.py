@@ -8,8 +8,8 @@ from scipy import stats
 
 from antecedent_lab import UserError, head_test
 from probe.attention import measure_heads
+from probe.by_attention import _p_values
 from probe.config import ProbeConfig
-from probe.outcomes.attention import _p_values
 from probe.statistics import Sample
 from tests.probe import factories as made
 

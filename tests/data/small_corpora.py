@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from data.loader import Corpus
+from data.pairs import NO_LINK, Link, LinkedText
 from data.stories import generate_split
-from data.tested.pairs import NO_LINK, Link, LinkedText
 from settings.data import StoriesConfig, TextConfig, TokenizerKind
 from settings.train import compose_settings
 

@@ -11,12 +11,12 @@ from random import Random
 import pytest
 
 from data.corpus import corpus_fingerprint
+from data.pairs import Link, LinkedText
 from data.stories import GENERATOR_VERSION, generate_split, language_of, plot_shares
 from data.stories.frames import TEXTS, base_frame, held_out
 from data.stories.grammar import derive
 from data.stories.lexicon import NAMES, NOUNS, PRONOUN_OF_FORM, REFERENTS
 from data.stories.plots import PLOTS
-from data.tested.pairs import Link, LinkedText
 from data.words import words_of
 from settings.train import compose_settings
 from tests.data.small_corpora import FULL, SMALL, SPLITS, all_links, all_rows

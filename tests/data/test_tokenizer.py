@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.tested.pairs import Items, Link, LinkedText, Span, link_pairs, word_positions
+from data.pairs import Items, Link, LinkedText, Span, link_pairs, word_positions
 from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, encode, load_tokenizer, word_tokenizer
 from tests.data.small_corpora import full_stories
 

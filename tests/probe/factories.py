@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from antecedent_lab.sources import passages_of, story_items
+from antecedent_lab.sources import story_items
+from data.pairs import Cell, Items, Pair, Word, link_pairs
 from data.stories import generate_split
-from data.tested.english import FEMININE_NAMES, MASCULINE_NAMES
-from data.tested.pairs import Cell, Items, Pair, Word, link_pairs
-from data.tested.passages import Passage, Reader, passages_in
 from data.tokenizer import end_id, word_tokenizer
+from extras.english.lexicon import FEMININE_NAMES, MASCULINE_NAMES
+from extras.english.passages import Passage, Reader, passages_in
+from extras.english.source import passages_of
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tested.pairs import Cell, Items, Pair
+from data.pairs import Cell, Items, Pair
 from model.observe import HeadEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads, output_norms
 from probe.behaviour import (

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from probe.claim import asked, claim_of, limits_of
-from probe.outcomes.outcome import Measured
+from probe.outcome import Measured
 from probe.questions import Question
 from probe.results import Estimate, Finding, Head, TestedModel
 from probe.verdict import judged
+from tests.extras.page import sample
 from tests.probe.test_verdict import DECIDES, EDGE, LINK, NAN, OF_PLACE, STRONG, WHOSE, judge
-from tests.report import sample
 
 MODEL = TestedModel("runs/a", 1200, "stories", {})
 OF_MODEL = {"flips": Estimate(0.6), "author": Estimate(0.7)}

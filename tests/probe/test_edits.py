@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tested.pairs import Cell, Items
+from data.pairs import Cell, Items
 from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit, TransformerView
 from probe import edits

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from antecedent_lab.sources import watched
 from data.corpus import load_corpus
 from data.tokenizer import encode, end_id
+from extras.english.edges import Half
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
 from probe.emergence import _phrase, choose_items, training_probe
 from probe.outcomes import OUTCOMES
-from probe.outcomes.edges import Half
 from probe.results import Head
 from probe.sentences import FRIGHTENED_OR_FEARED
 from settings.train import compose_settings
@@ -28,9 +29,9 @@ from training.metrics import HeadPoint
 
 def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
     found = choose_items(made.story_pairs("test"), 36)
-    assert found.keys() == {"number", "gender", "verb"}
-    for name, items in found.items():
-        blocks = [pair.block for pair in made.story_pairs("test").of(name, "iid").pairs[::2]]
+    assert {question.name for question in found} == {"number", "gender", "verb"}
+    for question, items in found.items():
+        blocks = [pair.block for pair in made.story_pairs("test").of(question.name, "iid").pairs[::2]]
         spread = blocks[:: len(blocks) // 3][:3]
         assert [(pair.block, pair.order) for pair in items.pairs] == [*product(spread, (0, 1))]
 
@@ -74,7 +75,8 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
         "probe_sequences=16",
     ]
     settings = compose_settings(arguments)
-    probe = training_probe(corpus, settings, lambda points: {name: np.zeros(1) for name in points})
+    items = watched(corpus, settings)
+    probe = training_probe(corpus, settings, items, lambda points: {name: np.zeros(1) for name in points})
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
     records = {step: probe(model, step) for step in (8, 10, 15)}
     for shown in ("images", "lines"):
@@ -85,7 +87,6 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, 16) is None
-    assert training_probe(corpus, compose_settings([*arguments, "probe_sequences=0"])) is None
 
 
 def test_a_bar_that_no_accuracy_exceeds_is_said_to_be_out_of_reach() -> None:
@@ -107,7 +108,7 @@ def test_a_text_that_is_continued_stops_where_the_model_ends_it(tmp_path: Path) 
         table = model.token_embedding.weight
         table[end] = 2 * table[opening[-1]]
         assert int(model(torch.tensor([opening]))[0, -1].argmax()) == end
-    probe = training_probe(corpus, settings)
+    probe = training_probe(corpus, settings, watched(corpus, settings))
     record = probe(model, 0) if probe else None
     assert record is not None and record.lines[0] == f"{FRIGHTENED_OR_FEARED[0].text} → "
 
@@ -123,7 +124,7 @@ def test_an_evaluation_continues_two_texts_by_the_most_probable_tokens(kind: str
     settings = compose_settings(["model=nano", *SHORT, *data[kind], "probe_sequences=16"])
     corpus = load_corpus(settings.data, tmp_path)
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
-    probe = training_probe(corpus, settings)
+    probe = training_probe(corpus, settings, watched(corpus, settings))
     record = probe(model, 0) if probe else None
     assert record is not None and len(record.lines) == 2 and bool(record.values) == (kind == "stories")
 

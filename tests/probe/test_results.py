@@ -13,8 +13,8 @@ from probe.results import SCHEMA_VERSION, Change, Estimate, Finding, Head, Probe
 from settings.errors import UserError
 from settings.model import Scale
 from settings.typed_json import from_json, to_json
+from tests.extras.page import sample
 from tests.probe.factories import blank
-from tests.report import sample
 
 
 def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null() -> None:

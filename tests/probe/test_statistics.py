@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from data.tested.pairs import Items
+from data.pairs import Items
 from probe.config import ProbeConfig
 from probe.results import Estimate
 from probe.statistics import Design, Sample, estimate_ratios, mean_and_range, ratio_interval, sample_of, share_interval

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe.outcomes.attention import exclusions_of
-from probe.outcomes.outcome import Measured
-from probe.questions import QUESTIONS, WITHOUT_LINK, Question, question_of_file
+from extras.own.source import question_of_file
+from probe.by_attention import exclusions_of
+from probe.outcome import Measured
+from probe.questions import QUESTIONS, WITHOUT_LINK, Question
 from probe.results import MEASURES, Estimate, Head, Tested
 from probe.verdict import judged
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from settings.typed_json import to_json
+from tests.extras.page.conftest import Markup
 from tests.program import run_program
-from tests.report.conftest import Markup
 from training.checkpoint import load_checkpoint, read_manifest
 
 # Markup, templates, special tokens, right-to-left marks, control of a terminal

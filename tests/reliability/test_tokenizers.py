@@ -8,18 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from antecedent_lab.sources import check_items, passages_of, story_items, whose_passages_of
+from antecedent_lab.sources import story_items
+from data.pairs import Items, link_pairs
 from data.stories import generate_split
-from data.tested.own_file import load_question
-from data.tested.pairs import Items, link_pairs
-from data.tested.passages import Passage, Reader, passages_in, sections, with_two
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer, character_tokenizer, fast_tokenizer, word_tokenizer
+from extras.english.passages import Passage, Reader, passages_in, sections, with_two
+from extras.english.questions import NEXT_PRONOUN, TESTED, UNKNOWN_TO_MODEL, WHOSE
+from extras.english.source import passages_of, whose_passages_of
+from extras.own.file import load_question
+from extras.own.source import question_of_file
 from probe.opened_model import OpenedModel
+from probe.outcome import CannotTestError, Job
 from probe.outcomes import OUTCOMES
-from probe.outcomes.outcome import CannotTestError, Job
-from probe.questions import NEXT_PRONOUN, STORY_QUESTIONS, TESTED, UNKNOWN_TO_MODEL, WHOSE, Question, question_of_file
+from probe.questions import STORY_QUESTIONS, Question
 from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Finding, Head, Tested
+from probe.source import check_items
 from probe.study import answer, study
 from settings.errors import UserError
 from tests.data.small_corpora import CONFIG

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
-from report.tensorboard import draw_snapshot
+from probe.pictures import draw_snapshot
 from settings.errors import UserError
 from settings.files import lock, write_files
 from tests.program import forked
@@ -243,7 +243,7 @@ def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tm
         log = RunLog(tmp_path, resumed_step)
         for step in range(resumed_step + 1, end):
             log.record(step, "train", {"loss": step + 0.5, "nested": {"inner": step}})
-            log.weights(step, PACKED)
+            log._weights.write(step, {"weights": PACKED})
         log.close()
         for name in ("metrics.jsonl", HISTORY_FILE):
             with (tmp_path / name).open("a") as file:

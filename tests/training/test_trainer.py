@@ -15,11 +15,12 @@ from torch import nn
 
 from data.corpus import load_corpus
 from data.loader import Split, StorySplit
+from extras.gpu.graph import record_step
 from model.transformer import Transformer
 from settings.errors import UserError
 from settings.train import Device, Precision, compose_settings
+from tests.extras.gpu.recording import Operations, tensors_in
 from tests.tiny_models import random_model, small_trainer
-from tests.training.recording import Operations, tensors_in
 from training.device import SINGLE_PROCESS, Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step, log_step
@@ -63,11 +64,11 @@ def test_steps_are_those_of_plain_pytorch(n_batches: int) -> None:
 
 def test_a_gradient_of_exactly_0_stops_the_run_in_one_line() -> None:
     trainer = small_trainer()
-    log_step(trainer, None, train_step(trainer))
+    log_step(trainer, train_step(trainer), [])
     for weight in trainer.model.parameters():
         weight.data.zero_()
     with pytest.raises(UserError, match=r"^step 2: the gradient is exactly 0; try compile=none.*$"):
-        log_step(trainer, None, train_step(trainer))
+        log_step(trainer, train_step(trainer), [])
 
 
 def test_a_step_reads_no_value_of_the_device() -> None:
@@ -199,7 +200,7 @@ def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: st
     stats = [[train_step(trainer) for _ in range(20)] for trainer in (graphed, eager)]
     losses, expected = ([step.loss.item() for step in steps] for steps in stats)
     assert losses == pytest.approx(expected, rel=1e-4, abs=0)
-    assert (graphed.graph is None, eager.graph is None) == (False, True)
+    assert (graphed.recorded is None, eager.recorded is None) == (False, True)
 
 
 @WITH_COMPILED
@@ -277,7 +278,7 @@ def default_trainer(cache: str, *overrides: str) -> Trainer:
     device = choose_device(settings.run.device, settings.run.precision)
     corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(device.device)
-    return make_trainer(settings, model, corpus.train, device, SINGLE_PROCESS)
+    return make_trainer(settings, model, corpus.train, device, SINGLE_PROCESS, record_step)
 
 
 @pytest.mark.gpu

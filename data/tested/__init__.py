@@ -1,1 +1,0 @@
-"""Texts that heads are tested on."""

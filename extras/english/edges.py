@@ -1,0 +1,358 @@
+"""Edges: which head decides the next word? Read one word before "she" or "he", on passages and twins.
+
+Each passage is compared with its twin, in which every entity has a counterpart of the other class. So whatever ignores
+the entities cancels: a model that does not know them follows the twin in half of the passages. With many heads, direct
+logit attribution (Elhage et al. 2021) ranks them, and only the best are edited. Axes: N pairs, C sets of heads.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from data.pairs import Items
+from extras.english.passages import ngram_rule
+from extras.english.questions import TESTED, UNKNOWN_TO_MODEL
+from model.observe import ObservableModel
+from probe.config import ProbeConfig
+from probe.edits import DOSES, EditedPairs, Sets, all_heads, alone, curve_of, exchange_divergences, grown, screened
+from probe.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
+from probe.questions import DEV, MIN_SHARE, Question
+from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, TestedModel, percent
+from probe.rules import preferred
+from probe.statistics import Sample, chosen_again, estimate_ratios, sample_of
+from training.metrics import HeadPoint
+
+MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
+MIN_CLUSTERS = 9  # documents and entities of each class in a half: with 8 no p is below 2 / 2^8
+EDIT_ALL = 32  # with more heads than this,
+MAX_EDITED = 8  # only so many are edited
+N_EXAMPLES = 3
+
+
+class EdgeOutcome(Outcome):
+    """Heads whose edges to the entities decide the next word."""
+
+    name = "edge"
+    verbs = ("copies", "copy")
+    levels = {
+        "E0": "the model's pronoun is not shown to follow the entities",
+        "E1": "the model's pronoun follows the entities",
+        "E2": "cutting the head's edges moves the pronoun, on held-out documents",
+        "E3": "what this head copies decides the pronoun",
+    }
+    columns = {
+        "swap [95 %]": Column("swap", ".2f", has_interval=True),
+        "flips": Column("flips", ".2f"),
+        "author's entity": Column("author", ".2f", has_rule=True),
+        "p": Column("p", ".4f"),
+    }
+    over_seeds = ("swap", "flips", "follows", "author", "nearest")
+    legend = """\
+swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
+the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
+
+    def problem(self, question: Question, items: Items) -> str:
+        counts = []
+        problems = []
+        for name, has_two in (("one person", False), ("a woman and a man", True)):
+            documents = []
+            for half in (DEV, TESTED):
+                pairs = items.of(question.name, half).pairs
+                documents.append([pair.clusters[0] for pair in pairs if pair.has_two == has_two])
+            n_passages = sum(map(len, documents))
+            fewest = min(map(len, map(set, documents)))
+            counts.append(f"{n_passages} passages with {name} (needed: {MIN_PASSAGES})")
+            if n_passages < MIN_PASSAGES:
+                kind = "(two)" if has_two else "(one)"
+                reasons = [(n, reason) for reason, n in items.reasons(question.name).items() if reason.endswith(kind)]
+                n_left_out, reason = max(reasons, default=(0, ""))
+                problems.append(f"{n_left_out:,} left out: {reason}" if reason else "")
+            elif fewest < MIN_CLUSTERS:
+                problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
+
+        _, *of_classes = items.of(question.name, TESTED).n_clusters().values()
+        if not problems and min(of_classes) < MIN_CLUSTERS:
+            few = f"only {min(of_classes)} different entities of one class in the tested half"
+            problems.append(f"{few} (needed: {MIN_CLUSTERS})")
+        counted = f"{question.name}: {' and '.join(counts)}"
+        return "; ".join([counted, *filter(None, problems)]) if problems else ""
+
+    def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
+        for question in questions:
+            yield _EdgeCase(question, job)
+
+    def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
+        judged = finding.judged
+        swap = judged.values["swap"]
+        exchanged = f"{swap.value:.2f} [{swap.low:.2f}, {swap.high:.2f}]"
+        return [
+            f"The model follows the person in {percent(judged.values['follows'])} of {finding.clusters['one']} "
+            "passages that mention one.",
+            f"In {finding.clusters['two']} passages with one of each class, exchanging the attention weights on the "
+            f"two moves a share of {exchanged} of the decision to the other side and changes the more probable pronoun "
+            f"in {judged.value('flips'):.0%}; corrected p {judged.value('p'):.4f}.",
+            f"The person that the model picks is the author's in {judged.value('author'):.0%} of them; "
+            f"{finding.best_rule_sentence}.",
+        ]
+
+    def opening(self, finding: Finding) -> str:
+        if finding.verdict == UNKNOWN_TO_MODEL:
+            return "The model does not know the next word: its choice is not shown to follow the persons before it"
+        return super().opening(finding)
+
+    def limits(self, finding: Finding) -> list[str]:
+        return [
+            "that the head finds the person whom the author means: one that copies from anybody passes the same bars"
+        ]
+
+    def differences(
+        self, models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
+    ) -> list[Compared]:
+        """Return the measures; cases are the passages."""
+        heads = all_heads(models[0])
+        dev = items.of(question.name, DEV)
+        tested = items.of(question.name, TESTED)
+        # With few heads nothing is chosen, and both halves are used; else those of the largest direct effects are cut.
+        if len(heads) <= EDIT_ALL:
+            tested = dev + tested
+        else:
+            candidates = [candidates_of(model, Half(model, dev, config.tokens_per_batch)) for model in models]
+            heads = sorted(set().union(*candidates))
+        answers = []
+        effects = []
+        for model in models:
+            half = Half(model, tested, config.tokens_per_batch)
+            answers.append(np.concatenate([half.one.clean, half.two.clean]).mean(axis=1)[:, None])
+            effects.append(half.edge_effects(alone(heads)).values)
+        return [Compared("answer", [None], half.items, answers), Compared("effect", heads, half.items, effects)]
+
+    def point(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
+        """Return the share of the answer that each head's swap moves, not held out; the head named has the largest."""
+        passages = Half(model, items, tokens_per_batch)
+        heads = all_heads(model)
+        moved, total = passages.swaps(alone(heads))
+        if not np.isfinite(total).all() or not np.isfinite(moved).all():
+            raise FloatingPointError("a margin is not finite")
+
+        # Without a decision to exchange there are no shares.
+        mean = total.mean()
+        shares = moved.mean(axis=0) / mean if mean > 0 else np.zeros(len(heads))
+        values = {
+            "swap": float(shares.max()),
+            "margin": float(mean / 2),
+            "follows": float(np.heaviside(passages.one.clean.mean(axis=1), 0.5).mean()),
+        }
+        return point_of(heads[int(shares.argmax())], {"swap": shares.reshape(model.n_layer, model.n_head)}, values)
+
+
+class Half:
+    """The passages of one part, with the unedited pass of a model over them."""
+
+    def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
+        self.one = EditedPairs(model, items.where(lambda pair: not pair.has_two), tokens_per_batch)
+        self.two = EditedPairs(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
+        self.items = self.one.items + self.two.items
+
+    def edge_effects(self, sets: Sets) -> Sample:
+        """Return how far the edges to an entity move the margin to its side, the mean of the entities, [N, C] in nats.
+
+        In the order of `items`. It does not use the author's pronoun.
+        """
+        of_one = self.one.margins(sets, ["cut_meant"]).lost("cut_meant")
+        of_two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
+        return sample_of(self.items, np.concatenate([of_one, of_two]))
+
+    def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
+        return self.two.swaps(sets)
+
+
+class _EdgeCase(Case):
+    """One question about the edges of a model's heads: chosen on one half of the documents, tested on the other."""
+
+    least_swap = MIN_SHARE
+
+    def __init__(self, question: Question, job: Job) -> None:
+        self.question = question
+        self.job = job
+        self.config = job.config
+
+    def choose(self) -> list[Head]:
+        job = self.job
+        job.progress("choosing a head", 0.0)
+        choosing = Half(job.model, job.items.of(self.question.name, DEV), self.config.tokens_per_batch)
+        self.candidates = candidates_of(job.model, choosing)
+        singles = alone(self.candidates)
+        effects = choosing.edge_effects(singles)
+        order = effects.values.mean(axis=0).argsort()
+        self.head = self.candidates[order[-1]]
+        self.rival = self.candidates[order[-2]] if len(order) > 1 else None
+        self.chosen_again = chosen_again([effects.values], effects.designs[0], self.config.seed)
+        self.steps = grown(choosing.swaps, self.candidates)
+        items_of_dev = choosing.two.items
+        margins_of_dev = choosing.two.clean
+        del choosing  # a gigabyte in a model of 135 million weights
+
+        job.progress("testing", 0.4)
+        self.tested = Half(job.model, job.items.of(self.question.name, TESTED), self.config.tokens_per_batch)
+        self.effects = self.tested.edge_effects(singles)
+        self.test = self.effects.test(self.config)
+
+        job.progress("what the head decides", 0.8)
+        two = self.tested.two
+        of_both = _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), self.config)
+        self.parts = {"both halves": of_both}
+        follows = np.heaviside(self.tested.one.clean.mean(axis=1), 0.5)
+        self.answers = {"follows": sample_of(self.tested.one.items, follows).mean(self.config)}
+        self.answers |= _part_of(two.items, two.clean, self.config).values
+        # One pass for the head and for the set: it takes longest in a large model.
+        sets: list[tuple[Head, ...]] = [(self.head,)]
+        if len(self.steps) > 1:
+            sets.append(tuple(head for head, _ in self.steps))
+        divergences = exchange_divergences(job.model, two.items, sets, self.config)
+        self.divergences = dict(zip(sets, divergences, strict=True))
+        return [self.head]
+
+    def measure(self, heads: Sequence[Head]) -> Measured:
+        config = self.config
+        effects = self.tested.edge_effects([heads])
+        test = effects.test(config)
+        p = float(self.test.p[self.candidates.index(heads[0])])
+        if len(heads) > 1:
+            p = min(1.0, 2 * float(test.p[0]))  # a set is tested after the head
+
+        # Passages with two entities; the edge to a content word is compared where there is one.
+        items = self.tested.two.items
+        margins = self.tested.two.margins([heads], ["swap", *DOSES, "cut_meant", "cut_other", "cut_control"])
+        lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
+        has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
+        lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
+
+        # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
+        size = np.abs(margins.decision)
+        shares = estimate_ratios(lost, size, items, config)
+        exchanged = {name: margins.swaps(name)[0][:, 0] for name in ("swap", *DOSES)}
+        _, total = margins.swaps()
+        values = {
+            **self.answers,
+            **shares,
+            **estimate_ratios(exchanged, total, items, config),
+            **self.divergences[tuple(heads)],
+            "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
+            "edge_effect": effects.means(config)[0],
+            "t": Estimate(float(test.t[0])),
+            "p": Estimate(p),
+        }
+        if len(heads) == 1:
+            values["chosen_again"] = Estimate(self.chosen_again)
+            if self.rival:
+                moved, total = self.tested.swaps([[self.rival]])
+                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, items, config)
+        return Measured(values)
+
+    def grow(self, head: Tested) -> Curve:
+        return curve_of(self.steps, self.tested.swaps, self.tested.two.items, self.config)
+
+    def facts(self, judged: Tested) -> dict[str, Any]:
+        tested = self.tested
+        model = self.job.model
+        columns = {"edge_effect": self.effects.values.mean(axis=0), "t": self.test.t, "p": self.test.p}
+        n_heads = len(all_heads(model))
+        n_edited = len(self.candidates)
+        few = f"of {n_heads} heads only {n_edited} were edited: those with the largest direct effect on dev"
+        return {
+            "n": len(tested.items),
+            "clusters": {"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
+            "left_out": self.job.items.reasons(self.question.name),
+            "smallest_p": self.test.smallest_p,
+            "rules": _rules(tested.two.items, self.job.documents),
+            "grids": _grids(model, self.candidates, columns),
+            "parts": self.parts,
+            "examples": _typical(tested, self.head, judged.heads),
+            "rival": self.rival,
+            "notes": [few] if n_edited < n_heads else [],
+        }
+
+
+def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
+    """Return the heads to edit: all, or of many those of the largest direct effect."""
+    heads = all_heads(model)
+    if len(heads) <= EDIT_ALL:
+        return heads
+    of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
+    direct = np.abs(np.concatenate(of_passages).mean(axis=0))
+    if not all(np.isfinite(direct[head]) for head in heads):
+        raise CannotTestError("the direct effects of the heads are not known for this kind of model")
+    return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
+
+
+def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:
+    """Return how often margins [N, 2] pick whom the author means, and so where the last one is not meant."""
+    is_right = np.heaviside(margins.mean(axis=1), 0.5)
+    nearest = preferred("nearest", items)
+    wrong = np.flatnonzero(nearest < 0)
+    values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
+    if len(wrong):
+        values["author_where_nearest_wrong"] = sample_of(items.take(wrong), is_right[wrong]).mean(config)
+    rules = {"nearest": float((nearest > 0).mean())}
+    return Part(n=len(items), values=values, rules=rules)
+
+
+def _rules(items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
+    accuracies = {name: float((preferred(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
+    tested_documents = {pair.clusters[0] for pair in items.pairs}
+    untested = [document for document in documents if document[0] not in tested_documents]
+    ngram = ngram_rule(untested)
+    # 1: the first class, 0: the second, 1/2: undecided
+    predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])
+    meant = np.array([pair.meant for pair in items.pairs])
+    accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
+    return accuracies
+
+
+def _grids(model: ObservableModel, candidates: Sequence[Head], columns: dict[str, np.ndarray]) -> dict[str, Grid]:
+    """Return numbers of the candidates as grids, nan for heads that were not edited."""
+    grids = {}
+    for name, values in columns.items():
+        grid = np.full((model.n_layer, model.n_head), np.nan)
+        grid[tuple(np.array(candidates).T)] = values
+        grids[name] = grid.tolist()
+    return grids
+
+
+def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
+    """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`."""
+    # The 20 % of the passages whose share exchanged is nearest to the median.
+    sites = tested.two
+    moved, total = tested.swaps([heads])
+    shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
+    distance = np.abs(shares - np.median(shares))
+    nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]
+
+    # Among them, those with the highest probability of a pronoun: elsewhere another word comes next.
+    weights, probabilities = sites.shown(head, heads)
+    of_pronouns = probabilities[nearest, 0].sum(-1)
+    examples = []
+    for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
+        pair = sites.items.pairs[i]
+        text = pair.texts[0]
+        of_forms = probabilities[i, :, :: 1 - 2 * pair.meant].tolist()  # in the order of pair.forms
+        names = [_surface(text, pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
+        shown = Shown.of(
+            "typical",
+            text.rstrip(" "),  # the pronoun's token has the space
+            pair.cells[0],
+            weights=dict(zip(names, weights[i].tolist(), strict=True)),
+            next=list(zip(pair.forms, of_forms[0], strict=True)),
+            exchanged=list(zip(pair.forms, of_forms[1], strict=True)),
+        )
+        examples.append(shown)
+    return examples
+
+
+def _surface(text: str, entity: str) -> str:
+    """Return an entity as a text writes it last: "Anna" for "anna"."""
+    forms = re.findall(rf"\b{re.escape(entity)}\b", text, re.IGNORECASE)
+    return str(forms[-1]) if forms else entity

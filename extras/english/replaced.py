@@ -1,0 +1,94 @@
+"""Passages with every content word replaced, so that of the sentence only its form is left.
+
+A content word is a word in small letters that is neither a function word nor a person. Another one of the training text
+stands in its place, with the same ending and the same number of tokens, as often as it occurs there. It may be of
+another part of speech.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+
+import numpy as np
+
+from data.pairs import Items, Pair, Span
+from data.tokenizer import encode_text
+from data.words import ENGLISH_WORD, with_words
+from extras.english.lexicon import NOUN_CLASSES, word_set
+from extras.english.passages import Reader
+from settings.errors import UserError
+
+N_DRAWS = 3  # versions of each passage
+_ENDINGS = ("ing", "ed", "ly", "s")
+_NOT_REPLACED = word_set("function words") | word_set("further function words") | NOUN_CLASSES.keys()
+
+
+class ContentWords:
+    """The content words of a text, to draw from."""
+
+    def __init__(self, texts: Iterable[str], n_tokens: Callable[[str], int]) -> None:
+        """Collect the words; `n_tokens` counts the tokens of a word after a space."""
+        self._n_tokens = cache(n_tokens)
+        self._words = defaultdict[tuple[str, int], list[str]](list)
+        for text in texts:
+            for start, end in _content_spans(text):
+                word = text[start:end]
+                self._words[self._form(word)].append(word)
+
+    def _form(self, word: str) -> tuple[str, int]:
+        ending = next((end for end in _ENDINGS if word.endswith(end) and len(word) > len(end) + 2), "")
+        return ending, self._n_tokens(word)
+
+    def replaced(self, texts: tuple[str, str], rng: np.random.Generator) -> tuple[str, str]:
+        """Return a passage and its twin, each with the same words in place of the same content words."""
+        first, second = map(_content_spans, texts)
+        drawn = []
+        for start, end in first:
+            word = texts[0][start:end]
+            words = self._words.get(self._form(word), [word])
+            drawn.append(words[int(rng.integers(len(words)))])
+        of_first, of_second = (dict(zip(spans, drawn, strict=True)) for spans in (first, second))
+        return with_words(texts[0], of_first), with_words(texts[1], of_second)
+
+
+def with_replaced(items: Items, words: ContentWords, reader: Reader, seed: int) -> tuple[Items, Items]:
+    """Return the passages `items`, and N_DRAWS times the same with content words replaced, one draw after the other.
+
+    A passage is left out, and counted, if a model reads a replaced text as more or fewer tokens.
+    """
+    rng = np.random.default_rng(seed)
+    kept = list[Pair]()
+    versions = list[list[Pair]]()
+    left_out = Counter[tuple[str, str]]()
+    for pair in items.pairs:
+        try:
+            versions.append([_read(pair, words.replaced(pair.texts, rng), reader) for _ in range(N_DRAWS)])
+            kept.append(pair)
+        except UserError as reason:
+            left_out[pair.question, str(reason)] += 1
+    draws = [pairs[draw] for draw in range(N_DRAWS) for pairs in versions]
+    return Items(kept, items.left_out + left_out), Items(draws)
+
+
+def _content_spans(text: str) -> list[Span]:
+    spans = []
+    for match in ENGLISH_WORD.finditer(text):
+        word = match.group()
+        is_free = text[: match.start()].endswith(" ")  # else its tokens depend on the mark before it
+        if is_free and len(word) > 2 and word.isalpha() and word.islower() and word not in _NOT_REPLACED:
+            spans.append(match.span())
+    return spans
+
+
+def _read(pair: Pair, texts: tuple[str, str], reader: Reader) -> Pair:
+    """Return a pair with other texts of the same form; UserError if their tokens are not at the same places."""
+    cells = []
+    for cell, text in zip(pair.cells, texts, strict=True):
+        tokens = (reader.bos_id, *encode_text(reader.tokenizer, text + pair.forms[0]).ids[:-1])
+        mentions = list(chain(*cell.meant, *cell.other))
+        if len(tokens) != len(cell.tokens) or any(tokens[i] != cell.tokens[i] for i in mentions):
+            raise UserError("replaced words have other tokens")
+        cells.append(replace(cell, tokens=tokens))
+    return replace(pair, cells=(cells[0], cells[1]), texts=texts)

@@ -1,0 +1,1 @@
+"""Questions of the user's own, in a file (docs/probe.md)."""

@@ -1,0 +1,86 @@
+"""Files for a paper, made from the results alone: a short table as .csv and .tex, and figures as .svg."""
+
+import csv
+import io
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from probe.results import MEASURES, ProbeResults
+from probe.tables import head_names, number
+from probe.templates import templates
+from training.metrics import Metrics
+
+# Columns of the table: words about a finding, and names of MEASURES. The interval is that of the accuracy, or of the
+# swap if there is none.
+COLUMNS = ("question", "head", "accuracy", "interval", "p", "swap", "answer", "verdict")
+FIGURES = ("figures/grid.svg", "figures/dose.svg", "figures/emergence.svg")
+# Signs of LaTeX, and the commands that print them.
+_COMMANDS = {sign: sign for sign in "&%$#_{}"} | {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum"}
+_ESCAPED = str.maketrans({sign: rf"\{command}{{}}" for sign, command in _COMMANDS.items()})
+_FOLDER = Path(__file__).parent
+_DOSES = {"swap_25": 25, "swap_50": 50, "swap_75": 75, "swap": 100}  # percent of the weights
+
+Lines = dict[str, list[tuple[int, float]]]  # points by name
+
+
+def paper_rows(results: ProbeResults) -> list[list[str]]:
+    """Return the header and a row for each finding; "" for what was not measured."""
+    rows = [list(COLUMNS)]
+    for finding in results.findings:
+        judged = finding.judged
+        measured = judged.values.get("accuracy") or judged.values.get("swap")
+        cells = {"question": finding.question, "head": head_names(judged.heads), "verdict": finding.verdict}
+        cells["interval"] = number(measured).partition(" ")[2]
+        for name in MEASURES.keys() & {*COLUMNS}:
+            cells[name] = number(judged.value(name), MEASURES[name].form).strip("–")
+        rows.append([cells[name] for name in COLUMNS])
+    return rows
+
+
+def table_csv(results: ProbeResults) -> str:
+    """Return the table for programs."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(paper_rows(results))
+    return file.getvalue()
+
+
+def table_tex(results: ProbeResults) -> str:
+    """Return the table as a tabular of LaTeX, which needs no package."""
+    lines = []
+    for row in paper_rows(results):
+        lines.append(" & ".join(cell.translate(_ESCAPED) for cell in row))
+    body = " \\\\[0pt]\n".join(lines)  # or a "[" at the start of the next line would belong to it
+    return f"\\begin{{tabular}}{{{'l' * len(COLUMNS)}}}\n{body}\n\\end{{tabular}}\n"
+
+
+def figures_svg(results: ProbeResults, metrics: Metrics) -> dict[str, str]:
+    """Return the figures as SVG by a name of FIGURES: those for which something was measured.
+
+    grid: the main measure of every head; dose: the effect by the share of the weights that is exchanged; emergence, of
+    a run: the best head at steps of its training.
+    """
+    doses: Lines = {}
+    for finding in results.findings:
+        doses[finding.question] = [(percent, finding.judged.value(name)) for name, percent in _DOSES.items()]
+    best: Lines = {}
+    for point in metrics.probe:
+        for name, head in point.questions.items():
+            [measure, *_] = head.grids
+            best.setdefault(f"{name}, {measure}", []).append((point.step, head.values[measure]))
+    grid = templates(_FOLDER).get_template("figure_grid.svg").render(findings=results.findings, measures=MEASURES)
+    dose = _lines_svg(doses, "weights exchanged, percent", MEASURES["swap"].label)
+    drawn = zip(FIGURES, (grid, dose, _lines_svg(best, "training step", "best head")), strict=True)
+    return {name: svg for name, svg in drawn if svg}
+
+
+def _lines_svg(lines: Lines, x_label: str, y_label: str) -> str:
+    """Return lines with axes that have 0, the vertical one also 1; "" if nothing was measured."""
+    measured = [point for line in lines.values() for point in line if isfinite(point[1])]
+    if not measured:
+        return ""
+    x, y = zip(*measured, strict=True)
+    template = templates(_FOLDER).get_template("figure_lines.svg")
+    ticks = {"x_ticks": np.linspace(0, max(x), 5), "y_ticks": np.linspace(min(0, *y), max(1, *y), 5)}
+    return template.render(lines=lines, x_label=x_label, y_label=y_label, **ticks)

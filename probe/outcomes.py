@@ -1,0 +1,6 @@
+"""All outcomes by name, in the order in which they are asked; an extra adds its own."""
+
+from probe.by_attention import AttentionOutcome
+from probe.outcome import Outcome
+
+OUTCOMES: dict[str, Outcome] = {AttentionOutcome.name: AttentionOutcome()}

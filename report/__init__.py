@@ -1,1 +1,0 @@
-"""What a reader sees of a probe: the page and the tables."""

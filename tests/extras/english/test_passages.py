@@ -1,0 +1,263 @@
+"""Pronouns and mentions of English text, passages, their twins, and the place rule."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from data.pairs import Cell, Items
+from data.tokenizer import word_tokenizer
+from data.words import with_words
+from extras.english import passages
+from extras.english.lexicon import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
+from extras.english.parsing import MAX_WORDS, ParsedText
+from extras.english.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
+from tests.probe.factories import documents
+
+
+def found_in(text: str) -> list[passages.Passage]:
+    return list(passages.find_passages("doc", text))
+
+
+@pytest.mark.parametrize(("text", "forms", "entities"), [
+    ("Lily saw Tom. Then she ran.", "she he", "lily tom"),
+    ("Lily saw Tom. His hat was red.", "Her His", "lily tom"),
+    ("Tom saw Lily, so people thanked her for help.", "her him", "tom lily"),
+    ("Lily saw Tom wave his hand.", "her his", "lily tom"),
+    ("Mrs. Bennet saw Uncle Tom. She smiled at the others.", "She He", "mrs bennet tom"),
+])  # fmt: skip
+def test_both_pronouns_have_the_form_of_the_text(text: str, forms: str, entities: str) -> None:
+    parsed = ParsedText(text)
+    assert [" ".join(found) for _, _, found in parsed.pronouns()] == [forms]
+    assert " ".join(mention.entity for mention in parsed.mentions) == entities
+
+
+def test_no_word_of_the_lexicon_has_two_classes() -> None:
+    assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS)
+
+
+# Of the last passage: the start of its text, the mentions of each class, who is meant
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Lily went to the park. She was happy.", ("Lily went", "Lily", "", 0)),
+    # The persons of the sentence before are not in the longest run with two.
+    ("Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", 0)),
+    # A passage without earlier pronouns is preferred, also one with one person of the author's class.
+    ("Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", 0)),
+    ("Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", 0)),
+    ("Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0)),
+])  # fmt: skip
+def test_a_passage_is_the_best_run_of_sentences(text: str, expected: tuple) -> None:
+    passage = found_in(text)[-1]
+    groups = [" ".join(passage.text[start:end] for start, end in group) for group in passage.mentions]
+    assert (*groups, passage.meant) == expected[1:] and passage.text.startswith(expected[0])
+    assert passage.has_two == all(passage.entities) == all(groups)
+    before, _, after = text.rpartition(passage.text)
+    assert before + passage.text + after == text and passage.forms[passage.meant] == after.split()[0]
+
+
+@pytest.mark.parametrize("text", [
+    "Tom came. She ran home.", "Lily and Anna came. She ran home.",
+    "Lily met Tom and Anna. She ran home.", "She ran home. Lily met Tom.",
+    "Lily came. She",  # no next word
+    "Lily came. " + "It was late again. " * (MAX_WORDS // 5 + 1) + "She ran home.",
+    "A big dog lay near the kites. They fell down.",
+    # The form of the other pronoun is not known: in capitals, "hers", an object or "her" before a noun
+    "Lily met Tom. SHE ran home.", "Lily met Tom. The hat was his.",
+    "Lily met Tom. People told her they were late.",
+    "Lily met Tom. She" + " " * 300,
+])  # fmt: skip
+def test_a_text_without_one_known_antecedent_and_a_clear_pronoun_has_no_passage(text: str) -> None:
+    assert found_in(text) == []
+
+
+def test_a_sentence_has_at_most_one_passage() -> None:
+    texts = [each.text for each in found_in("Lily met Tom. She ran and he waved. Tom sat. He slept.")]
+    assert texts == ["Lily met Tom. ", "Tom sat. "]
+
+
+def test_the_subject_is_first_in_the_last_sentence_with_a_person() -> None:
+    for text, subject in (
+        ("Tom came with Lily. Then Lily left and he slept.", "Lily"),
+        ("Lily met Tom. Tom saw Lily. It was late. She ran home.", "Tom"),
+    ):
+        passage = found_in(text)[0]
+        assert passage.text[slice(*passage.subject)] == subject
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    # Two names change places; nouns and titles have fixed counterparts, if any.
+    ("Lily met Tom there. Tom waved to Lily. She ran.", "Tom met Lily there. Lily waved to Tom. "),
+    ("The king saw the girl. She ran home.", "The queen saw the boy. "),
+    ("Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
+    ("Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
+    ("The goddess came. She ran.", None), ("Sir Hill came. He ran.", None),
+])  # fmt: skip
+def test_a_twin_has_the_other_class_everywhere(text: str, expected: str | None) -> None:
+    passage = found_in(text)[-1]
+    replacements = passages.Counterparts([passage], lambda name: 1, seed=0).of(passage)
+    twin = replacements and passages.make_twin(passage, replacements)
+    assert (twin and twin.text) == expected
+    # The words that were not replaced are found again.
+    for word in re.finditer(r"\w+", passage.text) if twin else ():
+        is_kept = not any(start <= word.start() < end for start, end in twin.changes)
+        assert not is_kept or twin.text[slice(*twin.moved(word.span()))] == word.group()
+
+
+def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens() -> None:
+    [passage] = found_in("Elizabeth met Tom in the park. She ran home.")
+    replacements = passages.Counterparts([passage], len, seed=0).of(passage)
+    for name, others in (("Elizabeth", MASCULINE_NAMES), ("Tom", FEMININE_NAMES)):
+        assert replacements[name] in others and len(replacements[name]) == len(name)
+
+    # Only Owen and Jack are frequent.
+    [lily] = found_in("Lily came. She ran home.")
+    frequent = passages.MIN_NAME_COUNT
+    men = []
+    for name, n in (("Owen", frequent), ("Jack", frequent), ("Hugo", frequent - 1)):
+        men += n * found_in(f"{name} came. He ran home.")
+    counterparts = passages.Counterparts([lily, *men], lambda name: 1, seed=0)
+    assert {counterparts.of(lily)["Lily"] for _ in range(30)} == {"Owen", "Jack"}
+
+
+def test_content_words_are_neither_mentions_nor_function_words() -> None:
+    [passage] = found_in("Lily met Tom with apples, because Tom cried and hugged 1234 trees under rain. She left.")
+    words = [passage.text[start:end] for start, end in passages.content_words(passage)]
+    assert words == ["apples", "cried", "hugged", "trees", "rain"]
+
+
+def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> None:
+    text = "Tom sang and then she ran. We sang and then he ran. We sang and then she ran. So he ran, he ran."
+    rule = passages.ngram_rule([("a", text)])
+    assert rule("They sang and then ") == 1.0  # "and then": she twice, he once
+    assert rule("They sang so ") == 0.0  # "sang so" is unknown, "so" is not
+    assert rule("They sang quite ") == 0.0  # no word is known: he is more frequent
+    assert passages.ngram_rule([("b", "And then she ran, and then he ran.")])("Lily and then ") == 0.5
+
+
+WOMEN = sorted(FEMININE_NAMES)[:20]
+MEN = sorted(MASCULINE_NAMES)[:20]
+TEXTS = [f"{woman} met {man} near some trees. She ran home." for woman, man in zip(WOMEN, MEN, strict=True)]
+TEXTS += ["Lily sang here. She ran home.", "Tom sang here. Then he ran."]
+TOKENIZER = word_tokenizer([*TEXTS, "she He", *FEMININE_NAMES, *MASCULINE_NAMES])
+PASSAGES = passages.passages_in([(f"d{i}", text) for i, text in enumerate(TEXTS)])
+
+
+def words_of(cell: Cell, positions: Iterable[int]) -> list[str | None]:
+    return [TOKENIZER.id_to_token(cell.tokens[i]) for i in positions]
+
+
+def items_of(found: list[passages.Passage], tokenizer: Tokenizer = TOKENIZER, length: int = 64) -> Items:
+    return passages.passage_items(found, "q", passages.Reader(tokenizer, 0, length), 0, 99, has_two=True)
+
+
+def test_both_texts_of_a_pair_end_before_the_pronoun_and_mean_different_people() -> None:
+    items = items_of(PASSAGES)
+    assert len(items) > 3
+    for pair in items.pairs:
+        assert pair.has_two and pair.is_comparable
+        first, second = pair.cells
+        for cell, meant in ((first, pair.meant), (second, 1 - pair.meant)):
+            sides = (FEMININE_NAMES, MASCULINE_NAMES)
+            assert sides[meant].issuperset(words_of(cell, chain(*cell.meant)))
+            assert sides[1 - meant].issuperset(words_of(cell, chain(*cell.other)))
+            assert cell.query == cell.payoff == len(cell.tokens) - 1 and cell.tokens[0] == 0
+        assert second.meant == first.meant and second.answers == first.foils
+        assert words_of(first, first.control) == words_of(second, second.control)
+
+
+def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:
+    short = items_of(PASSAGES, length=7)
+    assert short.reasons("q")["longer than the context (two)"] > 0 and short.reasons("other") == {}
+    often = items_of(PASSAGES[:9] * 3)
+    [(reason, n)] = often.reasons("q").items()
+    assert reason.startswith("more than enough") and (len(often), n) == (9, 18)  # each woman once
+    unknown = items_of(PASSAGES[:1], word_tokenizer(["met near trees"]))
+    assert sum(unknown.reasons("q").values()) == 1 and not unknown.pairs
+
+
+def test_a_document_is_in_one_half() -> None:
+    items = passages.passage_parts(PASSAGES, "q", passages.Reader(TOKENIZER, 0, 64), 0, (9, 9))
+    halves = [{pair.clusters[0] for pair in items.of("q", part).pairs} for part in ("dev", "tested")]
+    assert all(halves) and not halves[0] & halves[1]
+    assert sorted(pair.meant for pair in items.pairs if not pair.has_two) == [0, 1]
+
+
+def test_a_long_document_is_cut_after_sentences() -> None:
+    long = "This is a sentence of seven words. " * 600
+    parts = passages.sections([long, *["Text."] * 30])
+    assert len({name for name, _ in parts}) == len(parts) > 31
+    assert "".join(text for name, text in parts if name.startswith("d0s")) == long
+    assert [name for name, _ in passages.sections(["Text."] * 30)] == [f"d{i}" for i in range(30)]
+
+
+# Clusters of each value with two kinds, "." for none; the largest share; how many values are wanted
+@pytest.mark.parametrize(("labels", "share", "n", "kept"), [
+    # Three of "a" would be more than a quarter of 9; two are a quarter of 8.
+    ("a. a. a. a. a. a. b. c. d. e. f. g.", 0.25, 100, [0, 1, 6, 7, 8, 9, 10, 11]),
+    ("a. a. a.", 0.25, 100, [0]),  # a cluster may always have one value
+    ("a. b. c. d. e. f.", 0.5, 4, [0, 1, 2, 3]),
+    ("ax ay bx by", 0.5, 2, [0, 3]),
+    (".. .. .. .. .. ..", 0.1, 5, [0, 1, 2, 3, 4]),
+    ("a. a. .x .x .y .z", 0.2, 100, [0, 2, 4, 5]),
+    ("", 0.2, 9, []),
+])  # fmt: skip
+def test_no_cluster_is_above_the_share_of_what_remains(labels: str, share: float, n: int, kept: list[int]) -> None:
+    clusters = [tuple(name.strip(".") for name in value) for value in labels.split()]
+    assert passages.cap_clusters(clusters, share, n) == kept
+
+
+PEOPLE = passages.with_two(passages.passages_in(documents()))
+
+
+def labelled(rule_is_subject: bool) -> list[passages.Passage]:
+    """Return passages in which the subject is meant, or the person named last."""
+    meant = [int(each.subject not in each.mentions[0]) if rule_is_subject else nearest(each) for each in PEOPLE]
+    return [replace(each, meant=side) for each, side in zip(PEOPLE, meant, strict=True)]
+
+
+@cache
+def fitted(rule_is_subject: bool) -> PlaceRule:
+    return fit_place_rule(labelled(rule_is_subject)[::2])
+
+
+@pytest.mark.parametrize("rule_is_subject", [True, False])
+def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject: bool) -> None:
+    test = labelled(rule_is_subject)[1::2]
+    is_nearest = np.array([passage.meant == nearest(passage) for passage in test])
+    accuracy = ((fitted(rule_is_subject).log_odds(test) > 0) == is_nearest).mean()
+    assert len(test) > 20 and accuracy > 0.95, accuracy
+
+
+def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() -> None:
+    rule = fitted(True)
+    passage = PEOPLE[0]
+    swapped = replace(passage, meant=1 - passage.meant)
+    drawn = redrawn([passage], rule, lambda name: 1, seed=3)[0]
+    assert place_features(swapped) == place_features(passage)
+    assert drawn.place == rule.log_odds([passage])[0] == pytest.approx(rule.log_odds([drawn])[0])
+    [passage] = passages.with_two(passages.passages_in([("d", "Lily met the king in the park. She was glad.")]))
+    [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
+    assert drawn.text == passage.text and np.isfinite(drawn.place)
+
+
+def without_mentions(passage: passages.Passage) -> str:
+    return with_words(passage.text, dict.fromkeys(chain(*passage.mentions), "_"))
+
+
+def test_names_are_drawn_anew_with_as_many_tokens_and_everything_else_stays() -> None:
+    drawn = redrawn(PEOPLE, fitted(True), lambda name: len(name) % 2, seed=1)
+    names: tuple[set[str], set[str]] = (set(), set())
+    for old, new in zip(PEOPLE, drawn, strict=True):
+        assert (new.doc, new.meant, new.forms) == (old.doc, old.meant, old.forms)
+        assert without_mentions(new) == without_mentions(old)
+        for side in (0, 1):
+            surfaces = {*new.surfaces(side)}
+            assert len(surfaces) == 1 or surfaces == {*old.surfaces(side)}
+            names[side].update(name for name in surfaces if name[0].isupper())
+    assert all(1 < len(of_side) <= N_NAMES for of_side in names)
+    assert len({len(name) % 2 for name in chain(*names)}) == 1

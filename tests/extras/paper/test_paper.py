@@ -1,0 +1,123 @@
+"""Files for a paper: the tables say what was found, LaTeX can read them, and every mark of a figure lies inside it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from math import nan
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from extras.paper.paper import COLUMNS, FIGURES, figures_svg, table_csv, table_tex
+from probe.results import Estimate, Head, ProbeResults
+from tests.extras.page import sample
+from training.metrics import HeadPoint, Metrics, ProbePoint
+
+GRID, DOSE, EMERGENCE = FIGURES
+HOSTILE = r"my_own 100% & #1 {x} ~ ^ \ $"
+DOSES = {"swap_25": -0.7, "swap_50": 0.5, "swap_75": nan, "swap": 1.8}
+
+
+def results(*names: str) -> ProbeResults:
+    """Return the findings of an attention and an edge question, and of others with these names."""
+    findings = [sample.finding("number"), sample.finding("next_pronoun_gender")]
+    for name in names:
+        rows = [[0.1, nan, -3.0, *[0.5] * 20], [nan] * 23]
+        findings.append(replace(sample.finding("gender"), question=name, grids={"contrast": rows}))
+        findings[-1].head.values.update({dose: Estimate(value) for dose, value in DOSES.items()})
+    return sample.results(*findings)
+
+
+def metrics(*names: str) -> Metrics:
+    points = []
+    for step in (0, 175, 700):
+        heads = {name: HeadPoint(0, 1, {"accuracy": [[0.5, 1.0]]}, {"accuracy": step / 700}) for name in names}
+        points.append(ProbePoint(step, heads))
+    return Metrics([], [], points)
+
+
+def test_a_name_with_signs_of_latex_is_escaped() -> None:
+    begin, header, *rows, end = table_tex(results(HOSTILE, "[odd")).splitlines()
+    assert (begin, end) == (rf"\begin{{tabular}}{{{'l' * len(COLUMNS)}}}", r"\end{tabular}")
+    assert all(row.endswith(r" \\[0pt]") for row in [header, *rows[:-1]]) and not rows[-1].endswith("[0pt]")
+    name = rows[2].partition(" & ")[0]
+    commands = (r"my\_{}own 100\%{} \&{} \#{}1 \{{}x\}{} \textasciitilde{} \textasciicircum{} \textbackslash{} \${}",)
+    assert (name,) == commands
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == len(COLUMNS) - 1
+        assert not re.search(r"(?<!\\)[%#$_^~]", row)
+
+
+def test_what_was_not_measured_is_an_empty_cell_and_the_interval_is_of_the_swap_without_an_accuracy() -> None:
+    found = results()
+    del found.findings[1].head.values["accuracy"]
+    _, attention, edge = table_csv(found).splitlines()
+    assert attention == 'number,L0H1,0.999,"[0.969, 0.999]",0.0005,0.500,,supported'
+    assert edge == 'next_pronoun_gender,L0H1,,"[0.400, 0.600]",0.0005,0.500,,supported'
+
+
+def extents(element: Any) -> Iterator[tuple[float, float]]:
+    """Yield points that a mark reaches; a letter has .62 of the size of the font, which is 14."""
+    tag = element.tag.rpartition("}")[2]
+    value = {name: float(number) for name, number in element.attrib.items() if re.fullmatch(r"-?[\d.]+", number)}
+    moved = list(map(float, re.findall(r"-?[\d.]+", element.get("transform", ""))))
+    if tag == "rect":
+        yield from ((value["x"], value["y"]), (value["x"] + value["width"], value["y"] + value["height"]))
+    elif tag == "line":
+        yield from ((value["x1"], value["y1"]), (value["x2"], value["y2"]))
+    elif tag == "polyline":
+        for point in element.get("points").split():
+            x, y = map(float, point.split(","))
+            yield x, y
+    elif tag == "path":
+        numbers = list(map(abs, map(float, re.findall(r"-?\d+", element.get("d")))))
+        for sign in (-1, 1):
+            yield moved[0] + sign * max(numbers), moved[1] + sign * max(numbers)
+    elif tag == "text":
+        length = 0.62 * 14 * len(element.text)
+        start = {"middle": -0.5, "end": -1.0, None: 0.0}[element.get("text-anchor")] * length
+        if moved:  # turned by 90 degrees
+            yield from ((moved[0] - 14, moved[1] + start), (moved[0], moved[1] + start + length))
+        else:
+            yield from ((value["x"] + start, value["y"] - 14), (value["x"] + start + length, value["y"] + 4))
+    else:
+        assert tag in ("svg", "title"), tag
+
+
+@pytest.mark.parametrize("names", [["gender"], [HOSTILE, "w" * 60, "<script>", *"abcdefgh"]])
+def test_every_mark_and_word_of_a_figure_lies_inside_it(names: list[str]) -> None:
+    drawn = figures_svg(results(*names), metrics(*names))
+    assert list(drawn) == list(FIGURES)
+    for svg in drawn.values():
+        root = ElementTree.fromstring(svg)
+        _, _, width, height = map(float, root.get("viewBox", "").split())
+        points = [point for element in root.iter() for point in extents(element)]
+        assert len(points) > 40
+        for x, y in points:
+            assert 0 <= x <= width and 0 <= y <= height, (x, y, width, height)
+
+
+def texts_of(svg: str) -> list[str]:
+    return [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")]
+
+
+def test_figures_have_labels_numbers_and_a_legend_whose_lines_differ_without_colours() -> None:
+    drawn = figures_svg(results("gender"), metrics("number", "gender"))
+    for label in ("number: accuracy", "gender: contrast", "L1", "H22", "–", "-3.00", "what the verdict is about"):
+        assert label in texts_of(drawn[GRID])
+    assert drawn[GRID].count('stroke="#d55e00" stroke-width="3"') == 2 * 3  # a legend and a head for each question
+    assert {"weights exchanged, percent", "attention swap", "100", "1.80", "-0.70"} <= {*texts_of(drawn[DOSE])}
+    assert {"training step", "best head", "175", "number, accuracy"} <= {*texts_of(drawn[EMERGENCE])}
+    lines = [e.attrib for e in ElementTree.fromstring(drawn[EMERGENCE]).iter() if e.tag.endswith("polyline")]
+    marks = {e.get("d") for e in ElementTree.fromstring(drawn[EMERGENCE]).iter() if e.tag.endswith("path")}
+    assert len({line["stroke-dasharray"] for line in lines}) == len(lines) == len(marks) == 2
+
+
+def test_a_figure_without_measured_numbers_is_not_made() -> None:
+    found = results()
+    for finding in found.findings:
+        del finding.head.values["swap"]
+    assert list(figures_svg(found, metrics())) == [GRID]
+    found.findings[0].judged.heads[:] = [Head(0, 1), Head(1, 0)]
+    assert figures_svg(found, metrics())[GRID].count('stroke="#d55e00" stroke-width="3"') == 2 + 3

@@ -44,7 +44,7 @@ import sys
 from antecedent_lab import HeadEdit, OwnModel, open_model, probe_model
 result = probe_model(open_model(sys.argv[1]), n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir=sys.argv[2])
 print(result.save("report").is_file(), HeadEdit.__module__, OwnModel.__module__)
-short = ("data", "model", "probe", "report", "training")
+short = ("data", "extras", "model", "probe", "training")
 print(sorted(name for name in sys.modules if name.partition(".")[0] in short))
 """
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
@@ -106,7 +106,7 @@ def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed: Path, el
     folder = cache.removeprefix("cache_dir=")
     process = run_python("-c", USE, str(report.parents[1]), folder, cwd=elsewhere, path=installed)
     lines = process.stdout.splitlines()[-2:]
-    assert lines == ["True antecedent_lab.model.observe antecedent_lab.model.own_model", "[]"], process.stderr
+    assert lines == ["True antecedent_lab.model.observe antecedent_lab.extras.others.own_model", "[]"], process.stderr
 
 
 @pytest.mark.slow

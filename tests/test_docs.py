@@ -265,12 +265,19 @@ def test_every_file_folder_and_heading_that_a_page_names_exists() -> None:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if fragment else []
             assert not fragment or fragment in map(anchor, headings), f"{page}: {name}#{fragment}"
     tree = README[README.index("train.py  eval.py     entry points") :].split("```")[0]
-    reading_order = README.partition("this page, ")[2].partition(".\n\n")[0].split(",")
     for folder, content in re.findall(r"^(\w+/) +(.*)$", tree, re.MULTILINE):
         for name in re.findall(r"\w+\.py", content):
             assert (ROOT / folder / name).exists() or (ROOT / name).exists(), name
-    for name in [*re.findall(r"^(\w+/)", tree, re.MULTILINE), *map(str.strip, reading_order)]:
+    for name in re.findall(r"^(\w+/)", tree, re.MULTILINE):
         assert (ROOT / name).exists(), name
+
+
+def test_the_seven_files_to_read_are_about_as_long_as_said() -> None:
+    section = README.partition("## Read the code\n")[2].partition("\n## ")[0]
+    named = re.findall(r"\]\((\w+/\w+\.py)\), about (\d+) lines", section)
+    assert len(re.findall(r"^\d\. ", section, re.MULTILINE)) == 7 and len(named) == 8  # the step has a file of its own
+    for name, n_lines in named:
+        assert int(n_lines) == pytest.approx(len((ROOT / name).read_text().splitlines()), rel=0.15), name
 
 
 def test_the_readme_is_one_screen_and_no_document_has_a_path_of_a_machine() -> None:

@@ -47,7 +47,7 @@ from training.run_dir import environment
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 MAX_UNTRAINED_LARGE = 2  # models
-LINE_LENGTH = 110  # of sentences on a terminal
+LINE_LENGTH = 110  # sentences on a terminal are wrapped at this many characters
 
 
 @dataclass(frozen=True, repr=False)

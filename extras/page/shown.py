@@ -36,7 +36,7 @@ class LiveModel:
     text: str  # the sentence that the page begins with
     verb_groups: list[dict[str, list[str]]]  # "words", and the "verbs" that only they have; empty: not of stories
     chosen_tokenizer: str | None = None  # that the user named for a model of another program
-    english: str = ""  # a page beside this one whose model knows more words; "": none
+    english: str = ""  # a page in the same folder whose model knows more words; "": none
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 

@@ -276,7 +276,7 @@ class Heads(NamedTuple):
 
 @dataclass
 class Pass:
-    """What is asked of one forward pass, and what it leaves behind. `attend` is the attention of every layer."""
+    """One forward pass: what to edit and record, then the records. `attend` is the attention of every layer."""
 
     edits: Sequence[HeadEdit] = ()
     first: int = 0  # the layer to start at

@@ -36,7 +36,7 @@ NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_KEPT = 2**21  # tokens in layers whose passes are kept: two gigabytes in a model of width 576
-MAX_HEADS = 6  # of a set
+MAX_HEADS = 6  # a set has no more
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
 N_DIVERGENCE_PAIRS = 50  # to twice as many
 

@@ -50,7 +50,7 @@ class Question:
     least_criteria: int  # that "suggestive" needs in all
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
     verdict_at_e0: str = NOT_ESTABLISHED  # if no level of evidence is reached
-    heads_of: str | None = None  # the question whose supported heads are asked
+    heads_of: str | None = None  # another question: only heads that it supports are tested
     examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # file of a question of the user's own
     limits: tuple[str, ...] = ()  # what a claim about it does not show, though a reader may think so

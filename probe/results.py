@@ -182,7 +182,7 @@ class Tested:
 class Shown:
     """A text with a head's weights on its mentions and the most probable next words, to look at."""
 
-    kind: str  # "worked": written as an example; "median": of the median block; "typical": a passage
+    kind: str  # "worked": written as an example; "median": from the median block; "typical": a passage
     text: str
     query: int  # token position
     word: str  # at the query
@@ -264,7 +264,7 @@ class Change:
     """A number in two models on the same items, and the paired test of its difference (`extras.compare.difference`)."""
 
     question: str
-    description: str  # of the question
+    description: str  # the question in words
     measure: str  # "answer", "effect" or "attention"
     head: Head | None  # None: the whole model
     before: float  # mean, in nats

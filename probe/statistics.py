@@ -63,7 +63,7 @@ def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
 
 
 # All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe. A question
-# has up to nine designs: of pairs, blocks and parts, three each.
+# has up to nine designs, three each of pairs, blocks and parts.
 @lru_cache(maxsize=16)
 def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)

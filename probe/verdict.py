@@ -1,4 +1,4 @@
-"""What may be claimed of heads: the bars of a question (`probe.questions`) against what was measured."""
+"""The verdict about heads: their measures are compared with the bars of a question (`probe.questions`)."""
 
 import math
 import operator

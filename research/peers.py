@@ -188,7 +188,7 @@ class Cost:
     seconds: list[float]
     cpu_seconds: list[float]
     peak_gib: list[float]
-    largest_difference: float  # of a weight or an effect in nats, compared with ours
+    largest_difference: float  # between a weight, or an effect in nats, and ours
 
 
 @dataclass(frozen=True)

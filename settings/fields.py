@@ -1,4 +1,4 @@
-"""Fields of the dataclasses of settings: each has its meaning, its limits, and what it decides about a run."""
+"""Fields of the dataclasses of settings: each has its meaning, its limits, and its effect on a run."""
 
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any

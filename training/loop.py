@@ -23,7 +23,7 @@ MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured between two steps."""
+    """The measurements between two steps."""
 
     is_due: bool  # whether it is printed and saved; the others only make the curves finer
     first: LossSummary | None = None  # on the first validation_tokens, which chooses the best checkpoint
@@ -36,7 +36,7 @@ class Evaluation:
 
 
 class Watcher:
-    """Something that looks on while a model is trained, on rank 0 alone; a subclass does what it needs."""
+    """An observer of training, on rank 0 alone; a subclass overrides the methods that it needs."""
 
     def start(self, trainer: Trainer) -> None:
         """Be called before the first step of this process."""

@@ -47,7 +47,7 @@ class Trainer:
     recorded: Update | None = None  # the record, which every step runs
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
-    # Of the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. They are
+    # For the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. Both are
     # None before the first step of this process, which compiles and records.
     n_tokens: int | None = None
     recorded_seconds: float = 0.0

@@ -2,7 +2,15 @@
 
 `ObservableModel` is all that the probe needs of a model. `ObservedModel` implements it for every model that computes
 its attention by `Pass.attend`: our Transformer (`TransformerView`), models of transformers and a user's own
-(extras/others). Texts are padded on the right only: the causal mask hides the padding.
+(extras/others). Special in this file:
+
+- A `Pass` says what to record and edit. A model has one method, `forward(tokens, pass)`, which calls its `attend`.
+- Fused kernels return no weights. So recorded and edited layers compute them by the formula, in float32;
+  `probe/contract.py` compares the outputs with those of the model's usual pass.
+- Scores are recorded before the softmax: the log of a ratio of two weights is a difference of two scores.
+- An edit at one token changes no earlier one. So `CachedSitePass` keeps keys and values of one unedited pass, and
+  computes that token alone for many edits at once.
+- Texts are padded on the right only: the causal mask hides the padding.
 """
 
 from collections.abc import Callable, Sequence

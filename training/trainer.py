@@ -1,4 +1,11 @@
-"""The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
+"""The trainer: model, loss, batches, optimizers and counters, and the training step that changes them.
+
+- No step waits for a GPU: loss, gradient norm and the counters of skipped steps stay on the device.
+- A gradient that is not finite changes no weight and no state; the step is counted as skipped.
+- Batches and dropout depend on seed, step and rank alone, so a resumed run takes the same steps.
+- The loss is the mean over the targets of all micro-batches and ranks, not the mean of their means.
+- On a GPU one step is recorded and then repeated as a whole (extras/gpu), if train.py gives a `Recorder`.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

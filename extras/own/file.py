@@ -27,7 +27,7 @@ class _Header:
 
     question: str | None = None
     description: str | None = None
-    link: str = "the query to its antecedent"  # what a head links: "a verb to its subject"
+    link: str = "the query to its antecedent"  # the two ends of the link: "a verb to its subject"
 
 
 @dataclass(frozen=True, slots=True)

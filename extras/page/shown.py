@@ -1,4 +1,4 @@
-"""What the page shows: the fields are the keys of its JSON."""
+"""The content of the page: the fields are the keys of its JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ class LiveTokenizer:
     merges: list[str]  # of "bpe": "left right", in the order in which they were learned; with `space` their ids
     start: int  # the token before every text
     unknown: int | None
-    # What a "bpe" writes for a space, and before a text, which it reads whole; a byte is "<0xE2>". None: GPT-2's "bpe"
+    # The character of a "bpe" for a space, and before a text, which it reads whole; a byte: "<0xE2>". None: GPT-2's
     space: str | None = None
 
 

@@ -45,7 +45,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """What each head does at the query of each text; nan in a layer without attention.
+    """Measures of each head at the query of each text; nan in a layer without attention.
 
     Shapes [N, L, H]: N texts, L layers, H heads.
     """
@@ -182,7 +182,7 @@ def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class HeadScores:
-    """What every head of a model does at the pairs of several questions."""
+    """Measures of every head of a model at the pairs of several questions."""
 
     items: Items
     rows: HeadRows

@@ -55,7 +55,7 @@ class Margins:
 
     @property
     def total(self) -> np.ndarray:
-        """What the counterpart changes, the mean of both texts, [N]: the answers of one text are the other's foils."""
+        """The change by the counterpart, mean of both texts, [N]: the answers of one text are the other's foils."""
         return np.asarray(self.clean.sum(axis=1))
 
     def lost(self, edit: str) -> np.ndarray:
@@ -92,7 +92,7 @@ def _cut(masks: Masks, name: str) -> Change:
     return partial(cut_weights, mask=masks[name])
 
 
-# What an edit does to the weights of a head at the query; "zero", its output at every position, has no entry.
+# The effect of an edit on the weights of a head at the query; "zero", its output at every position, has no entry.
 _AT_QUERY: dict[str, Callable[[Masks], Change]] = {"swap": _exchange}
 _AT_QUERY |= {name: partial(_exchange, share=share) for name, share in DOSES.items()}
 _AT_QUERY |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}

@@ -1,4 +1,4 @@
-"""What the outcome of a question decides: how heads are chosen, tested and edited, and the words of a finding."""
+"""The outcome of a question: how its heads are chosen, tested and edited, and the words of a finding."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What heads do together on the tested items."""
+    """The measures of heads together on the tested items."""
 
     values: Values
     exclusions: list[str] = field(default_factory=list)  # why nothing may be claimed, whatever else is measured
@@ -92,10 +92,10 @@ class Column(NamedTuple):
 
 
 class Outcome(ABC):
-    """What an outcome decides; `probe.outcomes.OUTCOMES` has all."""
+    """An outcome of questions; `probe.outcomes.OUTCOMES` has all."""
 
     name: str  # in probe.json and in `Question`
-    verbs: tuple[str, str]  # what one head does, and what several do: "links", "link"
+    verbs: tuple[str, str]  # for one head, and for several: "links", "link"
     levels: dict[str, str]  # meaning of each level of evidence
     columns: dict[str, Column]  # columns of the summary, by title
     over_seeds: tuple[str, ...]  # rows of the tables over seeds: measures or rules; "PART MEASURE": on one part

@@ -48,7 +48,7 @@ class _DecoderOptions:
 
 @dataclass(frozen=True)
 class Decoder:
-    """What became of a model type."""
+    """The result for a model type."""
 
     name: str
     attends: str  # "1 of 4": layers with attention; "" if it does not open

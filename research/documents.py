@@ -1,4 +1,4 @@
-"""What README.md and docs/ take from the example reports and from research/results.
+"""The parts of README.md and docs/ that come from the example reports and from research/results.
 
 make reports                                   draws docs/pictures/*.svg and renews the tables of DOCUMENTS
 make pages                                     writes PAGES for a browser from their Markdown, to docs/

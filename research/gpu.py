@@ -123,7 +123,7 @@ class GpuResults:
 
 @dataclass
 class _Work:
-    """What every part needs, and the figures so far."""
+    """The inputs of every part, and the figures so far."""
 
     options: _GpuOptions
     device: ComputeDevice

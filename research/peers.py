@@ -179,7 +179,7 @@ class _PeerOptions:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job took in each repetition, without imports and the model's loading."""
+    """The cost of a job in each repetition, without imports and the loading of the model."""
 
     job: str
     program: str

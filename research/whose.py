@@ -245,7 +245,7 @@ def main(options: _WhoseOptions) -> None:
     all_items = source_of(run, config, options.cache_dir).items
     items = all_items.of(WHOSE.name, TESTED)
 
-    # What eval.py tests: the edges of the head, and the decision
+    # The inputs of the test in eval.py: the edges of the head, and the decision
     sites = EditedPairs(run.model, items, config.tokens_per_batch)
     known = Known.of(items)
     margins = sites.margins([heads], ["swap"])

@@ -8,7 +8,7 @@ from settings.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """What a setting says about itself."""
+    """The meaning and the limits of a setting."""
 
     meaning: str  # one line, for --help
     low: float | None = None  # low <= value

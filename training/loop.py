@@ -118,7 +118,7 @@ def evaluate(trainer: Trainer, validation: Split, watchers: Sequence[Watcher]) -
     evaluation = Evaluation(is_due(step, run.eval_every_steps, run.max_steps))
     # At earlier steps of the probe the loss of the batches says enough: for English all would cost 6 % of training.
     if evaluation.is_due or 16 * step >= run.max_steps:
-        tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
+        tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # fits one device in training
         measure = partial(
             validation_loss, trainer.model, validation, tokens_per_batch,
             autocast=trainer.device.autocast(), distributed=trainer.distributed,

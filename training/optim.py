@@ -38,7 +38,7 @@ class WeightGroup:
 
 
 class WeightOptimizer:
-    """What Muon and AdamW share: groups of weights, and a state of each weight."""
+    """The common part of Muon and AdamW: groups of weights, and a state of each weight."""
 
     def __init__(self, groups: list[WeightGroup]) -> None:
         self.groups = groups

@@ -35,7 +35,7 @@ Recorder = Callable[[Update, Sequence[LoadedBatch], Sequence[Tensor], float], Up
 
 @dataclass
 class Trainer:
-    """What a training step reads and changes: model, loss, batches, optimizers and counters."""
+    """The state of a training step: model, loss, batches, optimizers and counters."""
 
     settings: TrainSettings
     model: Transformer

@@ -27,8 +27,9 @@ from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits, only
 from model.transformer import Transformer
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
+from probe.questions import Example
 from probe.results import Head, Shown
-from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
+from probe.sentences import TokenizedText, next_tokens, tokenize_text, word_attention
 from settings.data import DataConfig
 from settings.errors import UserError
 from settings.model import ModelConfig

@@ -18,9 +18,10 @@ from probe.behaviour import (
     resolved_share,
     with_words_shuffled,
 )
+from probe.questions import FRIGHTENED_OR_FEARED
 from probe.results import Head
 from probe.rules import FIXED_RULES, fit_rules, fixed_offset, most_frequent, score_rules, selectivity
-from probe.sentences import FRIGHTENED_OR_FEARED, TokenizedText, removal_effects, word_attention
+from probe.sentences import TokenizedText, removal_effects, word_attention
 from probe.statistics import chosen_again
 from probe.weights import type_scores
 from tests.planted import KINDS

@@ -18,8 +18,8 @@ from probe.attention import best_head, measure_heads
 from probe.behaviour import measure_payoffs, resolved_share
 from probe.emergence import _phrase, choose_items, training_probe
 from probe.outcomes import OUTCOMES
+from probe.questions import FRIGHTENED_OR_FEARED
 from probe.results import Head
-from probe.sentences import FRIGHTENED_OR_FEARED
 from settings.train import compose_settings
 from tests.data.small_corpora import SMALL
 from tests.probe import factories as made

@@ -87,9 +87,9 @@ def choose_items(items: Items, n_sequences: int) -> Watched:
     watched = {}
     for question in questions:
         matching = items.of(question.name, SAME_WORDS)
-        distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
-        starts = np.arange(0, len(matching), 2 * distance)[:n_blocks]
-        watched[question] = matching.take((starts[:, None] + [0, 1]).ravel())
+        n_available = len(matching) // 2
+        distance = max(1, n_available // n_blocks)
+        watched[question] = matching.take_blocks(np.arange(0, n_available, distance)[:n_blocks])
     return watched
 
 

@@ -26,7 +26,7 @@ from model.edits import remove_head
 from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits, only_layers
 from model.transformer import Transformer
 from probe.batches import length_batches, pad_rows, progress_bar
-from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
+from probe.edits import NO_TOKEN, all_heads, margins_at_site
 from probe.questions import Example
 from probe.results import Head, Shown
 from probe.sentences import TokenizedText, next_tokens, tokenize_text, word_attention
@@ -252,25 +252,19 @@ class OpenedModel:
         # At the last token alone: all positions are read once, and only the two words are computed.
         if at == "last" and batch.ids.shape[1] == 1:
             site_pass = self.model.site_pass(batch.tokens, site)
-            words = batch.ids.view(-1, 2)  # [B, 2]
-            n_at_once = max(1, MAX_ROWS // len(words))
-            margins = []
-            for start in range(0, len(heads) + 1, n_at_once):
-                edit_lists = [[], *([edit] for edit in removals)][start : start + n_at_once]
-                logits = site_pass.edited_logits(edit_lists, words).double()  # [E, B, 2]
-                margins.append((logits[..., 0] - logits[..., 1]).cpu().numpy())
-            joined = np.concatenate(margins)
-            return np.asarray(joined[0] - joined[1:])
+            edit_lists = [[], *([edit] for edit in removals)]
+            margins = margins_at_site(site_pass, edit_lists, batch.ids[::2], batch.ids[1::2])
+            return np.asarray(margins[0] - margins[1:])
 
         streams = self.model.residual_stream(batch.tokens)
         whole = [edit.at(site) for edit in removals]
         if at == "everywhere":
             whole = list(starmap(remove_head, heads))
-        margins = []
-        for edits in [[], *([edit] for edit in whole)]:
+        margins = np.empty((1 + len(heads), len(batch.texts)))
+        for number, edits in enumerate([[], *([edit] for edit in whole)]):
             both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
-            margins.append(both[:, 0] - both[:, 1])
-        return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), len(batch.texts)))
+            margins[number] = both[:, 0] - both[:, 1]
+        return np.asarray(margins[0] - margins[1:])
 
     def _heads(self, heads: str | Sequence[tuple[int, int]]) -> list[Head]:
         if isinstance(heads, str) and heads == "all":

@@ -63,18 +63,19 @@ def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
                 attention_margin=(best / best_other).log(),
                 mass=weights[meant + other].sum(),
             )
-            for name in HeadRows.__dataclass_fields__:
+            for name in HeadRows._fields:
                 value = getattr(expected, name).item()
                 assert getattr(rows, name)[row, layer, head] == pytest.approx(value, abs=1e-4), name
 
 
-def test_the_norm_of_a_value_has_the_gate_of_the_query() -> None:
+def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_output_weights() -> None:
     text = TEXTS[0]
     record = MODEL.record(torch.tensor([text.tokens]))[1]
     gate = torch.rand(record.values.shape)
     output = MODEL.output_weights(1)
-    query = torch.tensor([text.query])
-    norms = output_norms(output, record._replace(gate=gate), torch.tensor([0]), query, torch.tensor([[[1, 2]]]))
+    places = (torch.tensor([0]), torch.tensor([text.query]), torch.tensor([[[1, 2]]]))
+    norms = output_norms(output, record._replace(gate=gate), *places)
+    assert output_norms(None, record, *places).isnan().all()
     gated = record.values[0, :, 1:3] * gate[0, :, text.query][:, None]  # [H, 2, K]
     torch.testing.assert_close(norms[0, :, 0], torch.einsum("hdk,hpk->hpd", output, gated).norm(dim=-1))
 
@@ -172,13 +173,6 @@ def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none(
     assert found == [0.5, 0.5, 0.0]  # accuracy 1 or 1/2, on control tasks 1/2
     found = [selectivity(heads_of(DEV, 3), heads_of(TEST, 3), 1, 5, place) for place in (Head(0, 0), Head(0, 2))]
     assert found == [0.0, -0.5]  # the control task may choose any head, and so has 1
-
-
-def test_without_known_weights_is_no_value_weighted_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = made.three_heads()
-    monkeypatch.setattr(view, "output_weights", lambda layer: None)
-    rows = measure_heads(view, made.noun_pairs(), 100).rows
-    assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
 
 
 def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others() -> None:

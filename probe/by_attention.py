@@ -210,6 +210,8 @@ words are exchanged. answer: how often the model itself is right, for which ther
 
 
 class _AttentionCase(Case):
+    tests_every_set = False
+
     def __init__(
         self,
         question: Question,
@@ -295,9 +297,6 @@ class _AttentionCase(Case):
         curve, of_all = _curve(self.dev, self.pairs, self.config)
         self.least_swap = MIN_SHARE_OF_ALL * of_all
         return curve
-
-    def tests_set(self, head: Tested) -> bool:
-        return head.verdict != SUPPORTED
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():

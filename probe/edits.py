@@ -118,6 +118,11 @@ class _Batch:
             return list(starmap(remove_head, heads))
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
 
+    def on_both(self, site_pass: SitePass, head: Head) -> Tensor:
+        """Return the weight of a head on the antecedent and on the other mention, [2, B]."""
+        row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
+        return torch.stack([(row * self.masks[name]).sum(-1) for name in ("meant", "other")])
+
     def margins(self, logits: Tensor) -> np.ndarray:
         """Return the margins [..., pairs, 2] of the logits [..., B, V] at the payoff."""
         margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
@@ -185,6 +190,7 @@ class EditedPairs:
         places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:
             for number, batch in enumerate(self._batches):
+                # All edits at the query are one call, so that they share passes.
                 site_pass = self._site_pass(number)
                 at_site = [place for place in places if site_pass and place[0] in _AT_QUERY]
                 if site_pass and at_site:
@@ -214,8 +220,7 @@ class EditedPairs:
         """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
         found = np.full(len(self.items), np.nan)
         for batch, site_pass in self._passes():
-            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
-            logs = [(row * batch.masks[name]).sum(-1).clamp(min=1e-9).log() for name in ("meant", "other")]
+            logs = batch.on_both(site_pass, head).clamp(min=1e-9).log()
             found[batch.pairs] = (logs[0] - logs[1]).cpu().numpy().reshape(-1, 2).mean(axis=1)
         return found
 
@@ -267,9 +272,7 @@ class EditedPairs:
         weights = np.empty((len(self.items), 2))
         probabilities = np.empty((len(self.items), 2, 2))
         for batch, site_pass in self._passes():
-            row = site_pass.records()[head.layer].weights[::2, head.head]  # [pairs, T]
-            for side, name in enumerate(("meant", "other")):
-                weights[batch.pairs, side] = (row * batch.masks[name][::2]).sum(-1).cpu().numpy()
+            weights[batch.pairs] = batch.on_both(site_pass, head)[:, ::2].T.cpu().numpy()
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
             words = torch.stack([batch.answers[:, 0], batch.foils[:, 0]], dim=1)
             of_words = logits.softmax(-1).gather(2, words.expand(2, -1, -1))  # [2, B, 2]
@@ -317,7 +320,9 @@ def _ended(pair: Pair, n_before: int) -> Pair:
 
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
     """Return the answers and the foils of the texts, each [B, n] token ids padded with NO_TOKEN."""
-    return pad_rows([cell.answers for cell in cells], NO_TOKEN), pad_rows([cell.foils for cell in cells], NO_TOKEN)
+    answers = [cell.answers for cell in cells]
+    foils = [cell.foils for cell in cells]
+    return pad_rows(answers, NO_TOKEN), pad_rows(foils, NO_TOKEN)
 
 
 def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:

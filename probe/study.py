@@ -86,7 +86,7 @@ def answer(case: Case) -> Finding:
     together = None
     if len(heads) > 1:
         together = head
-    elif len(added) > 1 and case.tests_set(head):
+    elif len(added) > 1 and (case.tests_every_set or head.verdict != SUPPORTED):
         together = judged(added, case.measure(added), case.question)
     about = _judged(head, together, curve, case.least_swap)
     unit = "set" if about is together else "head"

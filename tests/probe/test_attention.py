@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data.pairs import Cell, Items, Pair
-from model.observe import HeadEdit, TransformerView
+from model.observe import HeadEdit, SiteEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads, output_norms
 from probe.behaviour import (
     answer_values,
@@ -231,13 +231,12 @@ def test_the_effect_of_a_head_is_the_change_of_the_next_word() -> None:
     text = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])  # "cat", "s", " sat"
     view = random_view()
     effects = removal_effects(view, text, 1)  # "cats" ends with token 2
-    kept = (torch.arange(4) != 2)[None, :, None]  # removed at that token only
 
     def probabilities(*edits: HeadEdit) -> torch.Tensor:
         return view.logits(torch.tensor([text.tokens]), edits=edits)[0, 2].softmax(-1)
 
     for layer, head in np.ndindex(effects.shape):
-        after = probabilities(HeadEdit(layer, head, output=lambda output: output * kept))
+        after = probabilities(SiteEdit(layer, head, output=torch.zeros_like).at(torch.tensor([2])))  # there only
         assert effects[layer, head] == pytest.approx((after - probabilities()).abs().sum().item() / 2, abs=1e-5)
     assert effects.min() > 0.001 and effects.max() <= 1
 

@@ -15,7 +15,7 @@ from data.tokenizer import encode, end_id
 from extras.english.edges import Half
 from model.transformer import Transformer
 from probe.attention import best_head, measure_heads
-from probe.behaviour import measure_payoffs, resolved_share
+from probe.behaviour import answer_values
 from probe.emergence import choose_items, training_probe
 from probe.outcomes import OUTCOMES
 from probe.questions import FRIGHTENED_OR_FEARED
@@ -45,10 +45,9 @@ def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() ->
     for name in ("accuracy", "contrast"):
         assert np.array(point.grids[name]) == pytest.approx(getattr(scores, name).mean(axis=0), abs=1e-4)
         assert point.values[name] == pytest.approx(point.grids[name][point.layer][point.head], abs=1e-4)
-    margins, losses = measure_payoffs(view, items.cells, 99)
-    expected = {"answer_accuracy": np.heaviside(margins, 0.5).mean()}
-    expected["resolved_share"] = resolved_share(losses, items.cells)
-    assert {name: point.values[name] for name in expected} == pytest.approx(expected, rel=1e-3)
+    answers = answer_values(view, items, made.SETTINGS)
+    for name in ("answer_accuracy", "resolved_share"):
+        assert point.values[name] == pytest.approx(answers[name].value, rel=1e-3)
 
 
 def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
@@ -56,9 +55,9 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
     point = OUTCOMES["edge"].point(made.copying_model([1.0, 3.0]), items, 4096)
     assert (point.layer, point.head) == (0, 1)
     assert point.grids["swap"] == [pytest.approx([0.25, 0.75], abs=1e-3)]
-    moved, total = Half(made.copying_model([1.0, 3.0]), items, 4096).swaps([[Head(0, 1)]])
-    assert point.values["swap"] == pytest.approx(moved.mean() / total.mean(), abs=1e-4)
-    assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4) and point.values["follows"] > 0.9
+    assert point.values["swap"] == pytest.approx(0.75, abs=1e-3) and point.values["follows"] > 0.9
+    _, total = Half(made.copying_model([1.0, 3.0]), items, 4096).swaps([[Head(0, 1)]])
+    assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4)
     assert OUTCOMES["edge"].point(made.copying_model([0.0, 0.0]), items, 4096).grids["swap"] == [[0.0, 0.0]]
 
 
@@ -68,7 +67,7 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
     steps = ["eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
     settings = compose_settings(["model=nano", *SHORT, "tokens_per_batch=512", *steps])
     items = watched(corpus, settings)
-    probe = training_probe(corpus, settings, items, lambda points: {name: np.zeros(1) for name in points})
+    probe = training_probe(corpus, settings, items)
     model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), seed=0).eval()
     records = {step: probe(model, step) for step in (8, 10, 15)}
     for shown in ("images", "lines"):

@@ -51,7 +51,6 @@ def main(config: DictConfig) -> int:
     from extras.gpu.graph import record_step
     from extras.others.loading import open_initial
     from probe.emergence import training_probe
-    from probe.pictures import draw_snapshot
     from settings.files import read_json
     from training.evaluate import Probe
     from training.loop import train
@@ -71,7 +70,7 @@ def main(config: DictConfig) -> int:
     def make_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
         if not settings.run.probe_sequences:
             return None
-        return training_probe(corpus, settings, watched(corpus, settings), draw_snapshot)
+        return training_probe(corpus, settings, watched(corpus, settings))
 
     with open_training(settings, make_probe, record_step, arguments, label, initial) as (
         trainer,

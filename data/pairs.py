@@ -156,6 +156,10 @@ class Items:
     def take(self, index: Iterable[int] | np.ndarray) -> "Items":
         return Items([self.pairs[i] for i in index], self.left_out)
 
+    def take_blocks(self, numbers: np.ndarray) -> "Items":
+        """Return the two pairs of each of these blocks, numbered from 0; only for items in blocks."""
+        return self.take(two_of_each(numbers))
+
     def asked(self, question: str) -> "Items":
         return Items([replace(pair, question=question) for pair in self.pairs], self.left_out)
 
@@ -207,6 +211,11 @@ class Items:
     @property
     def has_blocks(self) -> bool:
         return len(self.pairs) > 1 and self.pairs[0].block == self.pairs[1].block
+
+
+def two_of_each(index: np.ndarray) -> np.ndarray:
+    """Return the places 2 i and 2 i + 1 of each i: the pairs of blocks [N], or the texts of pairs, [2 N]."""
+    return (2 * index[:, None] + np.arange(2)).ravel()
 
 
 def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) -> dict[Span, Word]:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.transformer import Attention, Transformer
+from model.transformer import Transformer
 from settings.errors import UserError
 
 Change = Callable[[Tensor], Tensor]  # the result has the shape of the argument
@@ -335,7 +335,10 @@ class Pass:
 
     def from_scores(self, layer: int, scores: Tensor, values: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Return the outputs of the heads from their scores [B, H, T, T], -inf where masked, as `attend` does."""
-        _, output = edited_heads(scores, values, layer, self.edits, sinks)
+        weights = softmax(scores, sinks)
+        apply_edits(weights, layer, [self.edits], "weights")
+        output = weights @ values.float()
+        apply_edits(output, layer, [self.edits], "output")
         if self.is_recording:
             if self.query_positions is not None:
                 scores = scores.take_along_dim(self.query_positions[:, None, :, None], dim=2)
@@ -397,8 +400,11 @@ class ObservedModel(ObservableModel):
     ) -> Tensor:
         check_tokens(tokens, self.longest, self.vocab_size, positions)
         check_edits(self, edits)
-        first = min((edit.layer for edit in edits), default=self.n_layer) if self.starts_late and streams else 0
-        return self.forward(tokens, Pass(edits, first, streams[first] if streams else None, positions=positions))
+        current = Pass(edits, positions=positions)
+        if streams and self.starts_late:
+            current.first = min((edit.layer for edit in edits), default=self.n_layer)
+            current.start = streams[current.first]
+        return self.forward(tokens, current)
 
     @torch.no_grad()
     def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
@@ -497,6 +503,7 @@ class TransformerView(ObservedModel):
 
     def forward(self, tokens: Tensor, current: Pass) -> Tensor:
         places, positions = current.places, current.positions
+        of_heads = None if places is None else places[:, None]
         x = self.model.embed(tokens, places) if current.start is None else current.start  # [B, T, D]
         is_visible = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=x.device).tril()[None, None]
         for layer, block in enumerate(self.model.layers()[current.first :], current.first):
@@ -506,10 +513,7 @@ class TransformerView(ObservedModel):
             is_last = layer == self.n_layer - 1 and not current.keeps_streams
             writes = bool(block.attention.output.weight.any() or block.mlp.down.weight.any())
             is_read = writes and (current.has_logits or not is_last)
-            if not is_read and current.query_positions is not None:
-                current.records[layer] = _recorded_rows(block.attention, normalised, current.query_positions)
-                continue
-            projected = block.attention.project(normalised, None if places is None else places[:, None])
+            projected = block.attention.project(normalised, of_heads)
             heads = Heads(*projected, block.attention.scored, is_visible)
             usual = partial(block.attention.weighted_values, *projected)
             if not is_read:
@@ -540,25 +544,6 @@ class TransformerView(ObservedModel):
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         norm = self.model.final_norm
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
-
-
-def _recorded_rows(attention: Attention, x: Tensor, rows: Tensor) -> LayerRecord:
-    """Return what attention computes for the queries at `rows` [B, Tq] alone of the normalised stream `x` [B, T, D]."""
-    query = attention.queries(at_positions(x, rows), rows[:, None])
-    is_visible = torch.arange(x.shape[1], device=x.device) <= rows[:, None, :, None]  # [B, 1, Tq, T]
-    heads = Heads(query, *attention.keys_and_values(x), attention.scored, is_visible)
-    return LayerRecord(heads.scores(), heads.values, lambda: attention.weighted_values(*attention.project(x)))
-
-
-def edited_heads(
-    scores: Tensor, values: Tensor, layer: int, edits: Sequence[HeadEdit], sinks: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return weights [B, H, T, T] and outputs [B, H, T, K] of the heads of a `layer` by the formula, with its edits."""
-    weights = softmax(scores, sinks)
-    apply_edits(weights, layer, [edits], "weights")
-    head_output = weights @ values.float()
-    apply_edits(head_output, layer, [edits], "output")
-    return weights, head_output
 
 
 def of_words(logits: Tensor, words: Tensor | None) -> Tensor:

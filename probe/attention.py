@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.pairs import Cell, Items
+from data.pairs import Cell, Items, two_of_each
 from model.observe import LayerRecord, ObservableModel, with_sinks
 from probe.batches import text_batches
 from probe.results import Head
@@ -24,8 +24,7 @@ from probe.results import Head
 SET = Head(0, -1)  # the place of a set of heads, see `HeadScores.with_set`
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(NamedTuple):
     """Scores of every head on every block; the mean over blocks is the score. Shapes [N_b, ...]: N_b blocks, heads.
 
     A block has four cells: the order of the two mentions x the mention that is meant. A head that follows position
@@ -43,8 +42,7 @@ class Scores:
         return [self.contrast, self.accuracy, self.block_accuracy, ~np.isnan(self.accuracy)]
 
 
-@dataclass(frozen=True, slots=True)
-class HeadRows:
+class HeadRows(NamedTuple):
     """Measures of each head at the query of each text; nan in a layer without attention.
 
     Shapes [N, L, H]: N texts, L layers, H heads.
@@ -191,9 +189,11 @@ class HeadScores:
         return self.take(self.items.index(question, part))
 
     def take(self, index: np.ndarray) -> "HeadScores":
-        texts = (2 * index[:, None] + np.arange(2)).ravel()
-        rows = (getattr(self.rows, field.name)[texts] for field in fields(HeadRows))
-        return HeadScores(self.items.take(index), HeadRows(*rows))
+        texts = two_of_each(index)
+        return HeadScores(self.items.take(index), HeadRows(*(values[texts] for values in self.rows)))
+
+    def take_blocks(self, numbers: np.ndarray) -> "HeadScores":
+        return self.take(two_of_each(numbers))
 
     def with_set(self, heads: Sequence[Head]) -> "HeadScores":
         """Return all heads as one layer with the summed weights of `heads` as one more: at SET, [N, 1, L H + 1].
@@ -201,12 +201,16 @@ class HeadScores:
         The set has a log ratio, by which its mentions are compared too; its other values are nan.
         """
         joint = self.rows.joint_log_ratio(heads)[:, None, None]
-        columns = {}
-        for field in fields(HeadRows):
-            of_heads = getattr(self.rows, field.name).reshape(len(joint), 1, -1)
-            of_set = joint if field.name in ("log_ratio", "attention_margin") else np.full_like(joint, np.nan)
-            columns[field.name] = np.concatenate([of_heads, of_set], axis=2)
-        return HeadScores(self.items, HeadRows(**columns))
+        unknown = np.full_like(joint, np.nan)
+        of_set = HeadRows(joint, unknown, joint, unknown)
+        columns = []
+        for of_heads, column in zip(self.rows, of_set, strict=True):
+            columns.append(np.concatenate([of_heads.reshape(len(joint), 1, -1), column], axis=2))
+        return HeadScores(self.items, HeadRows(*columns))
+
+    def joined(self, heads: Sequence[Head]) -> tuple["HeadScores", Head]:
+        """Return the scores with several heads as a set, and the place of the head or the set."""
+        return (self, heads[0]) if len(heads) == 1 else (self.with_set(heads), SET)
 
     def scores(self) -> Scores:
         """Return the scores of every head, each [N_b, L, H]; the pairs are whole blocks: order 0, then order 1."""
@@ -218,7 +222,7 @@ def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -
     """Measure every head at the query of every text of the pairs; the texts end at the query."""
     cells = items.cells
     device = model.device
-    columns = np.full((len(fields(HeadRows)), len(cells), model.n_layer, model.n_head), np.nan, dtype=np.float32)
+    columns = np.full((len(HeadRows._fields), len(cells), model.n_layer, model.n_head), np.nan, dtype=np.float32)
     texts = [cell.tokens[: cell.query + 1] for cell in cells]
     for members, rows, tokens, query in text_batches(texts, tokens_per_batch):
         index = torch.tensor(rows, device=device)  # [N] the text of each item

@@ -5,7 +5,6 @@ heads of all models are measured once for all questions. Axes: N_b blocks, L lay
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,6 @@ from probe.behaviour import (
     answer_with_words_shuffled,
     measure_payoffs,
     resolved_share,
-    values_of_answers,
 )
 from probe.config import ProbeConfig
 from probe.edits import (
@@ -49,7 +47,7 @@ from probe.results import (
     percent,
     show,
 )
-from probe.rules import Rule, fit_rules, score_rules, selectivity
+from probe.rules import fit_rules, score_rules, selectivity
 from probe.statistics import chosen_again, estimate_ratios, mean_and_range, sample_of
 from probe.weights import head_types
 from training.metrics import HeadPoint
@@ -212,6 +210,8 @@ words are exchanged. answer: how often the model itself is right, for which ther
 
 
 class _AttentionCase(Case):
+    tests_every_set = False
+
     def __init__(
         self,
         question: Question,
@@ -249,8 +249,13 @@ class _AttentionCase(Case):
         """The scores of the head on every part of the tested items."""
         by_part = {}
         for name in self.trained.items.parts(self.question.name):
-            if name != DEV:
-                by_part[name] = _score_part(self.part(name), self.head, self.rules, self.config)
+            if name == DEV:
+                continue
+            tested = self.part(name)
+            by_part[name] = self._scored(tested, self.head)
+            accuracies = sample_of(tested.items, tested.scores().accuracy)
+            bar = accuracies.chance_level(self.config.n_bootstrap, self.config.seed)
+            by_part[name].values["bar"] = Estimate(bar)
         return by_part
 
     def measure(self, heads: Sequence[Head]) -> Measured:
@@ -258,12 +263,11 @@ class _AttentionCase(Case):
         if len(heads) == 1:
             scored = dict(self.parts[HEADLINE].values)
         else:
-            of_rules = score_rules(self.rules, self.tested.items)
-            scored = _scored(self.tested.with_set(heads), SET, of_rules, self.config)
+            scored = self._scored(*self.tested.joined(heads)).values
             scored |= {name: Estimate(min(1.0, 2 * scored[name].value)) for name in self.p_values}
             smallest_p *= 2
 
-        effects = _effects(self.pairs, heads, self.config)
+        effects = self._effects(heads)
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
         values["selectivity"] = Estimate(self._selectivity(heads))
@@ -274,8 +278,8 @@ class _AttentionCase(Case):
         if "swap" in effects:
             values |= exchange_divergences(self.model, self.tested.items, [heads], self.config)[0]
             if self.rival and len(heads) == 1:
-                of_rival = _effects(self.pairs, [self.rival], self.config, ["swap"])
-                values["rival_swap"] = of_rival["swap"]
+                moved, total = self.pairs.exchanged([[self.rival]])
+                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, self.pairs.items, self.config)
 
         instead = {}
         if effects and "swap" not in effects:
@@ -294,19 +298,11 @@ class _AttentionCase(Case):
         self.least_swap = MIN_SHARE_OF_ALL * of_all
         return curve
 
-    def tests_set(self, head: Tested) -> bool:
-        return head.verdict != SUPPORTED
-
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
-            items = self.part(name).items
-            if name == HEADLINE and len(self.pairs.items) == len(items):  # each answer is known from the edits
-                measured = self.pairs.clean.ravel(), self.pairs.losses.ravel()
-                part.values.update(values_of_answers(items, *measured, self.config))
-            else:
-                part.values.update(answer_values(self.model, items, self.config))
-            if name == HEADLINE:
-                part.values.update(answer_with_words_shuffled(self.model, items, self.config))
+            part.values.update(answer_values(self.model, self.part(name).items, self.config))
+        headline = self.parts[HEADLINE]
+        headline.values.update(answer_with_words_shuffled(self.model, self.tested.items, self.config))
         scores = self.tested.scores()
         grids = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
         return {
@@ -314,7 +310,7 @@ class _AttentionCase(Case):
             "clusters": self.tested.items.n_clusters(),
             "smallest_p": self.smallest_p,
             "untrained": self._untrained(),
-            "rules": self.parts[HEADLINE].rules,
+            "rules": headline.rules,
             "grids": grids | {"p": self.p_values["p"].tolist()},
             "parts": self.parts,
             "examples": _median_block(self.tested, self.head),
@@ -345,16 +341,12 @@ class _AttentionCase(Case):
 
     def _beyond_control(self, heads: Sequence[Head]) -> Values:
         """Return how much higher the contrast is than in the texts without the link; empty without such texts."""
-        tested = self.tested
         control = self.part(CONTROL)
         if not control.items.pairs:
             return {}
-        head = heads[0]
-        if len(heads) > 1:
-            head = SET
-            tested = tested.with_set(heads)
-            control = control.with_set(heads)
-        beyond = (tested.scores().contrast - control.scores().contrast)[:, *head]
+        tested, place = self.tested.joined(heads)
+        without_link, _ = control.joined(heads)
+        beyond = (tested.scores().contrast - without_link.scores().contrast)[:, *place]
         return {"beyond_control_text": sample_of(tested.items, beyond).mean(self.config)}
 
     def _selectivity(self, heads: Sequence[Head]) -> float:
@@ -365,12 +357,39 @@ class _AttentionCase(Case):
             # A file of the user's own has no test items with these words: every second dev block of each word pair
             names = [" ".join(pair.clusters[1:]) for pair in dev.items.pairs[::2]]
             by_pair = np.argsort(names, kind="stable")
-            halves = [2 * np.sort(blocks)[:, None] + np.arange(2) for blocks in (by_pair[::2], by_pair[1::2])]
-            dev, test = (dev.take(half.ravel()) for half in halves)
+            dev, test = (dev.take_blocks(np.sort(half)) for half in (by_pair[::2], by_pair[1::2]))
+        sampling = (self.config.n_controls, self.config.seed)
         if len(heads) == 1:
-            return selectivity(dev, test, self.config.n_controls, self.config.seed)
-        sets = (dev.with_set(heads), test.with_set(heads))
-        return selectivity(*sets, self.config.n_controls, self.config.seed, SET)
+            return selectivity(dev, test, *sampling)
+        return selectivity(dev.with_set(heads), test.with_set(heads), *sampling, SET)
+
+    def _scored(self, tested: HeadScores, place: Head) -> Part:
+        """Return the scores of the head or set at `place`, its lead over the best rule, its p, and the rules."""
+        # Scores by block, [N_b] each, and the lead: resampled together.
+        scores = tested.scores()
+        of_rules = score_rules(self.rules, tested.items)
+        best_rule = max(of_rules.values(), key=lambda of_rule: of_rule.accuracy.mean())
+        by_block = {name: of_heads[:, *place] for name, of_heads in scores._asdict().items()}
+        by_block["lead"] = by_block["accuracy"] - best_rule.accuracy
+        estimates = sample_of(tested.items, np.stack(list(by_block.values()), axis=1)).means(self.config)
+        values = dict(zip(by_block, estimates, strict=True))
+        p_values, _ = _p_values(scores, tested.items, self.config)
+        values |= {name: Estimate(float(p[place])) for name, p in p_values.items()}
+        accuracy_of_rules = {name: float(of_rule.accuracy.mean()) for name, of_rule in of_rules.items()}
+        return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
+
+    def _effects(self, heads: Sequence[Head]) -> Values:
+        """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
+        items = self.pairs.items
+        if not items.pairs:
+            return {}
+        margins = self.pairs.margins([heads], _EDITS)
+        values = {"answer": sample_of(items, margins.total / 2).mean(self.config)}
+        # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
+        if not (values["answer"].low or 0.0) > PASS_ERROR:
+            return values
+        lost = {name: margins.lost(name)[:, 0] for name in (*_EDITS, "specificity")}
+        return values | estimate_ratios(lost, margins.total, items, self.config)
 
 
 def exclusions_of(question: Question, head_type: Mapping[str, float], contrast: float, weighted: float) -> list[str]:
@@ -396,43 +415,6 @@ def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[s
     contrasts = sample_of(items, scores.contrast).test(config)
     p_values = {"p_pair_accuracy": pairs.p, "p_contrast": contrasts.p, "p": np.maximum(pairs.p, contrasts.p)}
     return p_values, max(pairs.smallest_p, contrasts.smallest_p)
-
-
-def _scored(tested: HeadScores, head: Head, of_rules: Mapping[str, Scores], config: ProbeConfig) -> Values:
-    """Return the scores of one head, its lead over the best rule, and its p."""
-    # Scores of the head by block, [N_b] each, and its lead over the best rule: resampled together.
-    scores = tested.scores()
-    best_rule = max(of_rules.values(), key=lambda of_rule: of_rule.accuracy.mean())
-    by_block = {field.name: getattr(scores, field.name)[:, *head] for field in fields(Scores)}
-    by_block["lead"] = by_block["accuracy"] - best_rule.accuracy
-    estimates = sample_of(tested.items, np.stack(list(by_block.values()), axis=1)).means(config)
-    p_values, _ = _p_values(scores, tested.items, config)
-    of_head = {name: Estimate(float(p[head])) for name, p in p_values.items()}
-    return dict(zip(by_block, estimates, strict=True)) | of_head
-
-
-def _score_part(tested: HeadScores, head: Head, rules: Mapping[str, Rule], config: ProbeConfig) -> Part:
-    """Return the scores of one head on a part of the items, with those of the rules."""
-    of_rules = score_rules(rules, tested.items)
-    values = _scored(tested, head, of_rules, config)
-    accuracies = sample_of(tested.items, tested.scores().accuracy)
-    values["bar"] = Estimate(accuracies.chance_level(config.n_bootstrap, config.seed))
-    accuracy_of_rules = {name: float(scores.accuracy.mean()) for name, scores in of_rules.items()}
-    return Part(n=len(tested.items.cells), values=values, rules=accuracy_of_rules)
-
-
-def _effects(pairs: EditedPairs, heads: Sequence[Head], config: ProbeConfig, edits: Sequence[str] = _EDITS) -> Values:
-    """Return what edits of heads take from the answer, as shares of its change; empty without comparable pairs."""
-    if not pairs.items.pairs:
-        return {}
-    margins = pairs.margins([heads], edits)
-    values = {"answer": sample_of(pairs.items, margins.total / 2).mean(config)}
-    # If its interval reaches 0, the model treats the texts of a pair alike, and there are no shares.
-    if not (values["answer"].low or 0.0) > PASS_ERROR:
-        return values
-    names = edits if "cut_meant" not in edits else (*edits, "specificity")
-    lost = {name: margins.lost(name)[:, 0] for name in names}
-    return values | estimate_ratios(lost, margins.total, pairs.items, config)
 
 
 def _curve(dev: HeadScores, pairs: EditedPairs, config: ProbeConfig) -> tuple[Curve, float]:
@@ -463,9 +445,9 @@ def _curve(dev: HeadScores, pairs: EditedPairs, config: ProbeConfig) -> tuple[Cu
 def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
     """Return the texts of the block of median contrast, so that the example shown is no better than half of all."""
     contrasts = tested.scores().contrast[:, *head]
-    middle = int(np.argsort(contrasts, kind="stable")[(len(contrasts) - 1) // 2])
+    middle = (len(contrasts) - 1) // 2
     shown = []
-    for pair in tested.items.pairs[2 * middle : 2 * middle + 2]:
+    for pair in tested.items.take_blocks(np.argsort(contrasts, kind="stable")[[middle]]).pairs:
         shown += [Shown.of("median", text, cell) for text, cell in zip(pair.texts, pair.cells, strict=True)]
     return shown
 
@@ -473,8 +455,7 @@ def _median_block(tested: HeadScores, head: Head) -> list[Shown]:
 def _spread_blocks(items: Items, most: int) -> Items:
     """Return up to `most` whole blocks of two pairs, evenly spaced."""
     n_available = len(items) // 2
-    blocks = np.linspace(0, n_available - 1, min(most, n_available)).round().astype(int)
-    return items.take((2 * blocks[:, None] + np.arange(2)).ravel())
+    return items.take_blocks(np.linspace(0, n_available - 1, min(most, n_available)).round().astype(int))
 
 
 def _strongest(models: Sequence[ObservableModel], dev: Items, tokens_per_batch: int) -> list[Head]:

@@ -19,7 +19,6 @@ from itertools import chain, product, starmap
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from data.pairs import Cell, Items, Pair
@@ -109,14 +108,6 @@ class _Batch:
     payoff: Tensor  # [B]
     answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
-    targets: Tensor  # [B] the next token, NO_TOKEN if it is not known
-
-    @property
-    def words(self) -> Tensor | None:
-        """The tokens of answer and foil, [B, 2]; None if a text has several answers."""
-        if self.answers.shape[1] + self.foils.shape[1] > 2:
-            return None
-        return torch.cat([self.answers, self.foils], dim=1)
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
         change = _AT_QUERY[name](self.masks)
@@ -127,6 +118,11 @@ class _Batch:
             return list(starmap(remove_head, heads))
         return [edit.at(self.query) for edit in self.site_edits(name, heads)]
 
+    def on_both(self, site_pass: SitePass, head: Head) -> Tensor:
+        """Return the weight of a head on the antecedent and on the other mention, [2, B]."""
+        row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
+        return torch.stack([(row * self.masks[name]).sum(-1) for name in ("meant", "other")])
+
     def margins(self, logits: Tensor) -> np.ndarray:
         """Return the margins [..., pairs, 2] of the logits [..., B, V] at the payoff."""
         margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
@@ -134,17 +130,7 @@ class _Batch:
 
     def margins_at_site(self, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
         """Return the margins with each of E lists of edits at the query, which is the payoff, [E, pairs, 2]."""
-        n_at_once = max(1, MAX_ROWS // len(self.query))
-        words = self.words
-        margins = []
-        for start in range(0, len(edit_lists), n_at_once):
-            logits = site_pass.edited_logits(edit_lists[start : start + n_at_once], words)
-            if words is None:
-                margins.append(self.margins(logits))
-            else:
-                of_texts = (logits[..., 0] - logits[..., 1]).double().cpu().numpy()
-                margins.append(of_texts.reshape(len(of_texts), -1, 2))
-        return np.concatenate(margins)
+        return margins_at_site(site_pass, edit_lists, self.answers, self.foils).reshape(len(edit_lists), -1, 2)
 
 
 def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
@@ -158,8 +144,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, list(chain(*words))] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
-        targets = torch.tensor([NO_TOKEN if cell.target is None else cell.target for cell in cells])
-        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells), targets)]
+        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
         yield _Batch(index, {name: torch.from_numpy(mask).to(device) for name, mask in masks.items()}, *tensors)
 
 
@@ -173,7 +158,6 @@ class EditedPairs:
         self.model = model
         self.items = items
         self.clean = np.full((len(items), 2), np.nan)  # margins towards each text's own answers, in nats
-        self.losses = np.full((len(items), 2), np.nan)  # -log p of each text's next word, in nats, if it is known
         self._batches = list(_batches(items, tokens_per_batch, model.device))
         self._kept: dict[int, SitePass] = {}
         n_kept = 0  # tokens in layers
@@ -181,9 +165,6 @@ class EditedPairs:
             site_pass = self._site_pass(number)
             logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff)
             self.clean[batch.pairs] = batch.margins(logits)
-            if NO_TOKEN not in batch.targets:
-                losses = F.cross_entropy(logits, batch.targets, reduction="none")
-                self.losses[batch.pairs] = losses.cpu().numpy().reshape(-1, 2)
             n_kept += batch.tokens.numel() * model.n_layer
             if site_pass and n_kept <= MAX_KEPT:
                 self._kept[number] = site_pass
@@ -209,6 +190,7 @@ class EditedPairs:
         places = list(product(edits, range(len(sets))))
         with progress_bar(len(self.items) * len(places), "edit") as bar:
             for number, batch in enumerate(self._batches):
+                # All edits at the query are one call, so that they share passes.
                 site_pass = self._site_pass(number)
                 at_site = [place for place in places if site_pass and place[0] in _AT_QUERY]
                 if site_pass and at_site:
@@ -238,8 +220,7 @@ class EditedPairs:
         """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
         found = np.full(len(self.items), np.nan)
         for batch, site_pass in self._passes():
-            row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
-            logs = [(row * batch.masks[name]).sum(-1).clamp(min=1e-9).log() for name in ("meant", "other")]
+            logs = batch.on_both(site_pass, head).clamp(min=1e-9).log()
             found[batch.pairs] = (logs[0] - logs[1]).cpu().numpy().reshape(-1, 2).mean(axis=1)
         return found
 
@@ -291,9 +272,7 @@ class EditedPairs:
         weights = np.empty((len(self.items), 2))
         probabilities = np.empty((len(self.items), 2, 2))
         for batch, site_pass in self._passes():
-            row = site_pass.records()[head.layer].weights[::2, head.head]  # [pairs, T]
-            for side, name in enumerate(("meant", "other")):
-                weights[batch.pairs, side] = (row * batch.masks[name][::2]).sum(-1).cpu().numpy()
+            weights[batch.pairs] = batch.on_both(site_pass, head)[:, ::2].T.cpu().numpy()
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
             words = torch.stack([batch.answers[:, 0], batch.foils[:, 0]], dim=1)
             of_words = logits.softmax(-1).gather(2, words.expand(2, -1, -1))  # [2, B, 2]
@@ -341,7 +320,9 @@ def _ended(pair: Pair, n_before: int) -> Pair:
 
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
     """Return the answers and the foils of the texts, each [B, n] token ids padded with NO_TOKEN."""
-    return pad_rows([cell.answers for cell in cells], NO_TOKEN), pad_rows([cell.foils for cell in cells], NO_TOKEN)
+    answers = [cell.answers for cell in cells]
+    foils = [cell.foils for cell in cells]
+    return pad_rows(answers, NO_TOKEN), pad_rows(foils, NO_TOKEN)
 
 
 def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
@@ -352,6 +333,23 @@ def answer_margins(logits: Tensor, answers: Tensor, foils: Tensor) -> Tensor:
         side = logits.gather(-1, places).masked_fill(ids == NO_TOKEN, float("-inf"))
         sides.append(side.logsumexp(-1))
     return sides[0] - sides[1]
+
+
+def margins_at_site(
+    site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]], answers: Tensor, foils: Tensor
+) -> np.ndarray:
+    """Return the margins [E, B] of the token after the site with each of E lists of edits; see `answer_ids`."""
+    # Of one answer and one foil the model need not compute the logits of all other tokens.
+    words = None
+    if answers.shape[1] == foils.shape[1] == 1:
+        words = torch.cat([answers, foils], dim=1)
+    n_at_once = max(1, MAX_ROWS // len(answers))
+    margins = []
+    for start in range(0, len(edit_lists), n_at_once):
+        logits = site_pass.edited_logits(edit_lists[start : start + n_at_once], words)
+        of_lists = answer_margins(logits, answers, foils) if words is None else logits[..., 0] - logits[..., 1]
+        margins.append(of_lists.double().cpu().numpy())
+    return np.concatenate(margins)
 
 
 def all_heads(model: ObservableModel) -> list[Head]:

@@ -1,6 +1,5 @@
 """The probe that runs during training."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -12,6 +11,7 @@ from data.tokenizer import encode, end_id
 from model.observe import ObservableModel, TransformerView
 from model.transformer import Transformer
 from probe.outcomes import OUTCOMES
+from probe.pictures import draw_snapshot
 from probe.questions import SAME_WORDS, STORY_QUESTIONS, Question
 from probe.results import NO_BAR, Head
 from probe.sentences import next_tokens
@@ -23,12 +23,9 @@ from training.metrics import HeadPoint
 N_GREEDY = 16  # tokens of an opening from a text, and of a continuation
 
 Watched = dict[Question, Items]  # the items of each question that training is watched with
-Draw = Callable[[dict[str, HeadPoint]], dict[str, np.ndarray]]  # TensorBoard images by tag, from the points by question
 
 
-def _measure(
-    model: Transformer, step: int, *, run: RunSettings, corpus: Corpus, items: Watched, draw: Draw | None
-) -> ProbeRecord | None:
+def _measure(model: Transformer, step: int, *, run: RunSettings, corpus: Corpus, items: Watched) -> ProbeRecord | None:
     """Measure a model on `items` at a step of its training; None if training has diverged."""
     if not all(weight.isfinite().all() for weight in model.parameters()):
         return None
@@ -41,9 +38,11 @@ def _measure(
         return None
     values = {name: point.recorded() for name, point in points.items()}
 
-    is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
-    images = draw(points) if draw and is_evaluation else {}
-    lines = _greedy_lines(view, corpus, items) if is_evaluation else []
+    images: dict[str, np.ndarray] = {}
+    lines: list[str] = []
+    if is_due(step, run.eval_every_steps, run.max_steps):
+        images = draw_snapshot(points)
+        lines = _greedy_lines(view, corpus, items)
     return ProbeRecord(values, images, lines, [_phrase(name, point) for name, point in points.items()])
 
 
@@ -69,9 +68,9 @@ def _greedy_lines(model: ObservableModel, corpus: Corpus, items: Watched) -> lis
     return lines
 
 
-def training_probe(corpus: Corpus, settings: TrainSettings, items: Watched, draw: Draw | None = None) -> Probe:
-    """Return the probe to run during training on `items`; `draw` makes images at the steps with an evaluation."""
-    return partial(_measure, run=settings.run, corpus=corpus, items=items, draw=draw)
+def training_probe(corpus: Corpus, settings: TrainSettings, items: Watched) -> Probe:
+    """Return the probe to run during training on `items`; it draws images at the steps with an evaluation."""
+    return partial(_measure, run=settings.run, corpus=corpus, items=items)
 
 
 def watched_stories(corpus: Corpus, n_sequences: int) -> Watched:
@@ -87,9 +86,9 @@ def choose_items(items: Items, n_sequences: int) -> Watched:
     watched = {}
     for question in questions:
         matching = items.of(question.name, SAME_WORDS)
-        distance = max(1, len(matching) // 2 // n_blocks)  # in blocks
-        starts = np.arange(0, len(matching), 2 * distance)[:n_blocks]
-        watched[question] = matching.take((starts[:, None] + [0, 1]).ravel())
+        n_available = len(matching) // 2
+        distance = max(1, n_available // n_blocks)
+        watched[question] = matching.take_blocks(np.arange(0, n_available, distance)[:n_blocks])
     return watched
 
 

@@ -25,10 +25,11 @@ from data.tokenizer import encode_text, unknown_id
 from model.edits import remove_head
 from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits, only_layers
 from model.transformer import Transformer
-from probe.batches import length_batches, pad_rows, progress_bar
-from probe.edits import MAX_ROWS, NO_TOKEN, all_heads
+from probe.batches import length_batches, pad_rows, progress_bar, text_batches
+from probe.edits import NO_TOKEN, all_heads, margins_at_site
+from probe.questions import Example
 from probe.results import Head, Shown
-from probe.sentences import Example, TokenizedText, next_tokens, tokenize_text, word_attention
+from probe.sentences import TokenizedText, next_tokens, tokenize_text, word_attention
 from settings.data import DataConfig
 from settings.errors import UserError
 from settings.model import ModelConfig
@@ -164,12 +165,12 @@ class OpenedModel:
         rows = self._encode_all(texts)
         shape = (self.model.n_layer, self.model.n_head)
         maps = [np.full((*shape, len(row), len(row)), np.nan, np.float32) for row in rows]
-        for chosen in length_batches([len(row) for row in rows], BATCH_TOKENS):
-            tokens = pad_rows([rows[i] for i in chosen]).to(self.model.device)
-            for layer, record in zip(self.model.attention_layers, self.model.record(tokens), strict=True):
+        for members, places, tokens, _ in text_batches(rows, BATCH_TOKENS):
+            records = self.model.record(tokens.to(self.model.device))
+            for layer, record in zip(self.model.attention_layers, records, strict=True):
                 weights = record.weights().cpu().numpy()  # [B, H, T, T]
-                for of_text, i in zip(weights, chosen, strict=True):
-                    maps[i][layer] = of_text[:, : len(rows[i]), : len(rows[i])]
+                for i, place in zip(members, places, strict=True):
+                    maps[i][layer] = weights[place, :, : len(rows[i]), : len(rows[i])]
         return maps
 
     @torch.no_grad()
@@ -187,17 +188,15 @@ class OpenedModel:
         cannot be used.
         """
         check_edits(self.model, edits)
-        columns: Sequence[str | Sequence[str]] = answers
-        if not all(isinstance(answer, str) for answer in answers) or (each is not None and answers):
-            raise UserError(
-                "answers: give those of all texts, each as a str, or with each= a list of those of every text"
-            )
-        if each is not None:
-            if len(each) != len(texts) or len(set(map(len, each))) > 1:
-                raise UserError(f"each: must be {len(texts)} lists, with as many answers for every text")
-            columns = list(zip(*each, strict=True))
-        values = np.empty((len(texts), len(columns)))
-        for batch in self._batches(texts, columns):
+        if each is None:
+            each = [answers] * len(texts)
+        elif answers:
+            raise UserError("answers: give those of all texts, or with each= a list of those of every text")
+        n_answers = len(each[0]) if each else len(answers)
+        if len(each) != len(texts) or any(len(of_text) != n_answers for of_text in each):
+            raise UserError(f"each: must be {len(texts)} lists, with as many answers for every text")
+        values = np.empty((len(texts), n_answers))
+        for batch in self._batches(texts, each):
             last = int(batch.positions[:, 0].min())  # last token of the shortest text
             if any(edit.token > last for edit in edits):
                 raise UserError(
@@ -223,12 +222,18 @@ class OpenedModel:
         does nothing. Raises UserError for arguments that cannot be used.
         """
         chosen = self._heads(heads)
+        sides = []
+        for side in (answers, foils):
+            of_texts = [side] * len(texts) if isinstance(side, str) else side
+            if len(of_texts) != len(texts):
+                raise UserError(f"answers: must be one text, or a list of {len(texts)} with one for each text")
+            sides.append(of_texts)
         if at not in ("everywhere", "last"):
             raise UserError(f'at={at!r}: must be "everywhere" or "last"')
         effects = np.full((len(texts), self.model.n_layer, self.model.n_head), np.nan)
         layers, in_layer = np.array(chosen, dtype=int).reshape(-1, 2).T
         with progress_bar(len(texts) * len(chosen), "head") as bar:
-            for batch in self._batches(texts, (answers, foils)):
+            for batch in self._batches(texts, list(zip(*sides, strict=True))):
                 if (batch.ids[::2] == batch.ids[1::2]).all(dim=1).any():
                     raise UserError("foils: a foil is the same as its answer, so that every effect is 0")
                 of_heads = self._effects_of(batch, chosen, at)  # [heads, texts]
@@ -251,25 +256,19 @@ class OpenedModel:
         # At the last token alone: all positions are read once, and only the two words are computed.
         if at == "last" and batch.ids.shape[1] == 1:
             site_pass = self.model.site_pass(batch.tokens, site)
-            words = batch.ids.view(-1, 2)  # [B, 2]
-            n_at_once = max(1, MAX_ROWS // len(words))
-            margins = []
-            for start in range(0, len(heads) + 1, n_at_once):
-                edit_lists = [[], *([edit] for edit in removals)][start : start + n_at_once]
-                logits = site_pass.edited_logits(edit_lists, words).double()  # [E, B, 2]
-                margins.append((logits[..., 0] - logits[..., 1]).cpu().numpy())
-            joined = np.concatenate(margins)
-            return np.asarray(joined[0] - joined[1:])
+            edit_lists = [[], *([edit] for edit in removals)]
+            margins = margins_at_site(site_pass, edit_lists, batch.ids[::2], batch.ids[1::2])
+            return np.asarray(margins[0] - margins[1:])
 
         streams = self.model.residual_stream(batch.tokens)
         whole = [edit.at(site) for edit in removals]
         if at == "everywhere":
             whole = list(starmap(remove_head, heads))
-        margins = []
-        for edits in [[], *([edit] for edit in whole)]:
+        margins = np.empty((1 + len(heads), len(batch.texts)))
+        for number, edits in enumerate([[], *([edit] for edit in whole)]):
             both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
-            margins.append(both[:, 0] - both[:, 1])
-        return np.asarray(margins[0] - np.array(margins[1:]).reshape(len(heads), len(batch.texts)))
+            margins[number] = both[:, 0] - both[:, 1]
+        return np.asarray(margins[0] - margins[1:])
 
     def _heads(self, heads: str | Sequence[tuple[int, int]]) -> list[Head]:
         if isinstance(heads, str) and heads == "all":
@@ -296,23 +295,19 @@ class OpenedModel:
                 raise UserError(f"texts[{number}]: {texts[number][start:end]!r} is not in this model's vocabulary")
         return rows
 
-    def _batches(self, texts: Sequence[str], answers: Sequence[str | Sequence[str]]) -> Iterator[_Batch]:
-        """Yield the texts with `answers` after each, in batches of similar length; see `log_probs` for arguments."""
+    def _batches(self, texts: Sequence[str], each: Sequence[Sequence[str]]) -> Iterator[_Batch]:
+        """Yield the texts with the answers of each, equally many, in batches of similar length."""
         rows = self._encode_all(texts)
-        if not answers:
-            raise UserError("answers: give at least one word")
-        for each in answers:
-            if not isinstance(each, str) and (not isinstance(each, Sequence) or len(each) != len(texts)):
-                raise UserError(f"answers: must be one text, or a list of {len(texts)} with one for each text")
         asked = []  # the tokens of every answer, by text
-        for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
-            of_text = [each if isinstance(each, str) else each[i] for each in answers]
-            asked.append([self._tokens_after(text, row, answer) for answer in of_text])
+        for text, row, answers in zip(texts, rows, each, strict=True):
+            if not answers:
+                raise UserError("answers: give at least one word")
+            asked.append([self._tokens_after(text, row, answer) for answer in answers])
 
         # Texts are read with all tokens of an answer but the last.
         lengths = [len(row) + max(map(len, ids)) - 1 for row, ids in zip(rows, asked, strict=True)]
         self._check_lengths(lengths, " with its answer")
-        n_rows = 1 if lengths == list(map(len, rows)) else len(answers)
+        n_rows = 1 if lengths == list(map(len, rows)) else len(each[0])
         for chosen in length_batches(lengths, BATCH_TOKENS, n_rows):
             yield self._batch(chosen, rows, asked)
 
@@ -321,11 +316,13 @@ class OpenedModel:
     ) -> _Batch:
         """Return the texts `chosen` as a batch; one row of a text serves all answers that differ in the last token."""
         row_of = []
+        answers = list[tuple[int, ...]]()
         begins: dict[tuple[int, tuple[int, ...]], int] = {}  # row by text and the answer's tokens in it
         for i in chosen:
+            answers += asked[i]
             for answer in asked[i]:
                 row_of.append(begins.setdefault((i, answer[:-1]), len(begins)))
-        ids = pad_rows([answer for i in chosen for answer in asked[i]], NO_TOKEN)  # [A, S]
+        ids = pad_rows(answers, NO_TOKEN)  # [A, S]
 
         # The logits at a position are those of the next token.
         first = torch.tensor([len(rows[i]) - 1 for i, _ in begins])

@@ -50,6 +50,7 @@ class Case(ABC):
 
     question: Question
     least_swap = 0.0  # share that a set must swap on dev to take the place of a weaker head
+    tests_every_set = True  # else only a set beside a head that is not supported
 
     @abstractmethod
     def choose(self) -> list[Head]:
@@ -62,10 +63,6 @@ class Case(ABC):
     def grow(self, head: Tested) -> Curve:
         """Return heads of a set in the order in which they were added on dev; empty if `head` needs no others."""
         return []
-
-    def tests_set(self, head: Tested) -> bool:
-        """Return whether the heads of the curve are tested together."""
-        return True
 
     @abstractmethod
     def facts(self, judged: Tested) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def head_map(scores: np.ndarray, centre: float, end: float) -> np.ndarray:
         red, green, blue = colours[layer, head].tolist()
         draw.rectangle((x, y, x + WIDTH - GAP, y + ROW - GAP), (red, green, blue))
         is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 128
-        draw.text((x + WIDTH / 2, y + ROW / 2), f"{score:.2f}", BLACK if is_light else WHITE, font, "mm")
+        colour = BLACK if is_light else WHITE
+        draw.text((x + WIDTH / 2, y + ROW / 2), f"{score:.2f}", colour, font, "mm")
     return np.asarray(image)
 
 

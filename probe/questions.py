@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from probe.results import NOT_ESTABLISHED
-from probe.sentences import EXAMPLE_BLOCK, FRIGHTENED_OR_FEARED, Example
 
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
@@ -35,6 +34,16 @@ class Bar:
     @property
     def key(self) -> str:
         return self.measure if self.end == "value" else f"{self.measure}_{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A sentence, the word at which heads are read (the query), and the two nouns it may refer to."""
+
+    text: str
+    query: str
+    antecedent: str
+    distractor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,20 @@ def link_question(name: str, description: str, examples: tuple[Example, ...] = (
         examples=examples,
     )
 
+
+# All four texts of a block: the order of the nouns x the pronoun.
+EXAMPLE_BLOCK = (
+    Example("One sunny day, the cat sat near the buses. It", "It", "cat", "buses"),
+    Example("One sunny day, the cat sat near the buses. They", "They", "buses", "cat"),
+    Example("One sunny day, the buses sat near the cat. It", "It", "cat", "buses"),
+    Example("One sunny day, the buses sat near the cat. They", "They", "buses", "cat"),
+)
+FRIGHTENED_OR_FEARED = (
+    Example("One sunny day, the cat frightened the dog because it", "it", "cat", "dog"),
+    Example("One sunny day, the cat feared the dog because it", "it", "dog", "cat"),
+    Example("One sunny day, the cat was feared by the dog because it", "it", "cat", "dog"),
+    Example("One sunny day, the cat was frightened by the dog because it", "it", "dog", "cat"),
+)
 
 STORY_QUESTIONS = (
     replace(

@@ -1,4 +1,4 @@
-"""Worked examples of the questions, and every head's attention between the words of a text."""
+"""Every head's attention between the words of a text, and the words that the model expects next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,29 +16,6 @@ from model.observe import ObservableModel, SiteEdit
 from probe.batches import progress_bar
 
 START = "(start)"  # shown for the token before every text
-
-
-@dataclass(frozen=True)
-class Example:
-    """A sentence, the word at which heads are read (the query), and the two nouns it may refer to."""
-
-    text: str
-    query: str
-    antecedent: str
-    distractor: str
-
-
-_MEANT = {"It": ("cat", "buses"), "They": ("buses", "cat")}
-EXAMPLE_BLOCK = tuple(
-    Example(f"One sunny day, the {first} sat near the {second}. {pronoun}", pronoun, *meant)
-    for first, second in _MEANT.values()
-    for pronoun, meant in _MEANT.items()
-)
-_DID = {"frightened": ("cat", "dog"), "feared": ("dog", "cat")}
-_DID |= {"was feared by": ("cat", "dog"), "was frightened by": ("dog", "cat")}
-FRIGHTENED_OR_FEARED = tuple(
-    Example(f"One sunny day, the cat {did} the dog because it", "it", *meant) for did, meant in _DID.items()
-)
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,7 @@ class Sample:
         test is whether the mean differs from `centre`: |T| and |T*| take the place of T and T*.
         """
         shape = self.values.shape[1:]
-        values = self.values.reshape(len(self.values), -1).astype(float)
-        known = ~np.isnan(values).any(axis=0)  # a layer without attention has no heads
-        centred = values[:, known] - centre  # [N_b, heads]
+        known, centred = self._centred(centre)
         tables = [_cluster_sums(centred, clusters) for clusters in self.clusterings]
         if min(len(sizes) for _, sizes in tables) < 2:
             return MaxT(np.ones(shape), 1.0, np.zeros(shape))
@@ -177,7 +175,7 @@ class Sample:
 
             # The unflipped pattern always counts, in a two-sided test its mirror image too.
             smallest_p = max(smallest_p, (1 + two_sided) * 2.0 ** -len(sizes), 1 / (config.n_bootstrap + 1))
-        of_all = np.full((2, values.shape[1]), np.nan)
+        of_all = np.full((2, len(known)), np.nan)
         of_all[:, known] = p, t
         return MaxT(of_all[0].reshape(shape), smallest_p, of_all[1].reshape(shape))
 
@@ -188,8 +186,7 @@ class Sample:
         flipped at random, and the maximum over heads is taken (max-T, Westfall & Young 1993). The flips of the
         clusterings are added, so that their variances add as in `test`; this is conservative.
         """
-        values = self.values.reshape(len(self.values), -1)
-        centred = values[:, ~np.isnan(values).any(axis=0)] - centre  # [N_b, heads]
+        _, centred = self._centred(centre)
         rng = np.random.default_rng(seed)
         totals = np.zeros((n_flips, centred.shape[1]))  # sums of all flips, [B, heads]
         for clusters in self.clusterings:
@@ -199,6 +196,12 @@ class Sample:
         level = centre + float(np.percentile(best, 95))
         is_share = centre == 0.5 and np.abs(centred).max() <= 0.5  # a share of right answers is at most 1
         return min(level, 1.0) if is_share else level
+
+    def _centred(self, centre: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return which columns have heads, a layer without attention has none, and their values, [N_b, heads]."""
+        values = self.values.reshape(len(self.values), -1).astype(float)
+        known = ~np.isnan(values).any(axis=0)
+        return known, values[:, known] - centre
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
         """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""

@@ -20,7 +20,7 @@ from probe.contract import check_contract
 from probe.outcome import CannotTestError, Case, Job
 from probe.outcomes import OUTCOMES
 from probe.questions import DEV, Question
-from probe.results import SUPPORTED, Finding
+from probe.results import SUPPORTED, Curve, Finding, Tested
 from probe.verdict import judged
 
 
@@ -84,17 +84,19 @@ def answer(case: Case) -> Finding:
     curve = case.grow(head)
     added = [step[0] for step in curve]
     together = None
-    unit = "head"
-    about = head
     if len(heads) > 1:
-        unit = "set"
         together = head
-    elif len(added) > 1 and case.tests_set(head):
+    elif len(added) > 1 and (case.tests_every_set or head.verdict != SUPPORTED):
         together = judged(added, case.measure(added), case.question)
-        # A supported set that swaps enough on dev takes the place of a weaker head.
-        swap_on_dev = curve[-1][1]
-        if together.verdict == SUPPORTED != head.verdict and swap_on_dev >= case.least_swap:
-            unit = "set"
-            about = together
+    about = _judged(head, together, curve, case.least_swap)
+    unit = "set" if about is together else "head"
     words = case.question.words_of_findings
     return Finding(**words, unit=unit, head=head, set=together, curve=curve, **case.facts(about))
+
+
+def _judged(head: Tested, together: Tested | None, curve: Curve, least_swap: float) -> Tested:
+    """Return what the verdict is about: a supported set that swaps enough on dev takes the place of a weaker head."""
+    if together is None or together.verdict != SUPPORTED or head.verdict == SUPPORTED:
+        return head
+    swap_on_dev = curve[-1][1]
+    return together if swap_on_dev >= least_swap else head

@@ -53,13 +53,14 @@ def number(value: float | Estimate | None, form: str = ".3f") -> str:
     """
     if isinstance(value, Estimate):
         text = number(value.value, form)
-        has_interval = value.low is not None and text != "–"
-        interval = f" [{number(value.low, form)}, {number(value.high, form)}]" if has_interval else ""
-        return text + interval
+        if value.low is None or text == "–":
+            return text
+        return f"{text} [{number(value.low, form)}, {number(value.high, form)}]"
     if value is None or math.isnan(value):
         return "–"
-    is_small = form == ".3f" and 0 < abs(round(value, 4)) < 0.001
-    text = f"{value:{'.4f' if is_small else form}}"
+    if form == ".3f" and 0 < abs(round(value, 4)) < 0.001:
+        form = ".4f"
+    text = f"{value:{form}}"
     return text if text.strip("-0.") else text.removeprefix("-")  # -0.00 is 0.00
 
 
@@ -89,7 +90,8 @@ def summary_lines(results: ProbeResults, verbose: bool) -> list[str]:
         for finding in findings:
             remarks = [outcome.what_it_needs(finding), chosen_again(finding, MUCH_CHOSEN_AGAIN)]
             lines += [f"  {finding.question}: {remark}" for remark in remarks if remark]
-            lines += _own_lines(finding)
+            if finding.file is not None:  # a question of the user's own: why no more is claimed
+                lines += [f"  {reason}" for reason in finding.judged.reasons]
         for finding in findings if verbose else findings[:1]:
             lines += _passage_lines(finding)
         lines += ["", *outcome.legend.splitlines()]
@@ -122,13 +124,6 @@ def _summary_cell(finding: Finding, column: Column) -> str:
         rule = best_of(finding.rules)
         text += f" ({rule} {number(finding.rules[rule], column.form)})"
     return text
-
-
-def _own_lines(finding: Finding) -> list[str]:
-    """Return why no more is claimed of a question of the user's own."""
-    if finding.file is None:
-        return []
-    return [f"  {reason}" for reason in finding.judged.reasons]
 
 
 def _example_row(shown: Shown) -> tuple[str, str, str]:
@@ -348,11 +343,12 @@ def sentence_lines(
     lines = []
     for row, nouns in rows.items():
         title = f"at “{text.words[row]}”: the three largest weights of each head"
-        lines += ["", title + (f"; before them the weights on {', '.join(nouns)}" if nouns else "")]
+        if nouns:
+            title += f"; before them the weights on {', '.join(nouns)}"
+        lines += ["", title]
         heads = [Head(*place) for place in np.argwhere(~np.isnan(weights[:, :, row, 0])).tolist()]
         if effects is not None:
-            heads.sort(key=lambda head, row=row: -effects[row][head])  # type: ignore[misc]
-            heads = [head for i, head in enumerate(heads) if i < MOST_HEADS or head in chosen]
+            heads = _that_matter(heads, effects[row], chosen)
             meaning = "first: how much the next word changes without the head, 0 to 1"
             lines.append(f"  the {MOST_HEADS} that matter most; {meaning}")
             lines.append("  (all heads: verbose=true)")
@@ -361,14 +357,24 @@ def sentence_lines(
         cells = []
         for head in heads:
             of_words = weights[head.layer, head.head, row]  # [W]
-            line = [f"  {head}"] + ([] if effects is None else [f"{effects[row][head]:.2f}"])
+            line = [f"  {head}"]
+            if effects is not None:
+                line.append(f"{effects[row][head]:.2f}")
             for noun in nouns:
                 mentions = [i for i, word in enumerate(text.words[:row]) if word == noun]
                 line.append(f"{noun} {of_words[mentions].sum():.2f}")
-            line += ["|"] if nouns else []
+            if nouns:
+                line.append("|")
             largest = np.argsort(-of_words, kind="stable")[:3]
             line.append("  ".join(f"{text.words[i]} {of_words[i]:.2f}" for i in largest if of_words[i] > 0))
-            line.append(f"← chosen for {', '.join(chosen[head])}" if head in chosen else "")
+            questions = ", ".join(chosen.get(head, ()))
+            line.append(f"← chosen for {questions}" if questions else "")
             cells.append(line)
         lines += aligned(cells)
     return lines
+
+
+def _that_matter(heads: Sequence[Head], effects: np.ndarray, chosen: Mapping[Head, Sequence[str]]) -> list[Head]:
+    """Return the MOST_HEADS of the largest effects, then the others that are chosen for a question."""
+    ordered = sorted(heads, key=lambda head: -effects[head])
+    return ordered[:MOST_HEADS] + [head for head in ordered[MOST_HEADS:] if head in chosen]

@@ -27,7 +27,9 @@ def _shown(value: Any) -> Any:
     if hasattr(value, "__html__"):
         return value
     text = str(value)
-    return printable(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…")
+    if len(text) > LONGEST_TEXT:
+        text = text[:LONGEST_TEXT] + "…"
+    return printable(text)
 
 
 def _first_sentence(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from probe.outcome import Measured
 from probe.questions import Bar, Question
-from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
+from probe.results import NOT_ESTABLISHED, NOT_KNOWN, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
 
 _COMPARE: dict[str, Callable[[Any, float], bool]] = {
     "above": operator.gt,
@@ -54,7 +54,7 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
     measured = {}
     limits = {}
     for bar in bars:
-        value = getattr(values[bar.measure], bar.end) if bar.measure in values else None
+        value = getattr(values.get(bar.measure, NOT_KNOWN), bar.end)
         measured[bar.key] = value if value is not None and math.isfinite(value) else None
         limits[bar.key] = f"{bar.needed} {bar.limit:g}"
     missing = [key.replace("_", " ") for key, value in measured.items() if value is None]

@@ -20,8 +20,8 @@ from markdown_it import MarkdownIt
 
 from model.edits import exchange_links, remove_head
 from model.observe import HeadEdit
-from probe.questions import QUESTIONS
-from probe.sentences import FRIGHTENED_OR_FEARED, between_words
+from probe.questions import FRIGHTENED_OR_FEARED, QUESTIONS
+from probe.sentences import between_words
 from tests.extras.page.sample import model_of, read
 
 ROOT = Path(__file__).parent.parent

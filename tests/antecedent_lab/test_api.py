@@ -247,7 +247,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "space before": (lambda m: m.log_probs(["The dog "], "she"), "answers: 'she' changes the tokens of 'The dog '"),
     "no answer": (lambda m: m.log_probs(TEXTS), "answers: give at least one word"),
     "empty answer": (lambda m: m.log_probs(TEXTS, ""), "answers: '' is no text"),
-    "answers or texts": (lambda m: m.log_probs(TEXTS[:2], [" a", " b"]), "answers: give those of all texts"),
+    "answers or texts": (lambda m: m.log_probs(TEXTS[:2], [" a", " b"]), r"answers: \[' a', ' b'\] is no text"),
     "both ways": (lambda m: m.log_probs(TEXTS[:1], " a", each=[[" b"]]), "answers: give those of all texts"),
     "answers of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"]]), "each: must be 2 lists"),
     "more of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"], [" b", " c"]]), "each: must be 2 lists"),

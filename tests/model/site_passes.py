@@ -1,6 +1,5 @@
 """Edits of heads for the tests of observed models, and the check of a pass over the site alone."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,10 +74,9 @@ def check_refusals(model: ObservableModel) -> None:
             call(*arguments, **named)
 
     edit = HeadEdit(0, 0, output=torch.zeros_like)
+    limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}"
     for layer, head in ((model.n_layer, 0), (-1, 0), (0, model.n_head), (0, -1)):
-        limits = f"layers 0 to {model.n_layer - 1} and heads 0 to {model.n_head - 1}"
-        wrong = replace(edit, layer=layer, head=head)
-        refused(f"edits: no head L{layer}H{head}; the model has {limits}", tokens, edits=[wrong])
+        refused(f"edits: no head L{layer}H{head}; the model has {limits}", tokens, edits=[HeadEdit(layer, head)])
     for edits in (edit, (each for each in [edit]), [(0, 0)]):
         refused("edits: must be a list of edits", tokens, edits=edits)
     too_long = torch.ones(1, model.context_length + 1, dtype=torch.long)

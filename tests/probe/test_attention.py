@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data.pairs import Cell, Items, Pair
-from model.observe import HeadEdit, TransformerView
+from model.observe import HeadEdit, SiteEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads, output_norms
 from probe.behaviour import (
     answer_values,
@@ -18,9 +18,10 @@ from probe.behaviour import (
     resolved_share,
     with_words_shuffled,
 )
+from probe.questions import FRIGHTENED_OR_FEARED
 from probe.results import Head
 from probe.rules import FIXED_RULES, fit_rules, fixed_offset, most_frequent, score_rules, selectivity
-from probe.sentences import FRIGHTENED_OR_FEARED, TokenizedText, removal_effects, word_attention
+from probe.sentences import TokenizedText, removal_effects, word_attention
 from probe.statistics import chosen_again
 from probe.weights import type_scores
 from tests.planted import KINDS
@@ -62,18 +63,19 @@ def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
                 attention_margin=(best / best_other).log(),
                 mass=weights[meant + other].sum(),
             )
-            for name in HeadRows.__dataclass_fields__:
+            for name in HeadRows._fields:
                 value = getattr(expected, name).item()
                 assert getattr(rows, name)[row, layer, head] == pytest.approx(value, abs=1e-4), name
 
 
-def test_the_norm_of_a_value_has_the_gate_of_the_query() -> None:
+def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_output_weights() -> None:
     text = TEXTS[0]
     record = MODEL.record(torch.tensor([text.tokens]))[1]
     gate = torch.rand(record.values.shape)
     output = MODEL.output_weights(1)
-    query = torch.tensor([text.query])
-    norms = output_norms(output, record._replace(gate=gate), torch.tensor([0]), query, torch.tensor([[[1, 2]]]))
+    places = (torch.tensor([0]), torch.tensor([text.query]), torch.tensor([[[1, 2]]]))
+    norms = output_norms(output, record._replace(gate=gate), *places)
+    assert output_norms(None, record, *places).isnan().all()
     gated = record.values[0, :, 1:3] * gate[0, :, text.query][:, None]  # [H, 2, K]
     torch.testing.assert_close(norms[0, :, 0], torch.einsum("hdk,hpk->hpd", output, gated).norm(dim=-1))
 
@@ -173,13 +175,6 @@ def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none(
     assert found == [0.0, -0.5]  # the control task may choose any head, and so has 1
 
 
-def test_without_known_weights_is_no_value_weighted_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = made.three_heads()
-    monkeypatch.setattr(view, "output_weights", lambda layer: None)
-    rows = measure_heads(view, made.noun_pairs(), 100).rows
-    assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
-
-
 def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others() -> None:
     """On the start token and seven tokens twice, heads that attend to the key at one distance."""
     maps = torch.stack([torch.eye(15).roll(-distance, dims=1) for distance in (1, 6)])  # [H, T, T]
@@ -236,13 +231,12 @@ def test_the_effect_of_a_head_is_the_change_of_the_next_word() -> None:
     text = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])  # "cat", "s", " sat"
     view = random_view()
     effects = removal_effects(view, text, 1)  # "cats" ends with token 2
-    kept = (torch.arange(4) != 2)[None, :, None]  # removed at that token only
 
     def probabilities(*edits: HeadEdit) -> torch.Tensor:
         return view.logits(torch.tensor([text.tokens]), edits=edits)[0, 2].softmax(-1)
 
     for layer, head in np.ndindex(effects.shape):
-        after = probabilities(HeadEdit(layer, head, output=lambda output: output * kept))
+        after = probabilities(SiteEdit(layer, head, output=torch.zeros_like).at(torch.tensor([2])))  # there only
         assert effects[layer, head] == pytest.approx((after - probabilities()).abs().sum().item() / 2, abs=1e-5)
     assert effects.min() > 0.001 and effects.max() <= 1
 

@@ -167,14 +167,10 @@ def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.M
     assert excluded.set.reasons[0].startswith("L0H1: no claim: it is a")
 
 
-def test_one_head_that_decides_is_supported_alone_unless_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_head_that_decides_is_supported_alone() -> None:
     finding = nouns_studied([2])
     assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 2), "head", "supported", "E3")
     assert (finding.set, finding.curve) == (None, [])
-    monkeypatch.setattr(attention, "head_types", lambda *_: {"previous": np.array([[0.1, 0.1, 0.9]])})
-    finding = nouns_studied([2])
-    [reason] = finding.head.reasons
-    assert (finding.verdict, finding.level) == ("not established", "E0") and "head (weight 0.9;" in reason
 
 
 def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:

@@ -1,6 +1,7 @@
 """Edits of heads give the margins of the texts alone with the edit by hand, and the probe during training uses them."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -42,21 +43,18 @@ def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
         row[wrong] = weights[wrong] / weights[wrong].sum() * weights[right].sum()
         row = (row + weights) / 2 if name == "swap_50" else row
     else:
-        scores[right if name == "cut_meant" else wrong] = -torch.inf
+        scores[{"cut_meant": right, "cut_other": wrong, "cut_control": [*cell.control]}[name]] = -torch.inf
         row = scores.softmax(-1)
     return HeadEdit(*PLACE, weights=lambda maps: maps.index_copy(1, torch.tensor([cell.query]), row[None, None]))
 
 
-@each_variant
-def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, object]) -> None:
-    view, items = made.pair_view(**switches), made.random_pairs()
-    margins = EditedPairs(view, items, tokens_per_batch=60).margins([[PLACE], [Head(1, 0)]], WHOLE)
+def check_by_hand(view: TransformerView, items: Items, names: tuple[str, ...]) -> None:
+    """Check every margin with a head edited against that of the text alone, edited by hand."""
+    margins = EditedPairs(view, items, tokens_per_batch=60).margins([[PLACE], [Head(1, 0)]], names)
     totals: dict[int, list[float]] = {}
     for i, text in np.ndindex(len(items), 2):
         own, twin = items.pairs[i].cells[text], items.pairs[i].cells[1 - text]
-        expected = {}
-        for name in WHOLE:
-            expected[name] = margin_alone(view, own, own.tokens, edit_by_hand(view, own, name))
+        expected = {name: margin_alone(view, own, own.tokens, edit_by_hand(view, own, name)) for name in names}
         found = {name: values[i, text, 0] for name, values in margins.edited.items()}
         assert found == pytest.approx(expected, rel=1e-4, abs=3e-5)
         assert margins.clean[i, text] == pytest.approx(margin_alone(view, own, own.tokens), abs=3e-5)
@@ -65,29 +63,24 @@ def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, obje
     assert margins.total == pytest.approx([np.mean(of_pair) for of_pair in totals.values()], abs=5e-5)
 
 
+@each_variant
+def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, object]) -> None:
+    check_by_hand(made.pair_view(**switches), made.random_pairs(), WHOLE)
+
+
 @pytest.mark.parametrize("n_kept", [0, 60, 2**21])
-def test_a_pass_at_the_site_equals_whole_passes(n_kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts whose answers come right after the query, with one token for each side."""
+@pytest.mark.parametrize("n_answers", [1, 2])
+def test_so_is_each_margin_right_after_the_query(n_kept: int, n_answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There only the query is computed again, from passes that are kept or not."""
+    monkeypatch.setattr(edits, "MAX_KEPT", n_kept)
     pairs = []
     for pair in made.random_pairs().pairs:
         cells = []
-        for meant, own in enumerate(pair.cells):
-            sides = {"answers": (41 + meant,), "foils": (42 - meant,), "tokens": own.tokens[: own.query + 1]}
-            cells.append(replace(own, payoff=own.query, control=(0,), **sides))
+        for own in pair.cells:
+            sides = {"answers": own.answers[:n_answers], "foils": own.foils[:n_answers]}
+            cells.append(replace(own, payoff=own.query, tokens=own.tokens[: own.query + 1], **sides))
         pairs.append(replace(pair, cells=(cells[0], cells[1])))
-    view, items = made.pair_view(), Items(pairs)
-    sets = [[Head(0, 1)], [Head(1, 2), Head(0, 0)]]
-    names = ["swap", "cut_meant", "cut_other", "cut_control"]
-    monkeypatch.setattr(edits, "MAX_KEPT", n_kept)
-    at_site = EditedPairs(view, items, 60)
-    # The same answers, read by whole passes
-    monkeypatch.setattr(EditedPairs, "_site_pass", lambda self, number: None)
-    whole = EditedPairs(view, items, 60).margins(sets, names)
-    monkeypatch.undo()
-    found = at_site.margins(sets, names)
-    for name in names:
-        assert found.edited[name] == pytest.approx(whole.edited[name], rel=1e-4, abs=3e-5)
-    assert found.clean == pytest.approx(whole.clean, abs=3e-5)
+    check_by_hand(made.pair_view(), Items(pairs), (*WHOLE, "cut_control"))
 
 
 def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_texts() -> None:
@@ -118,7 +111,12 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
 
 
 def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> None:
-    view, items = made.pair_view(), made.random_pairs()
+    view, pairs = made.pair_view(), []
+    for pair in made.random_pairs().pairs:
+        # A content word at the query, which is not in the text any more that ends before it
+        first, second = (replace(cell, control=(cell.query,)) for cell in pair.cells)
+        pairs.append(replace(pair, cells=(first, second)))
+    items = Items(pairs)
     found = exchange_divergences(view, items, [[PLACE]], ProbeConfig(n_bootstrap=100))[0]
     for name, n_before in (("on_target", 0), ("off_target", 1)):
         by_pair: dict[int, list[float]] = {}
@@ -133,18 +131,6 @@ def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> N
         assert len(by_pair) > 2 and found[name].value == pytest.approx(np.mean([*by_pair.values()]), rel=1e-3)
 
 
-def test_a_content_word_behind_the_place_that_is_read_does_not_matter() -> None:
-    """One token before the query a content word that stands there is not in the text any more."""
-    view, items = made.pair_view(), made.random_pairs()
-    config = ProbeConfig(n_bootstrap=100)
-    last = [
-        replace(pair, cells=tuple(replace(cell, control=(cell.query,)) for cell in pair.cells)) for pair in items.pairs
-    ]
-    assert exchange_divergences(view, Items(last), [[PLACE]], config) == exchange_divergences(
-        view, items, [[PLACE]], config
-    )
-
-
 def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
     items = made.random_pairs()
     assert len(items.comparable()) == len(items)
@@ -155,29 +141,22 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
             assert not replace(items.pairs[0], cells=cells).is_comparable, changes
 
 
-def test_a_set_has_the_heads_that_add_and_a_constant_answer_has_none() -> None:
-    def shares_of(view: TransformerView, items: Items) -> dict[Head, float]:
-        def swapped(sets: Any) -> tuple[np.ndarray, np.ndarray]:
-            margins = EditedPairs(view, items, 4096).margins(sets, ["swap"])
-            return margins.lost("swap"), margins.total
-
-        return dict(grown(swapped, edits.all_heads(view), least_gain=0.02))
-
-    shares = shares_of(made.pair_view(), made.random_pairs())
-    assert [*shares.values()] == sorted(shares.values()) and len(shares) < edits.MAX_HEADS
-    same = [replace(pair, cells=(pair.cells[0], pair.cells[0])) for pair in made.random_pairs().pairs]
-    assert shares_of(made.pair_view(), Items(same)) == {}
+def test_a_set_has_only_heads_that_add() -> None:
+    view = made.pair_view()
+    pairs = EditedPairs(view, made.random_pairs(), 4096)
+    shares = [share for _, share in grown(pairs.exchanged, edits.all_heads(view), least_gain=0.02)]
+    assert shares == sorted(shares) and 0 < len(shares) < edits.MAX_HEADS
 
 
-def test_a_link_that_no_text_has_is_refused() -> None:
-    wrong: list[tuple[float, Any]] = [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1), (1.5, [1])]
-    for token, targets in wrong:
+@pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1), (1.5, [1])])
+def test_a_link_that_no_text_has_is_refused(token: Any, targets: Any) -> None:
+    for make in (partial(cut_link, 0, 0, token), partial(exchange_links, 0, 0, token, [0])):
         with pytest.raises(UserError, match=f"^no link from token {token}"):
-            cut_link(0, 0, token, targets)
-        with pytest.raises(UserError, match=f"^no link from token {token}"):
-            exchange_links(0, 0, token, [0], targets)
+            make(targets)
+
+
+def test_links_of_an_absent_token_or_of_overlapping_sets_are_refused() -> None:
     with pytest.raises(UserError, match="must not share a token$"):
         exchange_links(0, 0, 4, [1, 2], [2])
-    for edit in (cut_link(0, 0, 5, [1]), exchange_links(0, 0, 5, [1], [2])):
-        with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
-            made.pair_view().logits(torch.ones(1, 5, dtype=torch.long), edits=[edit])
+    with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):
+        made.pair_view().logits(torch.ones(1, 5, dtype=torch.long), edits=[cut_link(0, 0, 5, [1])])

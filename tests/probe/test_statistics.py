@@ -11,7 +11,7 @@ from scipy import stats
 from data.pairs import Items
 from probe.config import ProbeConfig
 from probe.results import Estimate
-from probe.statistics import Design, Sample, estimate_ratios, mean_and_range, ratio_interval, sample_of, share_interval
+from probe.statistics import Design, Sample, estimate_ratios, mean_and_range, ratio_interval, share_interval
 from tests.probe.factories import noun_pairs, passage_items
 
 CONFIG = ProbeConfig(n_bootstrap=400)
@@ -135,30 +135,27 @@ def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_c
     assert mean_and_range([3.0, 1.0, 5.0]) == Estimate(3.0, 1.0, 5.0)
 
 
-def test_clusters_are_frames_and_words_by_pair_or_block_or_documents_and_entities() -> None:
+def test_clusters_are_frames_and_words_by_pair_or_block() -> None:
     items = noun_pairs()
     assert items.n_clusters() == {"frames": 4, "first_words": 2, "second_words": 2, "pairs": 4}
-    by_block = np.array(items.clusterings(4))
-    assert by_block.tolist() == [["t0", "t1", "t2", "t3"], ["6", "8", "6", "8"], ["7", "9", "9", "7"]]
-    assert np.array(items.clusterings(8)).tolist() == by_block.repeat(2, axis=1).tolist()
-    designs = np.array(items.designs(4))  # [3, 2, 4]: frames with pairs, first and second words
-    assert (designs[:, 0] == by_block[0]).all()
-    assert designs[:, 1].tolist() == [["6 7", "8 9", "6 9", "8 7"], *by_block[1:].tolist()]
-    assert np.shape(sample_of(items, np.zeros((4, 2))).clusterings) == (3, 4)
+    by_block = [["t0", "t1", "t2", "t3"], ["6", "8", "6", "8"], ["7", "9", "9", "7"]]
+    assert np.array(items.clusterings(4)).tolist() == by_block
+    assert np.array(items.clusterings(8)).tolist() == np.repeat(by_block, 2, axis=1).tolist()
+    frames, *words = by_block
+    both = ["6 7", "8 9", "6 9", "8 7"]
+    assert np.array(items.designs(4)).tolist() == [[frames, labels] for labels in (both, *words)]
 
     # Nouns that stand in both places
-    pairs = [replace(pair, clusters=(pair.clusters[0], pair.clusters[2], pair.clusters[1])) for pair in items.pairs]
-    both = Items([*items.pairs, *pairs])
-    frames, words = both.clusterings(8)
-    assert frames.shape == (8,) and words[[0, 4]].tolist() == [["6", "7"], ["7", "6"]]
-    assert [np.shape(labels) for _, labels in both.designs(8)] == [(8,), (8, 2)]
+    turned = [replace(pair, clusters=(pair.clusters[0], *pair.clusters[:0:-1])) for pair in items.pairs]
+    _, places = Items([*items.pairs, *turned]).clusterings(8)
+    assert places[[0, 4]].tolist() == [["6", "7"], ["7", "6"]]
 
-    # A passage without an entity of a class is a cluster of its own there.
+
+def test_clusters_of_passages_are_documents_and_entities_and_one_without_is_alone() -> None:
     items = passage_items()
-    counts = items.n_clusters()
-    names = [{pair.clusters[i] for pair in items.pairs} - {""} for i in range(3)]
-    assert list(counts.values()) == [len(of_class) for of_class in names] and list(counts)[0] == "documents"
-    for labels, side in zip(items.clusterings()[1:], (1, 2), strict=True):
-        n_alone = sum(not pair.clusters[side] for pair in items.pairs)
-        assert len(set(labels)) == len(names[side]) + n_alone and n_alone > 0
+    labels = zip(*(pair.clusters for pair in items.pairs), strict=True)
+    for name, found, side in zip(items.n_clusters().items(), items.clusterings(), labels, strict=True):
+        n_alone = side.count("")
+        assert name[1] == len({*side} - {""}) == len({*found}) - n_alone
+        assert (n_alone > 0) == (name[0] != "documents")
     assert len(items.designs()) == 2

@@ -15,7 +15,8 @@ from extras.page.page import page as page_of
 from extras.page.shown import Live
 from model.edits import cut_link, exchange_links, remove_head
 from model.observe import HeadEdit, TransformerView
-from probe.sentences import FRIGHTENED_OR_FEARED, word_attention
+from probe.questions import FRIGHTENED_OR_FEARED
+from probe.sentences import word_attention
 from settings.typed_json import to_json
 from tests.extras.page import sample
 from tests.extras.page.conftest import Opened, Show, open_at, shown_weights

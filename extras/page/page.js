@@ -1,14 +1,10 @@
-// Starts the page: registers which view depends on which part of the state, and draws everything once.
+// Starts the page: draws what stays, then all views of the state, again after each change.
 
 function drawQuestions() {
   if (content.findings.length < 2) return;
-  const items = content.findings.map(({ question: name, verdict }, i) => [i, `${name.slice(0, 80)}: ${verdict}`]);
-  show("questions", menu("Question", items, state.question, selectQuestion));
-}
-
-function selectQuestion(i) {
-  const [layer, head] = content.findings[i].place;
-  update({ question: i, layer, head, row: null });
+  const items = content.findings.map(({ question: name, verdict }, i) => [i, `${label(name, 80)}: ${verdict}`]);
+  const select = (question) => update({ question, ...placeOf(question), row: null });
+  show("questions", menu("Question", items, state.question, select));
 }
 
 function showQuestion() {
@@ -19,34 +15,36 @@ function showQuestion() {
 
 // What the address asks for: a lesson, a state, a stored sentence, or the page as it opens.
 function openAddress() {
+  const { hash } = location;
   const wasLesson = isLesson();
-  const card = live ? lessonCard() : 0;
-  document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(location.hash));
-  document.documentElement.classList.toggle("lesson", card > 0);
+  const card = live && lessonCard();
+  document.documentElement.classList.toggle("embed", /[#&]embed(&|$)/.test(hash));
+  document.documentElement.classList.toggle("lesson", Boolean(card));
   stopPlaying();
   past = [];
   update({ edits: [], time: END, guess: {}, card: card || state.card });
   const isLink = live && openLink();
   if (card) return scrollTo(0, 0); // with the sentence of the address, or that which is there
   if (isLink) return;
-  if (live && !wasLesson && /^(#embed)?$/.test(location.hash)) setText(live.text);
-  const named = sentences.get(location.hash.slice(1)); // report.html#yours-1
-  if (!named) return;
-  selectSentence(named);
-  scrollTo(0, 0);
+  if (live && !wasLesson && /^(#embed)?$/.test(hash)) setText(live.text);
+  if (selectSentence(hash.slice(1))) scrollTo(0, 0); // report.html#yours-1
 }
 
 document.documentElement.classList.add("scripts");
-document.getElementById("live").hidden = sentences.size === 0 && !live;
-state.sentence = content.sentences[0]?.id ?? null;
-drawLive();
-if (question()) selectQuestion(0);
-redrawOn("question", showQuestion);
-for (const draw of [drawQuestions, drawSlider]) draw();
-state.width = document.getElementById("live-lines").clientWidth || state.width;
-for (const { draw } of views) draw();
+part("live").hidden = !state.sentence && !live;
+drawQuestions();
+drawSlider();
+if (live) openField();
+state.width = part("live-lines").clientWidth || state.width;
+views.push(showQuestion);
+if (state.sentence) views.push(drawLines, drawAnswers, drawSentences);
+if (live) views.push(drawChips, drawInvitation, drawFirst, drawChanges, drawHow, drawCard, drawShare, drawSource);
 openAddress();
-if (live) redrawOn("sentence query edits revision layer head time card", followState);
+if (live) views.push(followState);
 addEventListener("hashchange", openAddress);
-const resized = new ResizeObserver(([{ contentRect }]) => contentRect.width && update({ width: contentRect.width }));
-resized.observe(document.getElementById("live-lines"));
+const resized = new ResizeObserver(([{ contentRect: { width } }]) => {
+  if (!width || width === state.width) return;
+  state.width = width;
+  drawLines();
+});
+resized.observe(part("live-lines"));

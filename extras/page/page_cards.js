@@ -7,44 +7,42 @@ const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
 // The chosen head at the last token of the chosen word, and up to three earlier words to guess from: nouns of the stories
 // or names first, then those that the head looks at. null: the chosen word has no token of its own.
 function cardFacts() {
-  const sentence = current();
-  const { reading: read, run } = passOf(sentence.text, state.edits);
-  const query = queryOf(sentence);
-  const at = read.members[query].at(-1);
-  if (at === undefined) return null;
+  const { words, members, tokens } = state.sentence;
   const { layer, head } = state;
-  const weights = wordRow(passOf(sentence.text, [], live.step), query, layer, head); // trained, unchanged: the words stay
+  const chosen = chosenWord();
+  const at = members[chosen].at(-1);
+  if (at === undefined) return null;
+  const run = passOf();
+  const weights = wordRow(passOf([], live.step), chosen, layer, head); // trained, unchanged: the words stay
   const isNoun = (word) => (live.verb_groups.length ? NOUNS.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
-  const interest = (word) => weights[word] + (isNoun(sentence.words[word]) ? 1 : 0);
-  const isFirst = (word) => sentence.words.indexOf(sentence.words[word]) === word;
-  const isKnown = (word) => read.members[word].length && read.tokens[read.members[word].at(-1)] !== liveTokenizer.unknown;
-  const isChoice = (word) => isKnown(word) && isFirst(word) && /\p{L}/u.test(sentence.words[word]);
-  const earlier = [...sentence.words.keys()].slice(1, query).filter(isChoice);
-  const words = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
-  const [left, right] = words.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
-  const named = (word) => (word === undefined ? "" : quoted(sentence, word));
-  words.sort((a, b) => a - b);
-  const tokens = words.map((word) => read.members[word].at(-1));
-  const of = { sentence, read, run, chosen: query, at, layer, head, words, tokens, left, right, named };
-  return { ...of, hasLine: weights[left] >= LOOKS, ...explained(run, layer, head, at) };
+  const interest = (word) => weights[word] + (isNoun(words[word]) ? 1 : 0);
+  const isKnown = (word) => members[word].length && tokens[members[word].at(-1)] !== liveTokenizer.unknown;
+  const isChoice = (word) => isKnown(word) && words.indexOf(words[word]) === word && /\p{L}/u.test(words[word]);
+  const earlier = [...words.keys()].slice(1, chosen).filter(isChoice);
+  const choices = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
+  const [left, right] = choices.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
+  choices.sort((a, b) => a - b);
+  return { run, layer, head, chosen, at, choices, left, right, hasLine: weights[left] >= LOOKS, ...explained(run, layer, head, at) };
 }
 
 // A card has texts to choose from, which of them is right, a table to show then, and perhaps what the answer does.
 
 // Which of the words has the largest measure? `columns`: what is shown of each.
-function wordCard({ words, tokens, named }, measure, columns) {
+function wordCard({ choices }, measure, columns) {
+  const tokens = choices.map((word) => state.sentence.members[word].at(-1));
   const sizes = tokens.map(measure);
-  const rows = () => words.map((word, i) => [named(word), ...columns.map(([, cell]) => cell(tokens[i]))]);
-  const table = () => tableOf(["word", ...columns.map(([name]) => name)], rows());
-  return { options: words.map(named), right: sizes.indexOf(Math.max(...sizes)), table };
+  const options = choices.map((word) => quoted(word));
+  const rows = options.map((option, i) => [option, ...columns.map(([, cell]) => cell(tokens[i]))]);
+  return { options, right: placeOfLargest(sizes), table: tableOf(["word", ...columns.map(([name]) => name)], rows) };
 }
 
 // The words of the vocabulary whose rows are most like that of the word that is looked at, and others to guess from.
-function embeddingCard({ read, run, left }) {
+function embeddingCard({ run, left }) {
+  const { tokens, members } = state.sentence;
   const { d_model: width } = live.shape;
   const all = run.model.weights["token_embedding.weight"];
   const row = (id) => all.subarray(id * width, (id + 1) * width);
-  const own = read.tokens[read.members[left].at(-1)];
+  const own = tokens[members[left].at(-1)];
   const ownRow = row(own);
   const cosine = (other) => dot(other, ownRow) / Math.sqrt(dot(other, other) * dot(ownRow, ownRow));
   const cosines = liveTokenizer.vocabulary.map((_, id) => cosine(row(id)));
@@ -52,23 +50,21 @@ function embeddingCard({ read, run, left }) {
   const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase();
   const others = [...cosines.keys()].filter((id) => isWord.test(rawToken(liveTokenizer, id)) && isOther(id));
   others.sort((a, b) => cosines[b] - cosines[a]);
-  const shown = [others[0], others[others.length >> 2], others[others.length >> 1]];
-  const ids = shown.sort((a, b) => a - b);
+  const ids = [others[0], others[others.length >> 2], others[others.length >> 1]].sort((a, b) => a - b);
   const named = (id) => `“${tokenName(id)}”`;
   const most = largestCell([own, ...ids].flatMap((id) => [...row(id)]));
-  const lines = () => [own, ...ids].map((id) => [named(id), cells(row(id), most, "embedding"), number(cosines[id])]);
-  const table = () => tableOf(["word", "embedding", "cosine"], lines());
+  const lines = [own, ...ids].map((id) => [named(id), cells(row(id), most), number(cosines[id])]);
+  const table = tableOf(["word", "embedding", "cosine"], lines);
   return { options: ids.map(named), right: ids.indexOf(others[0]), table, fields: { left: named(own) } };
 }
 
 function matricesCard({ run, layer, at, query, rows }) {
   const all = live.shape.d_model;
   const { width } = run.model;
-  const read = run.projected[layer].input.subarray(at * all, (at + 1) * all);
-  const parts = { "the row at this layer": read, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
-  const line = ([name, values]) => [name, cells(values, largestCell(values), name), String(values.length)];
-  const table = () => tableOf(["", "cells", "numbers"], Object.entries(parts).map(line));
-  return { options: [width, all, all * width].map(String), right: 0, table };
+  const input = run.projected[layer].input.subarray(at * all, (at + 1) * all);
+  const parts = { "the row at this layer": input, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
+  const lines = Object.entries(parts).map(([name, values]) => [name, cells(values, largestCell(values)), String(values.length)]);
+  return { options: [width, all, all * width].map(String), right: 0, table: tableOf(["", "cells", "numbers"], lines) };
 }
 
 function scoreCard(facts) {
@@ -76,52 +72,52 @@ function scoreCard(facts) {
 }
 
 function softmaxCard(facts) {
-  const scores = facts.rows.slice(0, facts.at + 1).map(({ score }) => score / state.temperature);
-  const shares = softmax(scores);
-  const columns = [...howColumns(facts).slice(2, 6), [`temperature ${state.temperature}`, (token) => number(shares[token])]];
-  const range = element("input", { type: "range", id: "temperature", ...TEMPERATURES, value: state.temperature, "data-name": "temperature" });
-  range.addEventListener("input", () => update({ temperature: Number(range.value) }));
+  const { temperature } = state;
+  const shares = softmax(facts.rows.slice(0, facts.at + 1).map(({ score }) => score / temperature));
+  const columns = [...howColumns(facts).slice(2, 6), [`temperature ${temperature}`, (token) => number(shares[token])]];
+  const range = element("input", { type: "range", id: "temperature", ...TEMPERATURES, value: temperature, "data-name": "temperature" });
+  range.addEventListener("change", () => update({ temperature: Number(range.value) }));
   const slider = element("label", { class: "menu" }, element("span", {}, "Temperature, in this table only"), range);
-  const table = () => element("div", {}, wordCard(facts, () => 0, columns).table(), slider);
-  return { options: ["more equal", "less equal"], right: 0, table };
+  const { table } = wordCard(facts, () => 0, columns);
+  return { options: ["more equal", "less equal"], right: 0, table: element("div", {}, table, slider) };
 }
 
 function mixtureCard(facts) {
   const columns = howColumns(facts).filter(([name]) => /softmax|share|changed|value/.test(name));
-  const sizes = facts.rows.map(({ moved }) => dot(moved, moved));
-  return wordCard(facts, (token) => sizes[token], columns);
+  return wordCard(facts, (token) => dot(facts.rows[token].moved, facts.rows[token].moved), columns);
 }
 
 // Of the five most probable next words, the one to which the head adds most and the one to which it adds least.
 function nextWordCard(facts) {
   const { words, adds } = additions(facts);
   const totals = adds.map(total);
-  const ends = [Math.max(...totals), Math.min(...totals)].map((sum) => totals.indexOf(sum));
-  const shown = ends.sort((a, b) => a - b);
+  const most = placeOfLargest(totals);
+  const least = placeOfLargest(totals.map((sum) => -sum));
+  const shown = [most, least].sort((a, b) => a - b);
   const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit, scaled`];
-  const table = () => tableOf(header, words.map((word, i) => [word, number(totals[i])]));
-  return { options: shown.map((i) => words[i]), right: totals[shown[0]] >= totals[shown[1]] ? 0 : 1, table };
+  const table = tableOf(header, words.map((word, i) => [word, number(totals[i])]));
+  return { options: shown.map((i) => words[i]), right: shown.indexOf(most), table };
 }
 
-function exchangeCard({ sentence, layer, head, chosen, left, right }) {
+function exchangeCard({ layer, head, chosen, left, right }) {
   const edit = { kind: "exchange", layer, head, query: chosen, target: left, other: right };
   const isAnswer = (known) => Object.keys(edit).every((name) => known[name] === edit[name]); // with any share
   const others = state.edits.filter((known) => !isAnswer(known));
   const changed = [...others, edit];
-  const [before, after] = [others, changed].map((edits) => label(nextWords(passOf(sentence.text, edits), 1)[0][0]));
-  const table = () => tableOf(["", "most likely next word"], [["before", before], ["exchanged", after]]);
+  const [before, after] = [others, changed].map((edits) => label(nextWords(passOf(edits), 1)[0][0]));
+  const table = tableOf(["", "most likely next word"], [["before", before], ["exchanged", after]]);
   return { options: [`“${before}” stays`, "it changes"], right: before === after ? 0 : 1, table, act: () => changeTo(changed) };
 }
 
-function trainingCard({ sentence, layer, head, chosen, left, named }) {
+function trainingCard({ layer, head, chosen, left }) {
   const all = [...steps, live.step];
-  const weights = all.map((step) => wordRow(passOf(sentence.text, [], step), chosen, layer, head)[left]);
+  const weights = all.map((step) => wordRow(passOf([], step), chosen, layer, head)[left]);
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const apart = Math.max(1, Math.floor(all.length / 3)); // so that the steps to guess from differ
   const others = [...all.keys()].filter((i) => i !== found && i % apart === found % apart).slice(0, N_CHOICES - 1);
   const options = [found, ...others].sort((a, b) => a - b);
   const names = all.map((step) => step.toLocaleString("en"));
-  const table = () => tableOf(["step", ...names], [[named(left), ...weights.map(number)]]);
+  const table = tableOf(["step", ...names], [[quoted(left), ...weights.map(number)]]);
   return { options: options.map((i) => `step ${names[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
 }
 
@@ -131,38 +127,39 @@ const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard
 function drawCard() {
   const { says, ask, hides } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
+  part("slider").hidden = !steps.length || (isLesson() && !isTraining);
+  const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
-  const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
-  document.getElementById("slider").hidden = steps.length === 0 || (isLesson() && !isTraining);
-  if (problem) return showCard(element("div", {}, said, element("p", { class: "rule" }, problem)));
+  if (problem) return showCard(element("div", {}, said, remark(problem)));
 
-  const card = MAKERS[state.card - 1](facts);
-  const { named, chosen, left, right, run } = facts;
-  const [from, head, d] = [named(chosen), headName(state.layer, state.head), run.model.width];
-  const fields = { from, head, d, left: named(left), right: named(right), d_model: live.shape.d_model, ...card.fields };
-  const asked = element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, field) => fields[field]));
+  const { options, right, table, fields, act } = MAKERS[state.card - 1](facts);
+  const { chosen, run } = facts;
+  const [from, head, d] = [quoted(chosen), headName(state.layer, state.head), run.model.width];
+  const words = { from, head, d, left: quoted(facts.left), right: quoted(facts.right), d_model: live.shape.d_model, ...fields };
+  const asked = element("p", {}, element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, name) => words[name])));
 
+  // A guess is about this card, head, word and text, and about the step and the changes, if the answer changes none of them.
   const ofStep = isTraining ? [] : [state.time];
-  const changes = card.act ? ofStep : [state.time, state.edits]; // an answer that changes the model stays
-  const key = JSON.stringify([state.card, head, chosen, current().text, ...changes]);
-  const guess = (choice) => () => {
+  const key = JSON.stringify([state.card, head, chosen, state.sentence.text, ...(act ? ofStep : [state.time, state.edits])]);
+  const guess = (choice) => {
     update({ guess: { key, choice } });
-    card.act?.();
+    act?.();
   };
-  const buttons = [...card.options, "show me"].map((option, i) => button(option, guess(i), { class: "chip", "data-name": `guess-${i}` }));
-  const guesses = element("p", { class: "actions", "data-hides": hides }, ...buttons); // what shows the answer above
+  if (state.guess.key !== key) {
+    const named = (i) => ({ class: "chip", "data-name": `guess-${i}` });
+    const buttons = [...options, "show me"].map((option, i) => button(option, () => guess(i), named(i)));
+    const guesses = element("p", { class: "actions", "data-hides": hides }, ...buttons); // what shows the answer above
+    return showCard(element("div", {}, said, asked, guesses));
+  }
   const { choice } = state.guess;
-  const wrong = choice < card.options.length ? ` You guessed ${card.options[choice]}.` : ""; // or "show me"
-  const guessed = choice === card.right ? " Your guess was right." : wrong;
-  const answer = element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, card.options[card.right]), `.${guessed}`);
-  const isAnswered = state.guess.key === key;
-  const words = element("div", {}, said, element("p", {}, asked), isAnswered ? answer : guesses);
+  const wrong = options[choice] ? ` You guessed ${options[choice]}.` : ""; // or "show me"
+  const guessed = choice === right ? " Your guess was right." : wrong;
+  const answer = element("p", { class: "answer", "aria-live": "polite" }, element("b", {}, options[right]), `.${guessed}`);
   const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
-  const table = isAnswered ? card.table() : null;
   const ofQuery = state.card > 1 ? ` d = ${d}: the numbers of a query.${turned}` : "";
-  const legend = table?.querySelector(".cells") ? `Blue: above 0; orange: below.${ofQuery}` : "";
-  showCard(words, table && element("div", {}, scrolled("The answer", table), element("p", { class: "rule" }, legend)));
+  const legend = table.querySelector(".cells") && remark(`Blue: above 0; orange: below.${ofQuery}`);
+  showCard(element("div", {}, said, asked, answer), element("div", {}, scrolled("The answer", table), legend));
 }
 
 // Why a card has no question here; "" if it has one.
@@ -170,23 +167,17 @@ function noQuestion(facts, isTraining) {
   if (facts?.right === undefined) return "For a question, choose a word with two different known words before it, or type a longer sentence.";
   if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps. train.py keeps some with keep_checkpoints=20, up to a million weights.";
   if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";
-  if (state.card > 4 && !isTraining && isRemoved(state.layer, state.head)) return "This head is removed.";
+  if (state.card > 4 && !isTraining && isRemoved()) return "This head is removed.";
   return "";
 }
 
 function showCard(...parts) {
-  show("cards", cardNames(), element("div", { class: "card" }, ...parts.filter(Boolean)));
-  const [row, chip] = [".chips", ".chips [aria-pressed=true]"].map((part) => document.querySelector(`#cards ${part}`));
-  row.scrollLeft = chip.offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row
-}
-
-function cardNames() {
-  const names = CARDS.map(({ name }, i) => {
-    const about = { class: "chip", "aria-pressed": String(i + 1 === state.card), "data-name": `card-${i + 1}` };
-    return button(`${i + 1} ${name}`, () => openCard(i + 1), about);
-  });
-  const leave = isLesson() ? button("The whole page", () => (location.hash = ""), { class: "chip", "data-name": "leave" }) : null;
-  return element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...names, leave);
+  const name = (card) => ({ class: "chip", "aria-pressed": String(card === state.card), "data-name": `card-${card}` });
+  const chips = CARDS.map((card, i) => button(`${i + 1} ${card.name}`, () => openCard(i + 1), name(i + 1)));
+  const leave = isLesson() && button("The whole page", () => (location.hash = ""), { class: "chip", "data-name": "leave" });
+  const row = element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...chips, leave);
+  show("cards", row, element("div", { class: "card" }, ...parts));
+  row.scrollLeft = chips[state.card - 1].offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row
 }
 
 function isLesson() {

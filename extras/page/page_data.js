@@ -1,6 +1,6 @@
 // The page's data, what is selected, and the attention weights that both lead to.
 
-const content = JSON.parse(document.getElementById("content").textContent);
+const content = JSON.parse(part("content").textContent);
 const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
@@ -9,53 +9,47 @@ const PLACES = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.f
 const HEADS = PLACES.filter(({ layer }) => content.sentences.every(({ weights }) => weights[layer].length));
 const START = "(start): the token before every text";
 const END = steps.length; // the slider's last position: the trained model
-const sentences = new Map(content.sentences.map((sentence) => [sentence.id, sentence]));
 
-// `query` is the position of a word in the selected sentence; null: the sentence's default.
 const state = {
-  question: content.findings.length ? 0 : null,
-  ...HEADS[0], // layer and head
+  question: 0, // of content.findings
+  ...placeOf(0), // layer and head
   time: END,
-  sentence: null,
-  query: null,
+  sentence: content.sentences[0], // a stored one; with a live model what readText returns
+  query: null, // the position of a word of the sentence; null: the sentence's default
   edits: [], // of the live model, as in page_live_model.js
   row: null, // the token whose cells are listed in the derivation; null: that with the largest weight
   opened: new Set(), // names of open details of the derivation
   card: 1, // of CARDS, from 1
   guess: {}, // {key: of a card and a sentence, choice}
   temperature: 4,
-  playing: false,
+  playing: false, // the training
   width: 800, // of the picture of the lines, in pixels
-  revision: 0, // counts the changes of the live sentences and of what is computed about them
 };
-const views = []; // {inputs: names in `state`, draw}
+const views = []; // functions, each of which draws a part of the page
 
-function redrawOn(inputs, draw) {
-  views.push({ inputs: inputs.split(" "), draw });
-}
-
+// Change the state, and draw the whole page again: the passes of the model are kept, so this takes no second pass.
 function update(changes) {
-  const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
+  const isChanged = Object.keys(changes).some((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
-  for (const { inputs, draw } of views) if (inputs.some((name) => changed.includes(name))) draw();
+  if (isChanged) for (const draw of views) draw();
 }
 
-function question() {
-  return content.findings[state.question] ?? null;
+// The head of a finding; without findings the first one.
+function placeOf(question) {
+  const [layer, head] = content.findings[question]?.place ?? [HEADS[0].layer, HEADS[0].head];
+  return { layer, head };
 }
 
-function current() {
-  return sentences.get(state.sentence) ?? null;
+// The position of the word that heads are read at.
+function chosenWord() {
+  return state.query ?? state.sentence.query ?? state.sentence.words.length - 1;
 }
 
-// The weights [words] of one word on every word. The stored ones of a head are one row after the other, row r up to word r.
-function attentionRow(sentence, row, layer = state.layer, head = state.head) {
-  if (live) return wordRow(passOf(sentence.text, state.edits), row, layer, head);
-  const ofRow = sentence.weights[layer][head].slice((row * (row + 1)) / 2);
-  return Float64Array.from(sentence.words, (_, word) => (word > row ? 0 : ofRow[word] / 10000));
-}
-
-function queryOf(sentence) {
-  const selected = sentence.id === state.sentence ? state.query : null;
-  return selected ?? sentence.query ?? sentence.words.length - 1;
+// The weights [words] of the chosen word on every word. The stored ones of a head are one row after the other, row r up to
+// word r.
+function attentionRow(layer = state.layer, head = state.head) {
+  const row = chosenWord();
+  if (live) return wordRow(passOf(), row, layer, head);
+  const ofRow = state.sentence.weights[layer][head].slice((row * (row + 1)) / 2);
+  return Float64Array.from(state.sentence.words, (_, word) => (word > row ? 0 : ofRow[word] / 10000));
 }

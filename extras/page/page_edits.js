@@ -9,82 +9,79 @@ function changeTo(edits) {
 }
 
 function undo() {
-  update({ edits: past.pop() ?? state.edits.slice(0, -1) });
+  update({ edits: past.pop() ?? state.edits.slice(0, -1) }); // the changes of an address have no past
 }
 
 // Ctrl+Z takes a change back, but in a field it is the browser's own.
 function onUndoKey(event) {
-  const isField = event.target.matches("input, textarea, select");
-  if (isField || event.key !== "z" || !(event.ctrlKey || event.metaKey)) return;
+  if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.target.matches("input, textarea, select")) return;
   event.preventDefault(); // or the browser takes back a letter in the field
-  if (past.length || state.edits.length) undo();
+  undo();
 }
 
 function isOfHead(edit, layer = state.layer, head = state.head) {
   return edit.layer === layer && edit.head === head;
 }
 
-function isRemoved(layer, head) {
+function isRemoved(layer = state.layer, head = state.head) {
   return state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
 }
 
 function clickHead(layer, head) {
   const others = state.edits.filter((edit) => edit.kind !== "remove" || !isOfHead(edit, layer, head));
-  changeTo(others.length < state.edits.length ? others : [...others, { kind: "remove", layer, head }]);
+  changeTo(isRemoved(layer, head) ? others : [...others, { kind: "remove", layer, head }]);
 }
 
-// The change of the chosen head's line between two words, if there is one.
-function changeAt(query, target) {
+// The change of the chosen head's line from the chosen word to another, if there is one.
+function changeAt(target) {
+  const query = chosenWord();
   const isHere = (edit) => edit.query === query && (edit.target === target || edit.other === target);
-  return state.edits.find((edit) => edit.kind !== "remove" && isOfHead(edit) && isHere(edit));
+  return state.edits.find((edit) => isOfHead(edit) && isHere(edit));
 }
 
-// The cut of a line from `query` that was made last: the next line or word that is clicked changes places with it.
-function pendingCut(query) {
+// The cut of a line from the chosen word that was made last: the next line or word that is clicked changes places with it.
+function pendingCut() {
   const last = state.edits.at(-1);
-  return last?.kind === "cut" && isOfHead(last) && last.query === query ? last : null;
+  return last?.kind === "cut" && isOfHead(last) && last.query === chosenWord() ? last : null;
 }
 
 // Cut the line from the chosen word to `target`; after a cut line of that word, exchange the two; back if it is changed.
 function clickLine(target, isCutOnly) {
-  const { layer, head } = state;
-  const sentence = current();
-  const query = queryOf(sentence);
-  const present = changeAt(query, target);
-  if (present) return changeTo(state.edits.filter((edit) => edit !== present));
-  const cut = pendingCut(query);
-  const isExchange = cut && !isCutOnly;
-  const exchange = { kind: "exchange", layer, head, query, target: cut?.target, other: target };
-  const edit = isExchange ? exchange : { kind: "cut", layer, head, query, target };
-  if (!tokenEdit(reading(sentence.text), edit)) return addNote("This word has no token of its own: its line stays.");
-  changeTo([...state.edits.filter((known) => !isExchange || known !== cut), edit]);
+  const { layer, head, edits } = state;
+  const present = changeAt(target);
+  if (present) return changeTo(edits.filter((edit) => edit !== present));
+  const cut = isCutOnly ? null : pendingCut();
+  const place = { layer, head, query: chosenWord() };
+  const edit = cut ? { kind: "exchange", ...place, target: cut.target, other: target } : { kind: "cut", ...place, target };
+  if (!tokenEdit(edit)) return addNote("This word has no token of its own: its line stays.");
+  changeTo([...edits.filter((known) => known !== cut), edit]);
 }
 
 function drawChanges() {
-  const edits = state.edits.map((edit, i) => element("li", {}, editName(edit, current()), edit.kind === "exchange" ? doseOf(edit, i) : null));
-  const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...edits);
+  const { edits } = state;
+  const rows = edits.map((edit, i) => element("li", {}, editName(edit), edit.kind === "exchange" && doseOf(edit, i)));
+  const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...rows);
+  const changes = edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [];
   const clicks = "Click a line: it is cut. Click a second one: the two change places. A second click: back.";
   const more = `Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1. ${START}.`;
-  const help = element("p", { class: "rule" }, edits.length ? clicks : `${clicks} ${more}`);
-  show("live-changes", ...(edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : []), help);
+  show("live-changes", ...changes, remark(edits.length ? clicks : `${clicks} ${more}`));
 }
 
-function changeLabel({ kind, percent = 100 }) {
-  if (kind === "cut") return "cut";
+function exchangedName({ percent = 100 }) {
   return percent < 100 ? `${percent} % exchanged` : "exchanged";
 }
 
 function doseOf(edit, i) {
-  const about = { type: "range", min: 0, max: 100, step: 25, value: edit.percent ?? 100, "data-name": `dose-${i}` };
+  const about = { type: "range", max: 100, step: 25, value: edit.percent ?? 100, "data-name": `dose-${i}` };
   const range = element("input", { ...about, "aria-label": "Share exchanged, in percent" });
   range.addEventListener("change", () => changeTo(state.edits.with(i, { ...edit, percent: Number(range.value) })));
   return range;
 }
 
-function editName({ kind, layer, head, query, target, other, percent = 100 }, sentence) {
-  const name = (position) => quoted(sentence, position);
+function editName(edit) {
+  const { kind, layer, head, query, target, other } = edit;
   const place = headName(layer, head);
   if (kind === "remove") return `${place} removed`;
-  if (kind === "cut") return `${place}: line from ${name(query)} to ${name(target)} cut`;
-  return `${place}: at ${name(query)}, the weights on ${name(target)} and ${name(other)} exchanged${percent < 100 ? `, ${percent} %` : ""}`;
+  if (kind === "cut") return `${place}: line from ${quoted(query)} to ${quoted(target)} cut`;
+  return `${place}: at ${quoted(query)}, the weights on ${quoted(target)} and ${quoted(other)} ${exchangedName(edit)}`;
 }

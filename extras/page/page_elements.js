@@ -2,11 +2,16 @@
 
 const SVG = "http://www.w3.org/2000/svg"; // an XML namespace; it is never fetched
 
-function fill(node, attributes, children) {
+function part(id) {
+  return document.getElementById(id);
+}
+
+// Set attributes that have a value and append children that are there: "cond && child" is none if the condition is false.
+function fill(node, attributes, children = []) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== false) node.setAttribute(name, value);
+    if (value !== undefined && value !== false) node.setAttribute(name, value);
   }
-  node.append(...children.filter((child) => child !== null));
+  node.append(...children.filter(Boolean));
   return node;
 }
 
@@ -20,12 +25,17 @@ function shape(name, attributes = {}, ...children) {
 
 // Fill a part of the page again; the focus stays on the control of the same name, or goes to the first button.
 function show(id, ...children) {
-  const part = document.getElementById(id);
-  const name = part.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-  part.replaceChildren(...children.filter((child) => child !== null));
+  const node = part(id);
+  const name = node.contains(document.activeElement) && document.activeElement.dataset.name;
+  node.replaceChildren(...children.filter(Boolean));
   if (!name) return;
-  const same = [...part.querySelectorAll("[data-name]")].find((control) => control.dataset.name === name);
-  (same ?? part.querySelector("[aria-pressed=true]") ?? part.querySelector("button"))?.focus();
+  const same = [...node.querySelectorAll("[data-name]")].find((control) => control.dataset.name === name);
+  (same ?? node.querySelector("[aria-pressed=true]") ?? node.querySelector("button"))?.focus();
+}
+
+// A remark in small type.
+function remark(text) {
+  return element("p", { class: "rule" }, text);
 }
 
 // A word as a label: control characters visible, bidirectional controls removed, long words cut.
@@ -33,12 +43,12 @@ function label(text, longest = 28) {
   const visible = text
     .replace(/[\u0000-\u001f]/g, (control) => String.fromCharCode(0x2400 + control.charCodeAt(0)))
     .replace(/[\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g, "\ufffd");
-  const characters = Array.from(visible.slice(0, 4 * longest));
+  const characters = [...visible];
   return characters.length > longest ? `${characters.slice(0, longest - 1).join("")}…` : visible || "∅";
 }
 
-// A word of a sentence as texts of the page name it.
-function quoted({ words }, position) {
+// A word of the sentence as texts of the page name it.
+function quoted(position, { words } = state.sentence) {
   return `“${label(words[position], 16)}”`;
 }
 
@@ -47,7 +57,7 @@ function headName(layer, head) {
 }
 
 function number(value) {
-  return value?.toFixed(2).replace("-0.00", "0.00") ?? "–";
+  return value.toFixed(2).replace("-0.00", "0.00");
 }
 
 function button(text, act, attributes = {}) {
@@ -56,11 +66,12 @@ function button(text, act, attributes = {}) {
   return node;
 }
 
-// Move a property from the value that the same thing had; not for readers who want no motion.
+// Set a style, moving from the value that the same thing had; without motion for readers who want none.
 const isStill = matchMedia("(prefers-reduced-motion: reduce)");
-const values = new Map(); // of moved properties, by the thing
+const values = new Map(); // of moved styles, by the thing
 
-function moveFrom(node, thing, property, value) {
+function moveTo(node, thing, property, value) {
+  node.style[property] = value;
   if (!isStill.matches) node.animate([{ [property]: values.get(thing) ?? "0" }, { [property]: value }], 300);
   values.set(thing, value);
 }
@@ -78,7 +89,7 @@ function pressable(node, act, attributes) {
     event.preventDefault();
     act(event);
   });
-  return fill(node, { role: "button", ...attributes }, []);
+  return fill(node, { role: "button", ...attributes });
 }
 
 function menu(legend, options, selected, select) {
@@ -90,15 +101,15 @@ function menu(legend, options, selected, select) {
 
 // One tab stop for a set of buttons; arrow keys move the focus, `columns` at a time for up and down.
 function arrowKeys(buttons, columns) {
-  const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
   buttons.forEach((button, i) => {
+    const ends = { Home: 0, End: buttons.length - 1 };
+    const places = { ArrowRight: i + 1, ArrowLeft: i - 1, ArrowDown: i + columns, ArrowUp: i - columns, ...ends };
     button.addEventListener("keydown", (event) => {
-      const next = { Home: 0, End: buttons.length - 1 }[event.key] ?? i + (moves[event.key] ?? NaN);
-      if (!buttons[next]) return;
+      const next = buttons[places[event.key]];
+      if (!next) return;
       event.preventDefault();
-      for (const other of buttons) other.tabIndex = -1;
-      buttons[next].tabIndex = 0;
-      buttons[next].focus();
+      for (const other of buttons) other.tabIndex = other === next ? 0 : -1;
+      next.focus();
     });
   });
 }

@@ -2,11 +2,10 @@
 
 function drawHow() {
   const facts = cardFacts();
-  if (!facts) return show("live-how", element("p", { class: "rule" }, "This word has no token of its own."));
+  if (!facts) return show("live-how", remark("This word has no token of its own."));
   const { layer, head, at, rows, query } = facts;
-  const names = facts.read.tokens.map((id, token) => (token ? label(tokenName(id), 14) : "(start)"));
-  const largestRow = rows.reduce((best, row, i) => (row.weight > rows[best].weight ? i : best), 0);
-  const shown = state.row !== null && state.row < rows.length ? state.row : largestRow;
+  const names = state.sentence.tokens.map((id, token) => (token ? label(tokenName(id), 14) : "(start)"));
+  const shown = state.row ?? placeOfLargest(rows.map(({ weight }) => weight));
   const { words, adds } = additions(facts);
   const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
   const added = [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))];
@@ -17,7 +16,7 @@ function drawHow() {
   const sum = `In all, this head adds to the logits after ${from}, the last RMSNorm included: ${totals}. What ${later} of it comes on top. ${START}.`;
   show(
     "live-how",
-    opened("steps", title, steps, element("p", { class: "rule" }, sum)),
+    opened("steps", title, steps, remark(sum)),
     opened("numbers", `Every number of the row “${names[shown]}”`, scrolled("Cells", cellTable(query, rows[shown]))),
   );
 }
@@ -47,30 +46,29 @@ function largestCell(values) {
   return values.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-9);
 }
 
-// The columns of the derivation: name, what a token's row shows, and what the last row shows (null: nothing).
+// The columns of the derivation: name, what a token's row shows, and what the last row shows.
 function howColumns({ at, rows, run }) {
   const { shape, width } = run.model;
   const isSum = shape.weighting === "sum";
   const power = ({ score }) => (score === -Infinity ? 0 : isSum ? Math.max(score, 0) + 1e-4 : Math.exp(score));
   const isChanged = rows.some(({ weight, share }) => Math.abs(weight - share) > 1e-6);
-  const most = (name) => Math.max(...rows.map((row) => largestCell(row[name])));
+  const most = (name) => largestCell(rows.flatMap((row) => [...row[name]]));
   const drawn = (name, title = name) => {
     const largest = most(name);
-    return [title, (token) => cells(rows[token][name], largest, title), null];
+    return [title, (token) => cells(rows[token][name], largest)];
   };
   const sumOf = (of) => total(rows.map(of));
   const mixture = rows[0].moved.map((_, i) => sumOf(({ moved }) => moved[i]));
-  const weighted = drawn("moved", "weight × value");
   return [
     drawn("key"),
     drawn("products", "query × key"),
-    ["sum", (token) => number(rows[token].sum), null],
-    [shape.scale === "none" ? "not scaled" : `÷ √${width}`, (token) => (token > at ? "−∞" : rows[token].score.toFixed(4)), null],
+    ["sum", (token) => number(rows[token].sum)],
+    [shape.scale === "none" ? "not scaled" : `÷ √${width}`, (token) => (token > at ? "−∞" : rows[token].score.toFixed(4))],
     [isSum ? "above 0" : "e to this", (token) => brief(power(rows[token])), brief(sumOf(power))],
     [isSum ? "share" : "softmax", (token) => number(rows[token].share), number(sumOf(({ share }) => share))],
     ...(isChanged ? [["changed", (token) => number(rows[token].weight), number(sumOf(({ weight }) => weight))]] : []),
     drawn("value"),
-    [...weighted.slice(0, 2), cells(mixture, most("moved"), "sum of the values")],
+    [...drawn("moved", "weight × value"), cells(mixture, most("moved"))],
   ];
 }
 
@@ -81,8 +79,8 @@ function howTable(names, { at, query }, columns, shown) {
     const pick = button(name, () => update({ row: token }), about);
     return [pick, ...columns.map(([, cell]) => cell(token))];
   });
-  const first = ["query", cells(query, largestCell(query), "query")];
-  const last = ["sum", ...columns.map(([, , sum]) => sum ?? element("span"))];
+  const first = ["query", cells(query, largestCell(query))];
+  const last = ["sum", ...columns.map(([, , sum]) => sum)];
   const kinds = names.map((_, token) => `${token === shown ? "shown " : ""}${token > at ? "masked" : ""}`);
   const header = ["word", ...columns.map(([name]) => name)];
   const table = tableOf(header, [first, ...lines, last], ["ends", ...kinds, "ends sums"]);
@@ -90,22 +88,17 @@ function howTable(names, { at, query }, columns, shown) {
   return table;
 }
 
-// Coloured cells: orange below 0, blue above; small ones are drawn stronger than they are. The number of the cell under the
-// pointer is the tooltip.
-function cells(values, most, name) {
-  const shares = Array.from(values, (value) => Math.round(100 * Math.min(1, Math.abs(value) / most) ** 0.7));
-  const hue = (i) => (values[i] < 0 ? "--orange" : "--blue");
-  const size = 100 / values.length;
-  const colour = (share, i) => `color-mix(in srgb, var(${hue(i)}) ${share}%, var(--card))`;
-  const stops = shares.map((share, i) => `${colour(share, i)} ${i * size}% ${(i + 1) * size}%`);
+// Coloured cells: orange below 0, blue above; small ones are drawn stronger than they are.
+function cells(values, most) {
   const node = element("div", { class: "cells", "aria-hidden": "true" });
-  const gradient = `linear-gradient(to right, ${stops.join(", ")})`;
-  if (Math.max(...shares) > 1) node.style.setProperty("background-image", gradient);
-  node.style.setProperty("--n", Math.min(64, values.length)); // longer rows have narrower cells
-  node.addEventListener("pointermove", ({ offsetX }) => {
-    const i = Math.max(0, Math.min(values.length - 1, Math.floor((values.length * offsetX) / node.clientWidth)));
-    node.title = `${name}, cell ${i + 1}: ${values[i].toFixed(5)}`;
+  const size = 100 / values.length;
+  const stops = Array.from(values, (value, i) => {
+    const share = Math.round(100 * Math.min(1, Math.abs(value) / most) ** 0.7);
+    const hue = value < 0 ? "--orange" : "--blue";
+    return `color-mix(in srgb, var(${hue}) ${share}%, var(--card)) ${i * size}% ${(i + 1) * size}%`;
   });
+  node.style.setProperty("background-image", `linear-gradient(to right, ${stops.join(", ")})`);
+  node.style.setProperty("--n", Math.min(64, values.length)); // longer rows have narrower cells
   return node;
 }
 
@@ -119,8 +112,8 @@ function cellTable(query, { key, products, value, moved, sum }) {
 // A table of texts and elements; the first cell of a row is its name. `kinds`: the classes of the rows.
 function tableOf(header, rows, kinds = []) {
   const th = (name, scope) => element("th", { scope }, name);
-  const td = (content) => element("td", { class: typeof content === "string" ? "n" : null }, content);
-  const lines = rows.map(([name, ...rest], i) => element("tr", { class: kinds[i] ?? null }, th(name, "row"), ...rest.map(td)));
+  const td = (content) => element("td", { class: typeof content === "string" && "n" }, content);
+  const lines = rows.map(([name, ...rest], i) => element("tr", { class: kinds[i] }, th(name, "row"), ...rest.map(td)));
   const head = element("tr", {}, ...header.map((name) => th(name, "col")));
   return element("table", { class: "how" }, element("thead", {}, head), element("tbody", {}, ...lines));
 }

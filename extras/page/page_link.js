@@ -1,24 +1,24 @@
 // The address that holds the state of the page, and the Python that makes the same changes.
 
 const FOLLOW = 300; // milliseconds after the last change
+let followTimer = null;
 
 function drawShare() {
-  if (!document.getElementById("share").open) return;
+  if (!part("share").open) return;
   const address = element("input", { type: "text", readonly: true, id: "live-link", "aria-label": "Link to this state" });
   address.value = addressNow();
   address.addEventListener("focus", () => address.select());
   show(
     "live-share",
-    element("p", { class: "actions" }, address),
-    element("p", { class: "actions" }, button("Save as SVG", saveSvg, { id: "save-svg" }), button("Save as PNG", savePng, { id: "save-png" })),
-    element("p", { class: "rule" }, "The part from # on works with every copy of this file. With #embed& in the place of # it shows lines and next words only, for a frame in another page. The same in Python, in the folder of the program:"),
-    element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode(current().text))),
+    element("p", { class: "actions" }, address, button("Save as SVG", saveSvg, { id: "save-svg" }), button("Save as PNG", savePng, { id: "save-png" })),
+    remark("The part from # on works with every copy of this file. With #embed& in the place of # it shows lines and next words only, for a frame in another page. The same in Python, in the folder of the program:"),
+    element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode())),
   );
 }
 
 function addressNow() {
   const fields = new URLSearchParams(isLesson() ? { lesson: state.card } : {});
-  fields.set("text", document.getElementById("live-text").value);
+  fields.set("text", field.value);
   fields.set("head", headName(state.layer, state.head));
   if (state.query !== null) fields.set("query", state.query);
   for (const edit of state.edits) {
@@ -30,8 +30,6 @@ function addressNow() {
 }
 
 // The address follows the state, so that a reload keeps it, without an entry in the history; a frame keeps its own.
-let followTimer = null;
-
 function followState() {
   clearTimeout(followTimer);
   if (document.documentElement.classList.contains("embed")) return;
@@ -59,16 +57,17 @@ function openLink() {
   setText(fields.get("text") ?? live.text);
 
   // Changes of heads and links that this text has; the others are counted.
-  const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind)).map(([kind, value]) => editIn(kind, value));
-  const edits = wanted.filter((edit) => edit !== null);
+  const wanted = [...fields].filter(([kind]) => Object.hasOwn(POSITIONS, kind));
+  const edits = wanted.map(([kind, value]) => editIn(kind, value)).filter(Boolean);
+  const place = headIn(fields.get("head"));
   const query = numberIn(fields.get("query"));
-  const [layer, head] = question()?.place ?? [0, 0]; // not that of the address before
-  const named = headIn(fields.get("head"));
-  update({ edits, query: query < current().words.length ? query : null, layer, head, ...named });
+  const hasWord = query < state.sentence.words.length;
   const step = numberIn(fields.get("step"));
-  update({ time: step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END });
-  if (edits.length < wanted.length) addNote(`${wanted.length - edits.length} of the link's changes do not fit this model or text.`);
-  const isFound = { head: named !== null, query: query < current().words.length, step: step === liveStep() };
+  const time = step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END;
+  update({ edits, query: hasWord ? query : null, time, ...placeOf(state.question), ...place }); // not the head of before
+  const lost = wanted.length - edits.length;
+  if (lost) addNote(`${lost} of the link's changes do not fit this model or text.`);
+  const isFound = { head: place, query: hasWord, step: step === liveStep() };
   for (const [name, found] of Object.entries(isFound)) {
     if (fields.has(name) && !found) addNote(`There is no ${name} ${label(fields.get(name))} here.`);
   }
@@ -77,28 +76,30 @@ function openLink() {
 
 // NaN for what is no whole number.
 function numberIn(text) {
-  return /^\d+$/.test(text ?? "") ? Number(text) : NaN;
+  return /^\d+$/.test(text) ? Number(text) : NaN;
 }
 
 function headIn(text) {
-  return HEADS.find(({ layer, head }) => headName(layer, head) === text) ?? null;
+  return HEADS.find(({ layer, head }) => headName(layer, head) === text);
 }
 
+// The edit that a field of the address asks for; null if this model or text has none such.
 function editIn(kind, value) {
   const [place, ...positions] = value.split(".");
-  const hasDose = kind === "exchange" && positions.length === 4;
-  const names = [...POSITIONS[kind], ...(hasDose ? ["percent"] : [])];
-  if (!headIn(place) || positions.length !== names.length || (hasDose && !(numberIn(positions[3]) <= 100))) return null;
-  const edit = { kind, ...headIn(place), ...Object.fromEntries(names.map((name, i) => [name, numberIn(positions[i])])) };
-  return tokenEdit(reading(current().text), edit) ? edit : null;
+  const numbers = positions.map(numberIn);
+  const percent = kind === "exchange" && numbers.length === 4 ? numbers.pop() : 100;
+  if (!headIn(place) || numbers.length !== POSITIONS[kind].length || !(percent <= 100)) return null;
+  const [query, target, other] = numbers;
+  const edit = { kind, ...headIn(place), query, target, other, percent };
+  return tokenEdit(edit) && edit;
 }
 
-function pythonCode(text) {
-  const edits = tokenEdits(reading(text), state.edits).map(({ kind, layer, head, row, left, right, share }) => {
+function pythonCode() {
+  const edits = tokenEdits(state.edits).map(({ kind, layer, head, row, left, right, share }) => {
     if (kind === "remove") return `remove_head(${layer}, ${head})`;
-    const sets = [left, right].filter((tokens) => tokens.length).map((tokens) => `[${tokens.join(", ")}]`);
+    if (kind === "cut") return `cut_link(${layer}, ${head}, ${row}, [${left.join(", ")}])`;
     const dose = share < 1 ? `, share=${share}` : "";
-    return `${kind === "cut" ? "cut_link" : "exchange_links"}(${layer}, ${head}, ${row}, ${sets.join(", ")}${dose})`;
+    return `exchange_links(${layer}, ${head}, ${row}, [${left.join(", ")}], [${right.join(", ")}]${dose})`;
   });
   const about = [];
   const isBefore = live.before && state.time !== END;
@@ -110,7 +111,7 @@ function pythonCode(text) {
     "import torch",
     "from antecedent_lab import cut_link, exchange_links, open_model, remove_head",
     `opened = open_model(${JSON.stringify(isBefore ? live.before : live.source)}, ${reads}device="cpu")`,
-    `tokens = torch.tensor([opened.tokenize(${JSON.stringify(text)}).tokens])`,
+    `tokens = torch.tensor([opened.tokenize(${JSON.stringify(state.sentence.text)}).tokens])`,
     `edits = [${edits.join(", ")}]  # layer, head, token, tokens`,
     "logits = opened.model.logits(tokens, edits=edits)[0, -1]",
     "chances = logits.softmax(-1)",

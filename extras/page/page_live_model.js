@@ -1,11 +1,10 @@
-// The live model behind the page: which weights compute what is shown, and the passes, kept for a while.
+// The live model behind the page: which weights compute what is shown, and its passes over the sentence, kept for a while.
 // An edit of the page names words: {kind, layer, head, query, target, other}; runModel's edits name tokens.
 
-const liveTokenizer = live ? openTokenizer(live.tokenizer) : null;
+const liveTokenizer = live && openTokenizer(live.tokenizer);
 const SPECIAL = live ? { [liveTokenizer.unknown]: "(unknown)", [liveTokenizer.start]: "(end of the text)" } : {};
 const liveModels = new Map(); // opened models by step
-const readings = new Map(); // texts as the model reads them, by text
-const passes = new Map(); // {reading, run} by text, step and edits
+const passes = new Map(); // what runModel returned, by text, step and edits
 const MOST_PASSES = 60; // that are kept
 
 function liveStep() {
@@ -18,25 +17,31 @@ function kept(values, key, make) {
 }
 
 function openAt(step) {
-  const index = live.earlier.steps.indexOf(step);
+  const index = steps.indexOf(step);
   const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], live.earlier.type];
   return openModel(live.shape, live.parameters, data, type);
 }
 
-function reading(text) {
-  return kept(readings, text, () => readText(liveTokenizer, text));
-}
-
-function passOf(text, edits, step = liveStep()) {
-  const read = reading(text);
+// The pass over the sentence, as runModel returns it.
+function passOf(edits = state.edits, step = liveStep()) {
+  const { text, tokens } = state.sentence;
   const model = kept(liveModels, step, () => openAt(step));
   if (passes.size > MOST_PASSES) passes.delete(passes.keys().next().value);
-  const make = () => ({ reading: read, run: runModel(model, read.tokens, tokenEdits(read, edits)) });
-  return kept(passes, JSON.stringify([text, step, edits]), make);
+  return kept(passes, JSON.stringify([text, step, edits]), () => runModel(model, tokens, tokenEdits(edits)));
 }
 
-// The tokens of an edit: read at the last token of its word; null if the text has no such words.
-function tokenEdit({ members }, { kind, layer, head, query, target, other, percent = 100 }) {
+// The weights [words] of one word on every word, as word_attention of probe/sentences.py.
+function wordRow({ weights }, row, layer, head) {
+  const { members, tokens } = state.sentence;
+  const last = members[row].at(-1);
+  if (last === undefined) return new Float64Array(members.length);
+  const ofToken = weights[layer][head].subarray(last * tokens.length, (last + 1) * tokens.length);
+  return Float64Array.from(members, (of) => of.reduce((sum, token) => sum + ofToken[token], 0));
+}
+
+// The tokens of an edit: read at the last token of its word; null if the sentence has no such words.
+function tokenEdit({ kind, layer, head, query, target, other, percent = 100 }) {
+  const { members } = state.sentence;
   if (kind === "remove") return { kind, layer, head };
   const [row, left, right] = [members[query]?.at(-1), members[target], kind === "exchange" ? members[other] : []];
   if (row === undefined || !left?.length || (kind === "exchange" && !right?.length)) return null;
@@ -44,8 +49,8 @@ function tokenEdit({ members }, { kind, layer, head, query, target, other, perce
   return { kind, layer, head, row, left, right, share: percent / 100 };
 }
 
-function tokenEdits(read, edits) {
-  return edits.map((edit) => tokenEdit(read, edit)).filter((edit) => edit !== null);
+function tokenEdits(edits) {
+  return edits.map(tokenEdit).filter(Boolean);
 }
 
 function likeliest(chances, n) {
@@ -53,7 +58,7 @@ function likeliest(chances, n) {
 }
 
 // The n most probable next words with their probabilities and, but for the special tokens, what the token writes.
-function nextWords({ run }, n) {
+function nextWords(run, n) {
   const chances = softmax(logitsOf(run));
   const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : nextName(id));
   return likeliest(chances, n).map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id)]);

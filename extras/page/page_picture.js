@@ -12,28 +12,26 @@ function standalone() {
   const shapes = [...drawn.querySelectorAll("*")];
   [...copy.querySelectorAll("*")].forEach((node, i) => {
     const style = getComputedStyle(shapes[i]);
-    for (const name of [...STYLES, ...(node.tagName === "text" ? TEXT_STYLES : [])]) node.style.setProperty(name, style.getPropertyValue(name));
+    const names = node.tagName === "text" ? [...STYLES, ...TEXT_STYLES] : STYLES;
+    for (const name of names) node.style.setProperty(name, style.getPropertyValue(name));
+    for (const name of ["role", "tabindex", "aria-pressed"]) node.removeAttribute(name);
+    if (node.matches(".asked")) node.style.stroke = "none"; // where a click would exchange
+    if (node.matches(".hit, title")) node.remove();
   });
-  for (const node of copy.querySelectorAll(".hit, title")) node.remove();
-  for (const node of copy.querySelectorAll(".asked")) node.style.setProperty("stroke", "none"); // where a click would exchange
-  for (const node of copy.querySelectorAll("[role]")) for (const name of ["role", "tabindex", "aria-pressed"]) node.removeAttribute(name);
 
-  const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
-  const colours = getComputedStyle(document.documentElement);
-  const changes = state.edits.map((edit) => editName(edit, current()));
+  const [width, top] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
   const answers = [...document.querySelectorAll("#live-answers > div")].map(({ innerText }) => innerText.replace(/\s+/g, " "));
-  const about = [...answers, `Head ${headName(state.layer, state.head)}`, ...changes, `Antecedent (Apache-2.0): ${content.run.name}, ${stepName()}`, ...content.run.facts.split(" · ")];
-  const lines = wrapped(about, width - 16);
-  const whole = height + LINE * (lines.length + 0.5);
-  const paper = shape("rect", { width, height: whole, fill: colours.getPropertyValue("--paper") });
-  const caption = lines.map((text, i) => {
-    const place = { x: 8, y: height + LINE * (i + 0.9), "font-size": 11, "font-family": "sans-serif", fill: colours.getPropertyValue("--soft") };
-    return shape("text", place, text);
-  });
-  copy.prepend(paper);
-  copy.append(...caption);
-  const size = { width, height: whole, viewBox: `0 0 ${width} ${whole}` };
-  return { width, height: whole, markup: new XMLSerializer().serializeToString(fill(copy, size, [])) };
+  const source = `Antecedent (Apache-2.0): ${content.run.name}, ${stepName()}`;
+  const head = `Head ${headName(state.layer, state.head)}`;
+  const lines = wrapped([...answers, head, ...state.edits.map(editName), source, ...content.run.facts.split(" · ")], width - 16);
+  const height = top + LINE * (lines.length + 0.5);
+  const colours = getComputedStyle(document.documentElement);
+  const colour = (name) => ({ fill: colours.getPropertyValue(name) });
+  copy.prepend(shape("rect", { width, height, ...colour("--paper") }));
+  const font = { "font-size": 11, "font-family": "sans-serif", ...colour("--soft") };
+  lines.forEach((text, i) => copy.append(shape("text", { x: 8, y: top + LINE * (i + 0.9), ...font }, text)));
+  fill(copy, { width, height, viewBox: `0 0 ${width} ${height}` });
+  return { width, height, markup: new XMLSerializer().serializeToString(copy) };
 }
 
 // Parts as lines of at most `width` pixels in the font of the caption.

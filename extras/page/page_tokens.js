@@ -10,11 +10,12 @@ const CHARACTER = /[^]/gu;
 const PIECE =
   /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
-function openTokenizer({ kind, vocabulary, merges, start, unknown, space }) {
+function openTokenizer(described) {
+  const { vocabulary, merges, space } = described;
   const ids = new Map(vocabulary.map((text, id) => [text, id]));
   const idsOf = (pair) => pair.split(" ").map((text) => ids.get(text)).join(" ");
   const ranks = new Map(merges.map((pair, rank) => [space ? pair : idsOf(pair), rank])); // of "id id"
-  return { kind, vocabulary, ids, ranks, start, unknown, space };
+  return { ...described, ids, ranks };
 }
 
 // [{id, start, end}] without the start token.
@@ -66,7 +67,7 @@ function bytePairs({ vocabulary, ids, ranks, space }, piece, offset) {
 
 function rawToken({ kind, vocabulary, space }, id) {
   const name = vocabulary[id];
-  const byte = space ? /^<0x(..)>$/.exec(name) : null;
+  const byte = space && /^<0x(..)>$/.exec(name);
   if (byte) return new TextDecoder().decode(Uint8Array.of(parseInt(byte[1], 16)));
   if (space) return name.replaceAll(space, " ");
   const bytes = () => Uint8Array.from(name, (character) => BYTE_OF.get(character) ?? 63);
@@ -79,24 +80,13 @@ function readText(tokenizer, text) {
   const spans = [...text.matchAll(PAGE_WORD)].map((match) => [match.index, match.index + match[0].length]);
   const members = [[0], ...spans.map(() => [])];
   const unknown = new Set();
-  // Python counts whole characters: how many of them start before each UTF-16 unit.
-  const characters = [0];
-  for (const character of text) for (let i = 0; i < character.length; i++) characters.push(characters.at(-1) + (i ? 0 : 1));
   found.forEach(({ id, start, end }, i) => {
-    // A token belongs to the word that shares the most characters with it, the first of equal ones.
-    const shared = spans.map(([from, to]) => characters[Math.min(to, end)] - characters[Math.max(from, start)]);
+    // A token belongs to the word that shares the most characters (as Python counts them) with it, the first of equal ones.
+    const shared = spans.map(([from, to]) => [...text.slice(Math.max(from, start), Math.min(to, end))].length);
     const most = Math.max(0, ...shared);
     if (most > 0) members[1 + shared.indexOf(most)].push(i + 1);
     if (id === tokenizer.unknown) unknown.add(text.slice(start, end));
   });
   const words = ["(start)", ...spans.map(([start, end]) => text.slice(start, end))];
   return { text, words, spans, members, tokens: [tokenizer.start, ...found.map(({ id }) => id)], unknown: [...unknown] };
-}
-
-// The weights [words] of one word on every word, as word_attention of probe/sentences.py.
-function wordRow({ reading: { members, tokens }, run }, row, layer, head) {
-  const last = members[row].at(-1);
-  if (last === undefined) return new Float64Array(members.length);
-  const weights = run.weights[layer][head].subarray(last * tokens.length, (last + 1) * tokens.length);
-  return Float64Array.from(members, (of) => of.reduce((sum, token) => sum + weights[token], 0));
 }

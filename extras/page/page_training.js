@@ -5,14 +5,11 @@ let playTimer = null;
 
 function drawSlider() {
   if (!steps.length) return;
-  const range = element("input", { type: "range", id: "step", min: "0", max: END, step: "1", value: END, "aria-label": live.before ? "Before or after" : "Training step" });
-  range.addEventListener("input", () => {
-    update({ time: Number(range.value) }); // before the rest is drawn again
-    stopPlaying();
-  });
-  const play = button("", () => (playTimer ? stopPlaying() : playFrom(0)), { id: "play" });
-  show("slider", live.before ? null : play, range, element("output", { for: "step", id: "step-name" }));
-  redrawOn("time playing", () => {
+  const range = element("input", { type: "range", id: "step", max: END, value: END, "aria-label": live.before ? "Before or after" : "Training step" });
+  range.addEventListener("input", () => stopPlaying(Number(range.value)));
+  const play = button("", () => (state.playing ? stopPlaying() : playFrom(0)), { id: "play" });
+  show("slider", !live.before && play, range, element("output", { for: "step", id: "step-name" }));
+  views.push(() => {
     range.value = state.time; // a link may have changed it
     range.setAttribute("aria-valuetext", stepName());
     show("step-name", stepName());
@@ -27,12 +24,11 @@ function stepName() {
 }
 
 function playFrom(time) {
-  playTimer = time < END ? setTimeout(playFrom, PLAY, time + 1) : null;
+  if (time < END) playTimer = setTimeout(playFrom, PLAY, time + 1);
   update({ time, playing: time < END });
 }
 
-function stopPlaying() {
+function stopPlaying(time = state.time) {
   clearTimeout(playTimer);
-  playTimer = null;
-  update({ playing: false });
+  update({ time, playing: false });
 }

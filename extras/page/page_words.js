@@ -1,10 +1,17 @@
 // Words that the model knows: chips to click, the words that begin as the typed one, sentences with gaps.
 
 const GAP = "__";
+const PRONOUNS = "it they she he him her his them its their".split(" ");
 const PEOPLE = "Lily Tom Anna Ben".split(" ");
-const VERBS = ["was frightened by", "was feared by", "frightened", "feared"]; // each takes the place of another
+const OTHER_VERB = {
+  feared: "frightened",
+  frightened: "feared",
+  "was feared by": "was frightened by",
+  "was frightened by": "was feared by",
+};
+const VERBS = Object.keys(OTHER_VERB); // each takes the place of another
 const VERB = new RegExp(`\\b(${VERBS.join("|")})\\b`, "g");
-const CHIPS = [...VERBS.toReversed(), ..."cat dog owl buses it It They Lily Tom".split(" ")];
+const CHIPS = [...VERBS, ..."cat dog owl buses it It They Lily Tom".split(" ")];
 const NOUNS = [...PEOPLE, ...(live?.verb_groups ?? []).flatMap(({ words }) => words)];
 const PHRASE = new RegExp(`\\b([Tt]he )?(${[GAP, ...NOUNS].join("|")})\\b`, "g");
 const SENTENCE_START = /(^|[.!?])\s*$/; // of the text before it
@@ -34,9 +41,12 @@ function listWords() {
   return words.filter((word) => /^(\p{L}{2,}|a|I)$/u.test(word));
 }
 
+function knows(text) {
+  return text.split(" ").every((word) => knownWords.includes(word));
+}
+
 function typedPrefix() {
-  const { value, selectionStart } = document.getElementById("live-text");
-  return /\p{L}*$/u.exec(value.slice(0, selectionStart))[0];
+  return /\p{L}*$/u.exec(field.value.slice(0, field.selectionStart))[0];
 }
 
 function completions() {
@@ -47,28 +57,28 @@ function completions() {
 
 function drawChips() {
   const begun = completions();
+  const isBegun = begun.length > 0;
   const isOfPeople = !live.verb_groups.length; // English: "cat" and "mat" lead nowhere
-  const isWritten = (chip) => liveTokenizer.kind === "bpe" || chip.split(" ").every((word) => knownWords.includes(word));
-  const { value } = document.getElementById("live-text");
-  const isStart = SENTENCE_START.test(value.slice(0, beforePronoun(value)));
-  const fits = (chip) => isWritten(chip) && (!isPronoun(chip) || (chip === titled(chip)) === isStart); // "It" or "it"
-  const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter(fits);
-  const words = begun.length ? begun : common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
-  const put = (word) => () => putWord(word, begun.length > 0);
-  const chips = words.map((word) => button(word, put(word), { class: "chip", "data-name": word }));
+  const isStart = SENTENCE_START.test(field.value.slice(0, beforePronoun(field.value)));
+  const isRight = (chip) => !isPronoun(chip) || (chip === titled(chip)) === isStart; // "It" or "it"
+  const isWritten = (chip) => liveTokenizer.kind === "bpe" || knows(chip);
+  const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter((chip) => isWritten(chip) && isRight(chip));
+  const usual = common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
+  const chip = (text, act, name = text, kind = "chip") => button(text, act, { class: kind, "data-name": name });
+  const words = (isBegun ? begun : usual).map((word) => chip(word, () => putWord(word, isBegun)));
+  if (isBegun) return show("live-chips", element("span", {}, "Do you mean"), ...words);
   const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
-  const frames = begun.length ? [] : (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
-  const starts = frames.map((frame) => button(frame, () => startFrame(frame), { class: "chip frame", "data-name": frame }));
-  const title = element("span", {}, begun.length ? "Do you mean" : "A noun replaces a noun");
-  const isShuffled = current()?.text === shuffled.text;
-  const shuffle = button(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, { class: "chip", "data-name": "shuffle" });
-  show("live-chips", title, ...chips, begun.length ? null : shuffle, starts.length ? element("span", {}, "Fill in") : null, ...starts);
+  const known = (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
+  const frames = known.map((frame) => chip(frame, () => startFrame(frame), frame, "chip frame"));
+  const isShuffled = state.sentence.text === shuffled.text;
+  const shuffle = chip(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, "shuffle");
+  const title = element("span", {}, "A noun replaces a noun");
+  show("live-chips", title, ...words, shuffle, frames.length > 0 && element("span", {}, "Fill in"), ...frames);
 }
 
 // A sentence with gaps; where there is no keyboard on the screen, the first gap is selected to be typed over.
 function startFrame(frame) {
   setText(frame);
-  const field = document.getElementById("live-text");
   if (matchMedia("(pointer: coarse)").matches) return;
   field.focus();
   field.setSelectionRange(frame.indexOf(GAP), frame.indexOf(GAP) + GAP.length);
@@ -77,32 +87,37 @@ function startFrame(frame) {
 const WHOLE_WORD = /[\p{L}\p{M}\p{N}_\u200c\u200d]+(?:['’-][\p{L}\p{M}\p{N}]+|[.,]\p{N}+)*/gu; // "doesn't" is one, and "2,000"
 const shuffled = { text: null, ordered: null, dropped: [] };
 
-// Put the words before the query in random order: what a table of words knows stays. The next click puts them back.
+// Put the words before the chosen one in random order: what a table of words knows stays. The next click puts them back.
 function shuffleWords() {
-  const { query } = state;
-  if (current().text === shuffled.text) {
+  const { query, edits, sentence } = state;
+  if (sentence.text === shuffled.text) {
     setText(shuffled.ordered);
-    update({ query, edits: [...shuffled.dropped, ...state.edits] });
+    update({ query, edits: [...shuffled.dropped, ...edits] });
   } else {
-    const { text } = current();
-    if (document.getElementById("live-text").value.includes(GAP)) return addNote("Fill the gaps before the words are shuffled.");
-    const end = reading(text).spans[queryOf(current()) - 1]?.[0] ?? 0;
-    const isBefore = (word, at) => at + word.length <= end;
-    const words = [...text.matchAll(WHOLE_WORD)].filter(({ 0: word, index }) => isBefore(word, index)).map(([word]) => word);
-    if (new Set(words).size < 2) return addNote("There are no two words to shuffle before the chosen one.");
-    let order = words;
-    while (order.every((word, i) => word === words[i])) {
-      const places = words.map((word) => ({ word, at: Math.random() }));
-      order = places.sort((a, b) => a.at - b.at).map(({ word }) => word);
-    }
-    const moved = text.replace(WHOLE_WORD, (word, at) => (isBefore(word, at) ? order.shift() : word));
-    const { edits } = state;
-    Object.assign(shuffled, { text: moved, ordered: text });
+    const moved = shuffledText();
+    if (!moved) return;
+    Object.assign(shuffled, { text: moved, ordered: sentence.text });
     setText(moved);
     shuffled.dropped = edits.filter((edit) => !state.edits.includes(edit));
     update({ query });
   }
   past = []; // a step back would be about words in other places
+}
+
+// The text with its words in another order; none, but a note, if there is no other order.
+function shuffledText() {
+  const { text, spans } = state.sentence;
+  if (field.value.includes(GAP)) return addNote("Fill the gaps before the words are shuffled.");
+  const end = spans[chosenWord() - 1]?.[0] ?? 0;
+  const isBefore = (word, at) => at + word.length <= end; // a token may begin inside a whole word: that word stays
+  const words = [...text.matchAll(WHOLE_WORD)].filter(({ 0: word, index }) => isBefore(word, index)).map(([word]) => word);
+  if (new Set(words).size < 2) return addNote("There are no two words to shuffle before the chosen one.");
+  let order = words;
+  while (order.every((word, i) => word === words[i])) {
+    const places = words.map((word) => ({ word, at: Math.random() }));
+    order = places.sort((a, b) => a.at - b.at).map(({ word }) => word);
+  }
+  return text.replace(WHOLE_WORD, (word, at) => (isBefore(word, at) ? order.shift() : word));
 }
 
 function isPronoun(word) {
@@ -133,7 +148,6 @@ function withNoun(text, word) {
 // Put a word in the place of the begun word, or of one of its kind: a noun, a verb of VERBS, a pronoun at the end. Others go
 // into the first gap, or to the end.
 function putWord(word, isBegun) {
-  const field = document.getElementById("live-text");
   const { value, selectionStart: caret } = field;
   const exchanged = !isBegun && NOUNS.includes(word) ? withNoun(value, word) : null;
   if (exchanged !== null) return setText(exchanged);
@@ -142,8 +156,9 @@ function putWord(word, isBegun) {
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
   else if (isPronoun(word)) from = beforePronoun(value);
   else if (place) [from, to] = [place.index, place.index + place[0].length];
-  const start = value.slice(0, from) + (from && !/\s$/.test(value.slice(0, from)) ? " " : "") + word;
-  setText(start + value.slice(to));
+  const before = value.slice(0, from);
+  const start = before + (/\S$/.test(before) ? " " : "") + word;
+  field.value = start + value.slice(to);
   field.setSelectionRange(start.length, start.length);
-  drawChips();
+  typed(field.value);
 }

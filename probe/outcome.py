@@ -91,6 +91,16 @@ class Column(NamedTuple):
     part: str = ""  # of the tested items, of which it is a measure; "": those of the verdict
 
 
+class Named(NamedTuple):
+    """Which value of a finding a table over seeds shows. As text, in sweep.json: "PART MEASURE"."""
+
+    measure: str  # a name of MEASURES, or of a rule
+    part: str = ""  # of the tested items, of which it is a measure; "": those of the verdict
+
+    def __str__(self) -> str:
+        return f"{self.part} {self.measure}".strip()
+
+
 class Outcome(ABC):
     """What an outcome decides; `probe.outcomes.OUTCOMES` has all."""
 
@@ -98,7 +108,7 @@ class Outcome(ABC):
     verbs: tuple[str, str]  # what one head does, and what several do: "links", "link"
     levels: dict[str, str]  # meaning of each level of evidence
     columns: dict[str, Column]  # of the summary, by title
-    over_seeds: tuple[str, ...]  # of the tables over seeds: names of measures or rules; "PART MEASURE": on one part
+    over_seeds: tuple[Named, ...]  # columns of the tables over seeds
     legend: str  # of the summary
     assumes = "exchanged weights leave queries, keys and values as they were, and no other head makes up for the change"
 

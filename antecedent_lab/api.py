@@ -46,7 +46,7 @@ from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.run_dir import environment
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
-MAX_UNTRAINED_LARGE = 2  # models
+MAX_UNTRAINED_LARGE = 2  # models, so that a study takes minutes
 LINE_LENGTH = 110  # of sentences on a terminal
 
 

@@ -31,11 +31,8 @@ from settings.train import Precision
 from settings.typed_json import json_text
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
-from training.logging import gap_lines
 from training.metrics import ValidationRecord
 from training.run_dir import find_run
-
-Log = Callable[[str], None]
 
 
 def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
@@ -55,16 +52,17 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     elif settings.mode == "text":
         _look_at_sentence(opened, settings)
     else:
+        if opened.transformer is not None and not opened.has_stories and not (settings.path or settings.own_file):
+            _print_loss(opened, opened.transformer, settings.cache_dir, config)
         probe(opened, settings, config)
 
 
-def probed(settings: EvalSettings, config: ProbeConfig, name: str, log: Log) -> ProbeResults:
+def probed(settings: EvalSettings, config: ProbeConfig, name: str) -> ProbeResults:
     """Return the probe.json of one of several models, which is tested now if it has not been with these settings."""
     settings = replace(settings, out=None)
     opened = _open(name, "model", settings)
     results, _ = read_results(opened)
     if results is None or results.settings != affordable(config, opened):
-        log(printable(f"probing {name}"))
         results = probe(opened, settings, config, lambda lines: None)
     return results
 
@@ -96,12 +94,12 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
     return opened
 
 
-def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Log = print) -> ProbeResults:
+def probe(
+    opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
+) -> ProbeResults:
     """Test the heads of a model, print the results and write the folder; print the page's address."""
     config = affordable(config, opened)
     source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_file)
-    if opened.transformer is not None and not opened.has_stories and not source.name:
-        _print_loss(opened, opened.transformer, settings.cache_dir, config, log)
     kind = "own" if settings.own_file else "outside"
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
@@ -119,7 +117,7 @@ def _address(folder: Path) -> str:
     return f"\nreport {(folder / PAGE).resolve().as_uri()}"
 
 
-def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig, log: Log) -> None:
+def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig) -> None:
     """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
     # The last record of this step on the whole text; train.py has none if the best step was not the last.
     corpus = load_data(opened, cache_dir)
@@ -130,11 +128,9 @@ def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config:
     if losses is None:
         losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
     loss = f"{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte"
-    log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
+    print(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
-        log(printable(f"note: {note}"))
-    for line in gap_lines(losses.gap, losses.gap_error):
-        log(line)
+        print(printable(f"note: {note}"))
 
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:

@@ -1,7 +1,6 @@
 """The modes of eval.py for several models: what holds over seeds, or what the settings that differ change."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from settings.typed_json import from_json, json_text, to_json
 from training.metrics import Metrics, load_metrics
 from training.run_dir import find_runs
 
-# Returns the results of a model, by its name, and tests it if that has not been done; prints by the second argument.
-Tested = Callable[[str, Callable[[str], None]], ProbeResults]
+# Returns the results of a model, by its name, and tests it if that has not been done
+Tested = Callable[[str], ProbeResults]
 _NUMBERED = "Models are numbered as in model=; that they differ in the training seed alone is not known."
 _SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts that models of one table share
 
@@ -79,7 +78,8 @@ def _compare(
     with results_folder(root, root / "probe") as folder:
         results = []
         for number, name in enumerate(runs, start=1):
-            results.append(tested(name, partial(print, f"{number} of {len(runs)}:", flush=True)))
+            print(printable(f"{number} of {len(runs)}: {name}"), flush=True)
+            results.append(tested(name))
         content = to_json(compare_runs(list(runs.values()), results, standard, notes, units))
         # The tables show what the files say, with its six digits.
         tables = sweep_markdown(from_json(Sweep, content, "sweep.json"))

@@ -247,7 +247,6 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no answer": (lambda m: m.log_probs(TEXTS), "answers: give at least one word"),
     "empty answer": (lambda m: m.log_probs(TEXTS, ""), "answers: '' is no text"),
     "answers or texts": (lambda m: m.log_probs(TEXTS[:2], [" a", " b"]), "answers: give those of all texts"),
-    "both ways": (lambda m: m.log_probs(TEXTS[:1], " a", each=[[" b"]]), "answers: give those of all texts"),
     "answers of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"]]), "each: must be 2 lists"),
     "more of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"], [" b", " c"]]), "each: must be 2 lists"),
     "the same foil": (lambda m: m.effects(TEXTS, " she", [" he", " it", " she"]), "foils: a foil is the same as"),
@@ -405,8 +404,6 @@ def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str,
     ):
         with pytest.raises(UserError, match=f"^model={problem}"):
             open_model(model, tokenizer=page["path"])
-    with pytest.raises(UserError, match="edits: no head L2H0"):
-        page["opened"].log_probs(TEXTS, " she", edits=[remove_head(2, 0)])
 
 
 def test_a_token_without_a_word_of_its_own_has_a_plain_name() -> None:

@@ -86,15 +86,14 @@ class OwnQuestion:
             lines.append(f"{part:5}{len(texts) // _CELLS:5,} blocks {use}: {clusters}")
         if self.control:
             lines.append(f"control: {len(self.control) // _CELLS:,} blocks without the link")
-        smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
+        n_clusters = min(_n_clusters(self.test))
+        smallest_p = max(2.0**-n_clusters, 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if not any(text.link.answers for text in self.test):
             lines.append("note: without a [payoff] the best verdict is suggestive")
-        if min(_n_clusters(self.test)) < ENOUGH:
+        if n_clusters < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
-        if min(_n_clusters(self.dev)) < _MIN_BLOCKS:
-            lines.append("note: dev has few frames or words: cross the frames with fixed pairs of words")
-        return [*lines, *map("note: {}".format, self.notes())]
+        return lines + [f"note: {note}" for note in self.notes()]
 
 
 def load_question(path: Path) -> OwnQuestion:

@@ -9,9 +9,9 @@ from settings.train import MAX_THREADS, Device
 
 STORIES = "stories"
 
-# What eval.py does: the settings that each mode takes, besides the machine, verbose and the group probe. The first mode
-# whose own setting is given is chosen; without any the heads are tested on what belongs to the model. `items` is two
-# settings here: STORIES, and a file of the user's own.
+# The modes of eval.py: the settings that each mode takes, besides the machine, verbose and the group probe. The first
+# mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model. `items` is
+# two settings here: STORIES, and a file of the user's own.
 _MODEL = {"run", "model", STORIES, "tokenizer", "out", "checkpoint"}
 MODES = {
     "runs": {"runs"},  # a sweep: over seeds, or over variants and seeds

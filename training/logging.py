@@ -129,7 +129,7 @@ class Console(Watcher):
         self._corpus = corpus
         self._folder = folder
         self._label = label
-        self.summary: list[str] = []  # of the probe, a phrase for each question
+        self.summary: list[str] = []  # results of the probe, a phrase for each question
         self._bar = tqdm(unit="step", leave=False, disable=None)
 
     def print(self, *lines: str) -> None:

@@ -1,7 +1,11 @@
 """Training: take the steps, measure the loss now and then, and let others look on.
 
-All that is not learning is a `Watcher`: the terminal and the curves (logging.py), the checkpoints (checkpoint.py), the
-probe (probe/emergence.py). What a run starts from is prepared by start.py.
+- All that is not learning is a `Watcher`: the terminal and the curves (logging.py), the checkpoints (checkpoint.py),
+  the probe (probe/emergence.py). The start of a run is prepared by start.py.
+- A new run is evaluated and saved before its first step.
+- The device is waited for at logged steps and evaluations only.
+- Every evaluation reads the same tokens and chooses the best checkpoint by them; the last one also reads more.
+- The probe looks at steps that are denser at the beginning (`is_probe_step`).
 """
 
 from collections.abc import Sequence
@@ -23,7 +27,7 @@ MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured between two steps."""
+    """The measurements between two steps."""
 
     is_due: bool  # whether it is printed and saved; the others only make the curves finer
     first: LossSummary | None = None  # on the first validation_tokens, which chooses the best checkpoint
@@ -36,7 +40,7 @@ class Evaluation:
 
 
 class Watcher:
-    """Something that looks on while a model is trained, on rank 0 alone; a subclass does what it needs."""
+    """An observer of training, on rank 0 alone; a subclass overrides the methods that it needs."""
 
     def start(self, trainer: Trainer) -> None:
         """Be called before the first step of this process."""
@@ -112,8 +116,9 @@ def evaluate(trainer: Trainer, validation: Split, watchers: Sequence[Watcher]) -
     wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
     trainer.model.eval()
     evaluation = Evaluation(is_due(step, run.eval_every_steps, run.max_steps))
-    if evaluation.is_due or 16 * step >= run.max_steps:  # earlier the loss of the batches says enough
-        tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
+    # At earlier steps of the probe the loss of the batches says enough: for English all would cost 6 % of training.
+    if evaluation.is_due or 16 * step >= run.max_steps:
+        tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # fits one device in training
         measure = partial(
             validation_loss, trainer.model, validation, tokens_per_batch,
             autocast=trainer.device.autocast(), distributed=trainer.distributed,

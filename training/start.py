@@ -1,4 +1,4 @@
-"""What a run needs before its first step: processes, device, data, model, folder, and the watchers of rank 0."""
+"""Prepare a run for its first step: processes, device, data, model, folder, and the watchers of rank 0."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -28,12 +28,12 @@ from training.run_dir import check_out_is_free, create_run, environment, run_con
 from training.trainer import Recorder, Trainer, check_batch, make_trainer
 from training.weight_history import pack_parameters
 
-Initial = tuple[Transformer, Tokenizer]  # what a run starts from
+Initial = tuple[Transformer, Tokenizer]  # the model and tokenizer to start from
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What a run starts from, the same on every rank."""
+    """The inputs of a run, the same on every rank."""
 
     settings: TrainSettings  # with the commit of a hub dataset
     corpus: Corpus

@@ -1,4 +1,11 @@
-"""The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
+"""The trainer: model, loss, batches, optimizers and counters, and the training step that changes them.
+
+- No step waits for a GPU: loss, gradient norm and the counters of skipped steps stay on the device.
+- A gradient that is not finite changes no weight and no state; the step is counted as skipped.
+- Batches and dropout depend on seed, step and rank alone, so a resumed run takes the same steps.
+- The loss is the mean over the targets of all micro-batches and ranks, not the mean of their means.
+- On a GPU one step is recorded and then repeated as a whole (extras/gpu), if train.py gives a `Recorder`.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +35,7 @@ Recorder = Callable[[Update, Sequence[LoadedBatch], Sequence[Tensor], float], Up
 
 @dataclass
 class Trainer:
-    """What a training step reads and changes: model, loss, batches, optimizers and counters."""
+    """The state of a training step: model, loss, batches, optimizers and counters."""
 
     settings: TrainSettings
     model: Transformer
@@ -47,7 +54,7 @@ class Trainer:
     recorded: Update | None = None  # the record, which every step runs
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
-    # Of the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. They are
+    # For the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. Both are
     # None before the first step of this process, which compiles and records.
     n_tokens: int | None = None
     recorded_seconds: float = 0.0

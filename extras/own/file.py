@@ -216,7 +216,7 @@ def _names(text: LinkedText) -> tuple[str, str, str]:
 
 
 def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
-    """Return the numbers of frames, and of words of each side; of both sides together if they share words."""
+    """Return the numbers of frames and of the words of each side, or of all words if the sides share some."""
     frames, first, second = (set(names) for names in zip(*map(_names, texts), strict=True))
     if not first.isdisjoint(second):
         first = second = first | second

@@ -25,7 +25,7 @@ _SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts t
 
 
 def compare_sweep(sweep: Path, tested: Tested) -> None:
-    """Test the runs of a sweep; print and write what holds over its seeds or, if settings differ, what they change."""
+    """Test the runs of a sweep; print and write the results over its seeds or, if settings differ, their effects."""
     # Errors in the sweep are reported before minutes of probing.
     metrics = {}
     settings = {}

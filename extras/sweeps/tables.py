@@ -32,7 +32,7 @@ def sweep_markdown(sweep: Sweep) -> str:
         rows.append([variant.name, str(len(variant.seeds)), *_means(variant, measures)])
     lines += markdown_table(["variant", sweep.units, *_labels(measures)], rows)
 
-    # What the heads do at the end of training; questions of one outcome have the same measures.
+    # Scores of the heads at the end of training; questions of one outcome have the same measures.
     for outcome in OUTCOMES.values():
         measures = {str(name): measure_of(name) for name in outcome.over_seeds}
         rows = []

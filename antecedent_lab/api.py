@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from antecedent_lab.arrays import head_test  # noqa: F401 (a public name)
-from antecedent_lab.eval_settings import STORIES
+from antecedent_lab.eval_settings import Machine
 from antecedent_lab.notebook import Html, sentence_view
 from antecedent_lab.progress import stages
 from antecedent_lab.sources import source_of
@@ -39,14 +39,14 @@ from probe.study import askable, study
 from probe.tables import claims_markdown, origin_line, summary_lines
 from settings.errors import UserError
 from settings.files import now, write_files
-from settings.train import MAX_THREADS, Device, Precision, compose_settings, did_you_mean, to_settings
+from settings.train import Device, Precision, compose_settings, to_settings
 from settings.typed_json import json_text
 from training.device import choose_device
 from training.metrics import load_metrics  # noqa: F401 (a public name)
 from training.run_dir import environment
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
-MAX_UNTRAINED_LARGE = 2  # models
+MAX_UNTRAINED_LARGE = 2  # models, so that a study takes minutes
 LINE_LENGTH = 110  # sentences on a terminal are wrapped at this many characters
 
 
@@ -90,8 +90,9 @@ class ProbedModel:
             lines.append("")
             for line in claims_markdown(self.results, verbose).splitlines():
                 lines += [line] if line.startswith("|") else wrap(line, LINE_LENGTH) or [""]
-        missing = self.results.missing if verbose or not self.results.findings else []
-        return [*lines, *map("not tested: {}".format, missing), *map("note: {}".format, self.results.warnings)]
+        if verbose or not self.results.findings:
+            lines += [f"not tested: {problem}" for problem in self.results.missing]
+        return lines + [f"note: {warning}" for warning in self.results.warnings]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -135,7 +136,7 @@ class ProbedModel:
 def open_model(
     model: Any,
     *,
-    items: str | None = None,
+    stories: bool = False,
     tokenizer: Any = None,
     out: str | None = None,
     checkpoint: str = "best",
@@ -148,88 +149,51 @@ def open_model(
     `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, a loaded model of
     transformers in float32, which is switched to our attention, or an object with the passes of `ObservableModel`, such
     as an `OwnModel`. `tokenizer`: a file, folder or hub name (docs/usage.md), or a loaded one of transformers or
-    tokenizers; if None, that of the model's folder. `items`: "stories" to test a model that is no run on the stories,
-    None for the next pronoun in English text. `out`: the folder of eval.py's results. `checkpoint` of a run: "best",
-    "last" or the step of one that was kept. `setting` is the name of `model`
-    in messages. A loaded model stays on its device. Raises UserError or OSError with one line.
+    tokenizers; if None, that of the model's folder. `stories`: test a model that is no run on the stories, not on the
+    next pronoun in English text. `out`: the folder of eval.py's results. `checkpoint` of a run: "best", "last" or the
+    step of one that was kept. `setting` is the name of `model` in messages. A loaded model stays on its device. Raises
+    UserError or OSError with one line.
     """
-    opened = _opened(model, items, tokenizer, out, checkpoint, device, threads, setting)
+    machine = to_settings(Machine, {"device": getattr(device, "type", device), "threads": threads})
+    is_loaded = not isinstance(model, str | Path)
+    is_run = not is_loaded and (Path(model) / "checkpoints").is_dir()
+    named = f"{setting}={model if not is_loaded else type(model).__name__}"
+    if is_run and (stories or tokenizer is not None or out is not None):
+        raise UserError(f"{named}: is a run of train.py, which has its own sentences, tokenizer and folder")
+    if setting == "run" and not is_run:
+        raise UserError(f"{named}: is no run of train.py, which has a folder checkpoints")
+    if checkpoint != "best" and not is_run:
+        raise UserError(f"checkpoint={checkpoint}: only for a run of train.py")
+
+    torch_device = choose_device(machine.device, Precision.float32, machine.threads).device
+    data = compose_settings().data if stories else None
+    if is_run:
+        opened = open_run(Path(model), torch_device, checkpoint)
+    elif is_loaded:
+        opened = open_loaded(model, out, data, tokenizer)
+    else:
+        opened = open_external(str(model), out, data, torch_device, tokenizer, setting)
     return replace(opened, view=sentence_view)
 
 
-def _opened(
-    model: Any,
-    items: str | None,
-    tokenizer: Any,
-    out: str | None,
-    checkpoint: str,
-    device: object,
-    threads: int | None,
-    setting: str,
-) -> OpenedModel:
-    is_loaded = not isinstance(model, str | Path)
-    if not is_loaded and not str(model):
-        raise UserError(f"{setting}=: the name is empty")
-    device = device.value if isinstance(device, Device) else str(device)
-    if device not in Device.__members__:
-        raise UserError(f"device={device}: must be one of {', '.join(Device.__members__)}")
-    if threads is not None and not (type(threads) is int and 1 <= threads <= MAX_THREADS):
-        raise UserError(f"threads={threads}: must be between 1 and {MAX_THREADS:,}")
-    torch_device = choose_device(Device(device), Precision.float32, threads).device
-
-    if setting == "run" and not (Path(model) / "checkpoints").is_dir():
-        raise UserError(f"run={model}: is no run of train.py, which has a folder checkpoints")
-    if not is_loaded and (Path(model) / "checkpoints").is_dir():
-        if items is not None or tokenizer is not None or out is not None:
-            problem = "is a run of train.py, which has its own sentences, tokenizer and folder"
-            raise UserError(f"{setting}={model}: {problem}")
-        return open_run(Path(model), torch_device, checkpoint)
-    if checkpoint != "best":
-        raise UserError(f"checkpoint={checkpoint}: only for a run of train.py")
-
-    if items not in (None, STORIES):
-        raise UserError(f"items={items}: must be {STORIES}")
-    stories = compose_settings().data if items == STORIES else None
-    if is_loaded:
-        return open_loaded(model, out, stories, tokenizer)
-    return open_external(str(model), out, stories, torch_device, tokenizer, setting)
-
-
 def probe_model(
-    model: Any,
-    *,
-    path: str | None = None,
-    items: str | None = None,
-    cache_dir: str = ".cache",
-    **settings: Any,
+    model: Any, *, path: str | None = None, items: str | None = None, cache_dir: str = ".cache", **settings: Any
 ) -> ProbedModel:
     """Test every head of a model, with baselines, corrected statistics and causal tests; write no results.
 
     `model` is what `open_model` returns or takes. `path` names English text (docs/english.md); a run on text uses its
-    validation text. `items` is as in eval.py: "stories", or FILE.jsonl (docs/probe.md). `settings` are those of
-    `open_model` and of the group probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or
-    OSError with one line.
+    validation text. `items` is a file with a question of the user's own (docs/probe.md). `settings` are those of the
+    group probe in configs/eval/eval.yaml, for example `n_untrained=10`. Raises UserError or OSError with one line.
     """
-    probe = asdict(ProbeConfig())
-    for name in probe:
-        probe[name] = settings.pop(name, probe[name])
-    for name, value in (("path", path), ("items", items)):
-        if value is not None and not (isinstance(value, str) and value):
-            raise UserError(f"{name}={value}: must be the name of a file")
     if items and path:
         raise UserError(f"path={path}: cannot be combined with items=")
-    if items and not items.endswith(".jsonl"):
-        settings["items"] = items
-        items = None
-    allowed = ("items", "tokenizer", "out", "checkpoint", "device", "threads")
-    for name, value in settings.items():
-        if name not in allowed:
-            raise UserError(f"{name}={value}: no such setting{did_you_mean(name, [*allowed, *probe])}")
-        if isinstance(model, OpenedModel):
-            raise UserError(f"{name}={value}: the model is open already; give it to open_model")
-    opened = model if isinstance(model, OpenedModel) else open_model(model, **settings)
-    config = affordable(to_settings(ProbeConfig, probe, "probe."), opened)
-    return probe_source(opened, source_of(opened, config, cache_dir, path, items), config)
+    config = to_settings(ProbeConfig, settings, "probe.")
+    opened = _opened(model)
+    return probe_source(opened, source_of(opened, config, cache_dir, path, items), affordable(config, opened))
+
+
+def _opened(model: Any) -> OpenedModel:
+    return model if isinstance(model, OpenedModel) else open_model(model)
 
 
 def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> ProbedModel:
@@ -240,38 +204,27 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
     if source.name and not studied.findings:
         raise UserError(f"too little to test: {'; '.join(studied.missing)}")
 
-    few = f"On a CPU a model of this size is compared with at most {MAX_UNTRAINED_LARGE} untrained models."
-    limits = [few] if affordable(replace(config, n_untrained=99), opened).n_untrained < 99 else []
-    results = ProbeResults(
-        model=tested_model(opened),
-        settings=config,
-        data=source.data,
-        environment=_environment(opened),
-        warnings=[*opened.began, *source.warnings, *limits],
-        missing=studied.missing,
-        findings=[_with_examples(opened, finding) for finding in studied.findings],
-        contract=studied.contract,
-    )
-    return ProbedModel(opened, results.rounded())
+    warnings = [*opened.began, *source.warnings]
+    if _is_slow(opened):
+        few = f"at most {MAX_UNTRAINED_LARGE} untrained models"
+        warnings.append(f"On a CPU a model of this size is compared with {few}.")
+    findings = [_with_examples(opened, finding) for finding in studied.findings]
+    studied = replace(studied, findings=findings)
+    return ProbedModel(opened, _results(opened, source, config, warnings=warnings, **vars(studied)))
 
 
 def compare_models(
-    before: OpenedModel,
-    after: OpenedModel,
-    *,
-    items: str | None = None,
-    cache_dir: str = ".cache",
-    **settings: Any,
+    before: Any, after: Any, *, items: str | None = None, cache_dir: str = ".cache", **settings: Any
 ) -> ProbeResults:
-    """Compare two opened models of one shape and tokenizer, item by item, with paired tests; the result has `changes`.
+    """Compare two models of one shape and tokenizer, item by item, with paired tests; the result has `changes`.
 
-    The items are those that `probe_model` would test `after` on, or with `items` those of a question of the user's own;
-    `settings` are those of the group probe. Raises UserError for models of other shapes or tokens, or unread items.
+    The items are those that `probe_model` would test `after` on; arguments are as there. Raises UserError for models of
+    other shapes or tokens, or unread items.
     """
-    if items is not None and not (isinstance(items, str) and items):
-        raise UserError(f"items={items}: must be the name of a file")
+    before = _opened(before)
+    after = _opened(after)
     _check_comparable(before, after)
-    config = affordable(to_settings(ProbeConfig, asdict(ProbeConfig()) | settings, "probe."), after)
+    config = affordable(to_settings(ProbeConfig, settings, "probe."), after)
     source = source_of(after, config, cache_dir, None, items)
     questions, missing = askable(source.questions, source.items)
     if not questions:
@@ -288,42 +241,36 @@ def compare_models(
         for number, question in enumerate(questions):
             show(question.name, number / len(questions))
             changes += difference(before.model, after.model, source.items, question, config)
-    results = ProbeResults(
-        model=tested_model(after),
-        before=tested_model(before),
-        settings=config,
-        data=source.data,
-        environment=_environment(after),
-        warnings=source.warnings,
-        missing=missing,
-        changes=changes,
-    )
+    facts = {"before": _tested(before), "warnings": source.warnings, "missing": missing, "changes": changes}
+    return _results(after, source, config, **facts)
+
+
+def _results(opened: OpenedModel, source: Source, config: ProbeConfig, **found: Any) -> ProbeResults:
+    """Return the content of a file of results, with what they are made with now; `found` are further fields."""
+    made_with = environment(opened.model.device.type, torch.get_num_threads())
+    made_with |= {"date": now(), "command": shlex.join(sys.orig_argv)}
+    results = ProbeResults(model=_tested(opened), settings=config, data=source.data, environment=made_with, **found)
     return results.rounded()
 
 
-def _environment(opened: OpenedModel) -> dict[str, Any]:
-    """Return what results are made with now: versions, machine, commit, time in UTC, and the command line."""
-    return environment(opened.model.device.type, torch.get_num_threads()) | {
-        "date": now(),
-        "command": shlex.join(sys.orig_argv),
-    }
-
-
-def tested_model(opened: OpenedModel) -> TestedModel:
-    """Return what results say about the model that they are about."""
+def _tested(opened: OpenedModel) -> TestedModel:
     trained_on = opened.settings.data.source if opened.settings else None
     return TestedModel(opened.source, opened.step, trained_on, dict(opened.shape))
 
 
 def affordable(config: ProbeConfig, opened: OpenedModel) -> ProbeConfig:
     """Return the settings of the probe, for a large model on a CPU with limits: it would take hours."""
-    if opened.n_parameters <= LARGE_MODEL or opened.model.device.type != "cpu":
+    if not _is_slow(opened):
         return config
     return replace(
         config,
         tokens_per_batch=min(config.tokens_per_batch, BATCH_TOKENS),
         n_untrained=min(config.n_untrained, MAX_UNTRAINED_LARGE),
     )
+
+
+def _is_slow(opened: OpenedModel) -> bool:
+    return opened.n_parameters > LARGE_MODEL and opened.model.device.type == "cpu"
 
 
 def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:
@@ -336,9 +283,6 @@ def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:
 
 
 def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
-    for name, opened in (("before", before), ("after", after)):
-        if not isinstance(opened, OpenedModel):
-            raise UserError(f"{name}={opened!r:.80}: must be a model that open_model has opened")
     models = (before.model, after.model)
     old, new = (f"{model.n_layer} layers of {model.n_head} heads{only_layers(model)}" for model in models)
     if old != new:

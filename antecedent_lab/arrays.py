@@ -51,37 +51,33 @@ def head_test(
     UserError for scores that are not finite numbers, outside 0 to 1 with `centre` .5, or nowhere below 0 with `centre`
     0, and for clusters of another length or with an unknown label.
     """
-    is_number = isinstance(centre, int | float | np.number) and np.isfinite(centre)
-    if not is_number or np.ma.isMaskedArray(scores):
-        raise UserError("head_test: centre must be a finite number, and scores an array without a mask")
+    if not (isinstance(centre, int | float | np.number) and np.isfinite(centre)):
+        raise UserError("head_test: centre must be a finite number")
+    form = "scores [items, layers, heads] must be finite real numbers without a mask"
     try:
         values = np.atleast_1d(scores).astype(float, casting="same_kind")
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise UserError(f"head_test: scores must be real numbers [items, layers, heads]: {problem}") from problem
-    is_nan = np.isnan(values)
-    is_head = ~is_nan.all(axis=0)
-    is_known = is_head.any() and not is_nan[:, is_head].any() and not np.isinf(values).any()
-    if values.ndim < 2 or not is_known:
-        form = "finite numbers, one row for each item, or nan in all items where there is no head"
-        raise UserError(f"head_test: scores [items, layers, heads] must be {form}")
+        raise UserError(f"head_test: {form}: {problem}") from problem
+    is_head = ~np.isnan(values).all(axis=0)
+    is_known = values.ndim > 1 and is_head.any() and np.isfinite(values[:, is_head]).all()
+    if not is_known or np.ma.isMaskedArray(scores):
+        raise UserError(f"head_test: {form}, or nan in all items where there is no head")
     if centre == 0.5 and (np.nanmin(values) < 0 or np.nanmax(values) > 1):
         raise UserError("head_test: scores outside 0 to 1 are differences, which have centre=0")
     if centre == 0 and np.nanmin(values) >= 0:
         raise UserError("head_test: no score is below 0, so these are no differences, as centre=0 needs")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
     for each in labels:
-        if set(each.ravel()) & {"None", "nan"}:
-            raise UserError("head_test: clusters: None or nan is no label")
         if each.shape not in {(len(values),), (len(values), 2)} or len(np.unique(each)) < 2:
-            raise UserError(
-                f"head_test: clusters: give {len(values)} labels, one or two an item, at least two of them different"
-            )
+            needed = f"{len(values)} labels, one or two an item, at least two of them different"
+            raise UserError(f"head_test: clusters: give {needed}")
+        if np.isin(each, ["None", "nan"]).any():
+            raise UserError("head_test: clusters: None or nan is no label")
 
     config = ProbeConfig(n_bootstrap=n_bootstrap, seed=seed)
     means = values.mean(axis=0)
-    order = np.argsort(-means, axis=None, kind="stable")
-    places = [tuple(map(int, np.unravel_index(i, means.shape))) for i in order[:2]]
-    head = places[0]
+    order = np.argsort(-means, axis=None, kind="stable")  # nan, of no head, last
+    head, *others = [tuple(map(int, np.unravel_index(i, means.shape))) for i in order[: is_head.sum()]]
     sample = Sample(values, labels, [labels])
     test = sample.test(config, centre=centre)
     return HeadTest(
@@ -90,6 +86,6 @@ def head_test(
         p=test.p,
         bar=sample.chance_level(n_bootstrap, seed, centre),
         chosen_again=chosen_again([values, np.broadcast_to(is_head, values.shape)], labels, seed),
-        rival=places[1] if is_head.sum() > 1 else None,
+        rival=next(iter(others), None),
         smallest_p=test.smallest_p,
     )

@@ -9,23 +9,35 @@ from settings.train import MAX_THREADS, Device
 
 STORIES = "stories"
 
-# The modes of eval.py: the settings that each mode takes, besides the model, the machine and the group probe. The first
-# mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model.
+# The modes of eval.py: the settings that each mode takes, besides the machine, verbose and the group probe. The first
+# mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model. `items` is
+# two settings here: STORIES, and a file of the user's own.
+_MODEL = {"run", "model", STORIES, "tokenizer", "out", "checkpoint"}
 MODES = {
-    "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds
-    "models": {"model", "items", "tokenizer", "out", "verbose"},  # several models of one shape
-    "check": {"items", "tokenizer", "verbose"},  # a file of items, without weights
-    "before": {"items", "tokenizer", "out", "live", "verbose", "checkpoint"},  # two models on the same items
-    "text": {"tokenizer", "out", "items", "live", "verbose", "checkpoint"},  # one sentence
-    "path": {"tokenizer", "out", "live", "figures", "verbose", "checkpoint"},  # English text
-    "probe": {"items", "tokenizer", "out", "live", "figures", "verbose", "checkpoint"},
+    "runs": {"runs"},  # a sweep: over seeds, or over variants and seeds
+    "models": {"model", STORIES, "tokenizer", "out"},  # several models of one shape
+    "check": {"check", "own_file", "run", "model", "tokenizer"},  # a file of items, without weights
+    "before": {"before", "own_file", "live"} | _MODEL,  # two models on the same items
+    "text": {"text", "live"} | _MODEL,  # one sentence
+    "path": {"path", "live", "figures"} | _MODEL,  # English text
+    "probe": {"own_file", "live", "figures"} | _MODEL,
 }
-_MODELS = {"run", "model"}
-_MACHINE = {"device", "threads", "cache_dir"}
+_ALWAYS = {"verbose", "device", "threads", "cache_dir"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvalSettings:
+class Machine:
+    """Where to compute."""
+
+    device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
+    threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalSettings(Machine):
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 
     model: str | None = setting("a run, a folder of save_pretrained, a hub name; A,B,C: several; null: the newest run")
@@ -44,8 +56,6 @@ class EvalSettings:
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
     figures: bool = setting("also write figures/*.svg: a map of all heads, doses of the edit, heads during training")
     verbose: bool = setting("print every table, and what could not be asked")
-    device: Device = setting("where to compute; auto: CUDA if there is a device, else the CPU")
-    threads: int | None = setting("CPU threads; null: torch's default", low=1, high=MAX_THREADS)
     cache_dir: str = setting("folder for tokenized corpora")
 
     @property
@@ -59,46 +69,28 @@ class EvalSettings:
         return [] if is_one else [name.strip() for name in str(self.model).split(",")]
 
     @property
-    def is_external(self) -> bool:
-        """Whether a model is not a run of train.py, whose folder has everything."""
-        names = self.models or ([] if self.model is None else [self.model])
-        return any(not (Path(name) / "checkpoints").is_dir() for name in names)
-
-    @property
     def own_file(self) -> str | None:
         return self.items if self.items and self.items.lower().endswith(".jsonl") else None
 
     def __post_init__(self) -> None:
-        allowed = MODES[self.mode] | {self.mode} | _MACHINE
-        if self.mode not in ("runs", "models"):
-            allowed |= _MODELS
+        check_limits(self)
+        if self.items not in (None, STORIES, self.own_file):
+            raise UserError(f"items={self.items}: not known; give {STORIES} or FILE.jsonl")
         for name, value in asdict(self).items():
             if value is None or value is False or (name, value) == ("checkpoint", "best"):  # not given
                 continue
-            problem = ""
             if isinstance(value, str) and not value.strip():
-                problem = "the name is empty" if name != "text" else "the text is empty"
-            elif name not in allowed:
-                problem = f"cannot be combined with {'model=A,B' if self.mode == 'models' else f'{self.mode}='}"
-            elif name == "run" and self.model is not None:
-                problem = "cannot be combined with model=, which means the same"
-            elif name == "model" and len(set(self.models)) < len(self.models):
-                problem = "names a model twice"
-            elif name == "items" and value != STORIES and self.own_file is None:
-                problem = f"not known; give {STORIES} or FILE.jsonl"
-            elif name == "check" and self.own_file is None:
-                problem = "give items=FILE.jsonl, the file to check"
-            elif name == "items" and self.own_file and self.mode == "text":
-                problem = "shows no sentence; leave it out"
-            elif name == "items" and self.own_file and self.mode == "models":
-                problem = "is asked of one model; leave it out"
-            elif name == "checkpoint" and value != "last" and not value.isdecimal():
-                problem = "must be best, last or a step"
-            elif name in ("out", "tokenizer") or (name == "items" and value == STORIES):
-                is_possible = self.is_external or (name == "tokenizer" and self.before)
-                problem = "" if is_possible else "only for a model of another program; a run has its own"
-            if problem:
-                raise UserError(f"{name}={value}: {problem}")
+                raise UserError(f"{name}={value}: is empty")
+            kind = name
+            if name == "items":
+                kind = "own_file" if self.own_file else STORIES
+            if kind not in MODES[self.mode] | _ALWAYS:
+                of_mode = "model=A,B" if self.mode == "models" else f"{self.mode}="
+                raise UserError(f"{name}={value}: cannot be combined with {of_mode}")
+        if self.run and self.model:
+            raise UserError(f"run={self.run}: cannot be combined with model=, which means the same")
+        if self.check and not self.own_file:
+            raise UserError("check=true: give items=FILE.jsonl, the file to check")
+        # A model may take minutes to open.
         if self.own_file and not Path(self.own_file).exists():
             raise UserError(f"items={self.items}: no such file")
-        check_limits(self)

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from antecedent_lab.api import affordable, compare_models, open_model, probe_source
-from antecedent_lab.eval_settings import EvalSettings
+from antecedent_lab.eval_settings import STORIES, EvalSettings
 from antecedent_lab.sources import source_of
 from data.stories.lexicon import REFERENTS, pronouns_of
+from extras.compare.tables import CHANGE_LEGEND, change_lines, change_tables, largest_first
 from extras.page.content import comparison_content, page_content, unknown_note
 from extras.page.live import check_live, read_history
 from extras.page.page import page
-from extras.sweeps.door import compare_several, compare_sweep
+from extras.page.shown import PageFinding
+from extras.sweeps import door as sweeps
 from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.edits import all_heads
@@ -22,68 +24,64 @@ from probe.opened_run import load_data
 from probe.results import Head, ProbeResults
 from probe.saved import PAGE, folder_name, read_metrics, read_results, results_folder
 from probe.sentences import next_tokens, removal_effects, word_attention
-from probe.tables import MOST_HEADS, change_lines, sentence_lines
+from probe.tables import MOST_HEADS, sentence_lines
 from settings.errors import UserError, printable
 from settings.files import write_files
 from settings.train import Precision
 from settings.typed_json import json_text
 from training.device import choose_device
 from training.evaluate import LossSummary, validation_loss
-from training.logging import gap_lines
 from training.metrics import ValidationRecord
 from training.run_dir import find_run
-
-Log = Callable[[str], None]
 
 
 def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     """Run the mode that the settings select."""
     tested = partial(probed, settings, config)
     if settings.mode == "runs":
-        compare_sweep(Path(str(settings.runs)), tested)
+        sweeps.compare_sweep(Path(str(settings.runs)), tested)
         return
     if settings.mode == "models":
-        shapes = {name: _open(name, "model", replace(settings, model=name, out=None)).shape for name in settings.models}
-        compare_several(shapes, settings.out, tested)
+        shapes = [(name, _open(name, "model", replace(settings, out=None)).shape) for name in settings.models]
+        sweeps.compare_models(shapes, settings.out, tested)
         return
     opened = _open_first(settings)
+    check_live(opened, settings.live)
     if settings.mode == "before":
         _compare(opened, settings, config)
     elif settings.mode == "text":
         _look_at_sentence(opened, settings)
     else:
+        if opened.transformer is not None and not opened.has_stories and not (settings.path or settings.own_file):
+            _print_loss(opened, opened.transformer, settings.cache_dir, config)
         probe(opened, settings, config)
 
 
-def probed(settings: EvalSettings, config: ProbeConfig, name: str, log: Log) -> ProbeResults:
+def probed(settings: EvalSettings, config: ProbeConfig, name: str) -> ProbeResults:
     """Return the probe.json of one of several models, which is tested now if it has not been with these settings."""
-    of_one = replace(settings, runs=None, model=name, out=None)
-    opened = _open(name, "model", of_one)
+    settings = replace(settings, out=None)
+    opened = _open(name, "model", settings)
     results, _ = read_results(opened)
     if results is None or results.settings != affordable(config, opened):
-        log(printable(f"probing {name}"))
-        probe(opened, of_one, config, lambda lines: None)
-        results, _ = read_results(opened)
-        assert results is not None
+        results = probe(opened, settings, config, lambda lines: None)
     return results
 
 
 def _open(name: str, setting: str, settings: EvalSettings) -> OpenedModel:
-    """Open the model that a setting names, with the settings of a model of another program if it is one."""
-    of_model: dict[str, Any] = {}
-    if not (Path(name) / "checkpoints").is_dir():
-        of_model = {"items": None if settings.own_file else settings.items, "tokenizer": settings.tokenizer}
-        of_model["out"] = settings.out if setting == "model" else None
+    """Open a model that a setting names; of several those of other programs get the settings for such models."""
+    of_model: dict[str, Any] = {"device": settings.device, "threads": settings.threads, "setting": setting}
+    is_run = (Path(name) / "checkpoints").is_dir()
+    if not (is_run and (settings.before or settings.models)):
+        of_model |= {"stories": settings.items == STORIES, "tokenizer": settings.tokenizer}
     if setting != "before":
-        of_model["checkpoint"] = settings.checkpoint
-    return open_model(name, **of_model, device=settings.device, threads=settings.threads, setting=setting)
+        of_model |= {"out": settings.out, "checkpoint": settings.checkpoint}
+    return open_model(name, **of_model)
 
 
 def _open_first(settings: EvalSettings) -> OpenedModel:
     """Open the model that is tested, and print its name, step and device."""
     setting = "model" if settings.run is None else "run"
-    name = getattr(settings, setting)
-    opened = _open(name if settings.is_external else str(find_run(name, setting)), setting, settings)
+    opened = _open(settings.model or str(find_run(settings.run)), setting, settings)
     if opened.settings is None:
         line = f"model {opened.source} ({opened.shape['model_type']}); results in {opened.folder}"
     else:
@@ -96,13 +94,12 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
     return opened
 
 
-def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Log = print) -> None:
+def probe(
+    opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log: Callable[[str], None] = print
+) -> ProbeResults:
     """Test the heads of a model, print the results and write the folder; print the page's address."""
-    check_live(opened, settings.live)
     config = affordable(config, opened)
     source = source_of(opened, config, settings.cache_dir, settings.path, settings.own_file)
-    if opened.transformer is not None and not opened.has_stories and not source.name:
-        _print_loss(opened, opened.transformer, settings.cache_dir, config, log)
     kind = "own" if settings.own_file else "outside"
     subfolder = f"{kind}/{folder_name(source.name)}" if source.name else ""
 
@@ -112,11 +109,15 @@ def probe(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig, log:
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
         if folder is not None:
             result.save(folder, live=settings.live, figures=settings.figures)
-    if folder is not None and log is print:
-        print(f"\nreport {(folder / PAGE).resolve().as_uri()}", flush=True)
+            log(_address(folder))
+    return result.results
 
 
-def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig, log: Log) -> None:
+def _address(folder: Path) -> str:
+    return f"\nreport {(folder / PAGE).resolve().as_uri()}"
+
+
+def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig) -> None:
     """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
     # The last record of this step on the whole text; train.py has none if the best step was not the last.
     corpus = load_data(opened, cache_dir)
@@ -127,36 +128,53 @@ def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config:
     if losses is None:
         losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
     loss = f"{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte"
-    log(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
+    print(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
     for note in corpus.notes:
-        log(printable(f"note: {note}"))
-    for line in gap_lines(losses.gap, losses.gap_error):
-        log(line)
+        print(printable(f"note: {note}"))
 
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
     """Compare a model with the one of before=, print the tables and write probe/compared/NAME of the first."""
-    check_live(opened, settings.live)
-    own_file = settings.own_file
     before = _open(str(settings.before), "before", settings)
     print(printable(f"compared with {before.source}"), flush=True)
-    name = folder_name(f"{before.source}_{Path(own_file).stem}" if own_file else before.source)
+    name = before.source
+    arguments = [f"before={before.source}"]
+    if settings.own_file:
+        name += f"_{Path(settings.own_file).stem}"
+        arguments.append(f"items={settings.own_file}")
 
     # The folder is locked before minutes of work begin.
-    with results_folder(opened.folder, opened.results_folder / "compared" / name) as folder:
-        results = compare_models(before, opened, items=own_file, cache_dir=settings.cache_dir, **asdict(config))
+    with results_folder(opened.folder, opened.results_folder / "compared" / folder_name(name)) as folder:
+        cache_dir = settings.cache_dir
+        results = compare_models(before, opened, items=settings.own_file, cache_dir=cache_dir, **asdict(config))
         print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
         if folder is not None:
-            arguments = [f"before={before.source}", *([f"items={own_file}"] if own_file else [])]
-            content = comparison_content(before, opened, results, arguments, settings.live)
-            files = {"comparison.json": json_text(results), PAGE: page(content)}
-            write_files(folder, files, "comparison.json")
-            print(f"\nreport {(folder / PAGE).resolve().as_uri()}")
+            content = comparison_content(before, opened, results, changed(results), arguments, settings.live)
+            write_files(folder, {"comparison.json": json_text(results), PAGE: page(content)}, "comparison.json")
+            print(_address(folder))
+
+
+def changed(results: ProbeResults) -> list[PageFinding]:
+    """Return what changed for each question, for the page; the place is the head that changed most."""
+    findings = []
+    for question, table in change_tables(results, all_rows=True).items():
+        changes = largest_first(change for change in results.changes if change.question == question)
+        most = next(change.head for change in changes if change.head)
+        findings.append(PageFinding(
+            question=question, description=table.title, verdict="compared", heads=str(most), place=most,
+            claim=f"{'; '.join(table.note.splitlines())}.",
+            tables=[replace(table, title="What changed", note=CHANGE_LEGEND)],
+            does_not_show=[
+                "that a head that changed is why the answer changed",
+                "that heads of one place are the same head, if the models did not start from the same weights",
+            ],
+            reasons=[],
+        ))  # fmt: skip
+    return findings
 
 
 def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
     """Print the attention of the heads that matter most in the user's sentence, and add the sentence to the page."""
-    check_live(opened, settings.live)
     text = str(settings.text)
     tokenized = opened.tokenize(text)
     if len(tokenized.tokens) > opened.model.context_length:
@@ -180,8 +198,7 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         if folder is not None:
             content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
             write_files(folder, {PAGE: page(content)})
-    if folder is not None:
-        print(f"\nreport {(folder / PAGE).resolve().as_uri()}#yours-1", flush=True)
+            print(f"{_address(folder)}#yours-1")
 
 
 def _nouns_before(words: list[str]) -> dict[int, list[str]]:

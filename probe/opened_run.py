@@ -29,6 +29,8 @@ UNTRAINED_SEED = 10_000  # added to the seed of an untrained model: no training 
 
 def open_run(run: Path, device: torch.device, checkpoint: str = "best") -> OpenedModel:
     """Load a checkpoint of a run in float32: best, last or its step; UserError or OSError if that is not possible."""
+    if checkpoint not in ("best", "last") and not checkpoint.isdecimal():
+        raise UserError(f"checkpoint={checkpoint}: must be best, last or a step")
     settings, config = load_run_settings(run)
     tokenizer = _load_run_tokenizer(run, config)
     weights, step = _load_weights(run, settings, checkpoint)

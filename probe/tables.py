@@ -10,13 +10,12 @@ import numpy as np
 from probe.claim import chosen_again, claim_of, limits_of
 from probe.outcome import Column
 from probe.outcomes import OUTCOMES
-from probe.questions import HEADLINE, MAX_P, SAME_WORDS
+from probe.questions import HEADLINE, SAME_WORDS
 from probe.results import (
     MEASURES,
     NO_BAR,
     NOT_KNOWN,
     RULES,
-    Change,
     Estimate,
     Finding,
     Head,
@@ -29,10 +28,6 @@ from probe.sentences import TokenizedText
 from probe.text_tables import Table, markdown_table
 from settings.errors import printable
 
-CHANGE_LEGEND = """\
-answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
-attention: a head's contrast. p: paired, two-sided, corrected for all heads of the measure.
-changed: p below 0.01. The intervals are not corrected."""
 _BLOCK_TITLE = "Blocks of four sentences that differ in what decides; a link head is right in all four"
 _PARTS_NOTE = (
     "Each column is a part of the tested texts: iid has the words of training; headline, which the verdict is about: "
@@ -40,8 +35,6 @@ _PARTS_NOTE = (
 )
 _BEST_RULE = "best simple rule"
 _LONGEST_PASSAGE = 75  # characters of a passage on the terminal
-MOST_CHANGES = 10  # changed heads that are listed, for each measure
-FEWEST_CHANGES = 4
 MUCH_CHOSEN_AGAIN = 0.9  # share of resampled dev sets; below it the summary says how often another head is chosen
 MOST_HEADS = 10  # that are printed for a sentence; verbose=true prints all
 
@@ -269,59 +262,6 @@ def claims_markdown(results: ProbeResults, verbose: bool = False) -> str:
                 lines += ["", f"{title}:", "", *map("- {}".format, texts)]
         lines.append("")
     return "\n".join(lines)
-
-
-# Two models
-
-
-def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
-    """Return the tables of `change_tables` for a terminal."""
-    remarks = [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]
-    if not any(change.difference.value for change in results.changes):
-        return ["both models give exactly the same numbers", *remarks]
-    lines = []
-    for name, table in change_tables(results, all_rows).items():
-        notes = [f"  {note}" for note in table.note.splitlines()]
-        lines += ["", f"{name}: {table.title}", *aligned([table.header, *table.rows]), *notes]
-    return [*lines, "", CHANGE_LEGEND, *remarks]
-
-
-def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
-    """Return a table for each question, of all heads or the most changed ones; its note counts the changed heads.
-
-    The question with the largest change is the first, and so is the measure in its table.
-    """
-    grouped: dict[str, dict[str, list[Change]]] = {}
-    for change in largest_first(results.changes):
-        grouped.setdefault(change.question, {}).setdefault(change.measure, []).append(change)
-    found = {}
-    for question, by_measure in grouped.items():
-        rows: list[list[str]] = []
-        notes = []
-        for measure, changes in by_measure.items():
-            n_changed = sum(change.p < MAX_P for change in changes)
-            n_rows = len(changes) if all_rows else max(FEWEST_CHANGES, min(n_changed, MOST_CHANGES))
-            rows += map(_change_row, changes[:n_rows])
-            smallest_p = changes[0].smallest_p
-            few = f"; so few independent cases cannot show a change (smallest p {smallest_p:.3f})"
-            counts = f"{n_changed} of {len(changes)} heads changed, {changes[0].n} cases"
-            if measure == "answer":
-                counts = "changed" if n_changed else "no change shown"
-            notes.append(f"{measure}: {counts}{few if smallest_p >= MAX_P else ''}")
-        header = ["", "before", "after", "difference [95 %]", "p", ""]
-        found[question] = Table(next(chain(*by_measure.values())).description, header, rows, "\n".join(notes))
-    return found
-
-
-def largest_first(changes: Iterable[Change]) -> list[Change]:
-    """Return the established changes by their size, then the others by theirs."""
-    return sorted(changes, key=lambda change: (change.p >= MAX_P, -abs(change.difference.value)))
-
-
-def _change_row(change: Change) -> list[str]:
-    name = f"  {change.measure}" + (f" {change.head}" if change.head else "")
-    numbers = [number(value) for value in (change.before, change.after, change.difference)]
-    return [name, *numbers, f"{change.p:.4f}", "changed" if change.p < MAX_P else "no change shown"]
 
 
 # A sentence of the user's

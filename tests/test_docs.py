@@ -406,7 +406,7 @@ def test_every_cell_of_the_notebook_runs(cache: str, tmp_path: Path, monkeypatch
     small = f"cache_dir={cache.removeprefix('cache_dir=')!r}, n_bootstrap=100, n_untrained=2, n_controls=10)"
     changes = {
         "settings = []": f"settings = {settings}", '"runs/': f'"{tmp_path}/', '"probes/': f'"{tmp_path}/probes/',
-        "probe_model(opened)": f"probe_model(opened, {small}", 'items="stories")': f'items="stories", {small}',
+        "probe_model(opened)": f"probe_model(opened, {small}", 'stories=True))': f'stories=True), {small}',
     }  # fmt: skip
     script = "\n".join("".join(cell["source"]) for cell in CELLS)
     for old, new in changes.items():

@@ -16,7 +16,7 @@ from settings.errors import UserError, one_line
 from settings.typed_json import from_json
 
 _CELLS = 4  # texts of a block
-MOST_BLOCKS = 10_000
+MOST_BLOCKS = 10_000  # a file of a million lines took 145 s and 4.1 GB
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
 
@@ -25,9 +25,8 @@ _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
 class _Header:
     """The first line of a file, if it describes the question."""
 
-    question: str | None = None
-    description: str | None = None
-    link: str = "the query to its antecedent"  # the two ends of the link: "a verb to its subject"
+    question: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,14 @@ class OwnQuestion:
     file: str
     name: str
     description: str
-    link: str
     dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
     test: list[LinkedText]  # whole blocks, in the hold-out "headline"
     control: list[LinkedText]  # the texts of test without the link, in the hold-out "control"; empty if not given
     n_left_out: int  # blocks with words of one part and a frame of the other
     places: dict[str, str]  # "FILE line N" by text, for messages
 
-    def words(self) -> list[str]:
-        """Return the words that are read or answered, each once."""
-        words: dict[str, None] = {}
-        for text in (*self.dev, *self.test):
-            link = text.link
-            for span in (link.query, *link.antecedents, *link.distractors):
-                words[text.text[slice(*span)]] = None
-            words |= dict.fromkeys(link.answers)
-        return list(words)
-
     def notes(self) -> list[str]:
+        """Return what weakens the test: texts without answers, blocks that are left out, and patterns with {X}."""
         texts = [*self.dev, *self.test]
         notes = []
         n_lacking = sum(not text.link.answers for text in texts)
@@ -82,12 +71,11 @@ class OwnQuestion:
         if self.n_left_out:
             of_all = f"{self.n_left_out} of {self.n_left_out + len(texts) // _CELLS} blocks"
             notes.append(f"{of_all} are left out: frame and words are not all in dev, or all in test.")
-        n_repeated = 0
-        for first, second in zip(texts[::2], texts[1::2], strict=True):
-            n_repeated += len(first.link.antecedents) > len(second.link.distractors)
+        pairs = list(zip(texts[::2], texts[1::2], strict=True))
+        n_repeated = sum(len(first.link.antecedents) > len(second.link.distractors) for first, second in pairs)
         if n_repeated:
-            pairs = f"{n_repeated} of {len(texts) // 2} pairs"
-            notes.append(f"In {pairs} {{X}} stands before the query: a head that attends to this place passes too.")
+            which = f"In {n_repeated} of {len(pairs)} pairs"
+            notes.append(f"{which} {{X}} stands before the query: a head that attends to this place passes too.")
         return notes
 
     def check_lines(self, n_flips: int) -> list[str]:
@@ -98,15 +86,14 @@ class OwnQuestion:
             lines.append(f"{part:5}{len(texts) // _CELLS:5,} blocks {use}: {clusters}")
         if self.control:
             lines.append(f"control: {len(self.control) // _CELLS:,} blocks without the link")
-        smallest_p = max(2.0 ** -min(_n_clusters(self.test)), 1 / (n_flips + 1))
+        n_clusters = min(_n_clusters(self.test))
+        smallest_p = max(2.0**-n_clusters, 1 / (n_flips + 1))
         lines.append(f"smallest p that is possible: {smallest_p:.4f}; a verdict needs less than 0.01")
         if not any(text.link.answers for text in self.test):
             lines.append("note: without a [payoff] the best verdict is suggestive")
-        if min(_n_clusters(self.test)) < ENOUGH:
+        if n_clusters < ENOUGH:
             lines.append(f"note: give test {ENOUGH} frames and {ENOUGH} words of each side, or more")
-        if min(_n_clusters(self.dev)) < _MIN_BLOCKS:
-            lines.append("note: dev has few frames or words: cross the frames with fixed pairs of words")
-        return [*lines, *map("note: {}".format, self.notes())]
+        return lines + [f"note: {note}" for note in self.notes()]
 
 
 def load_question(path: Path) -> OwnQuestion:
@@ -116,11 +103,13 @@ def load_question(path: Path) -> OwnQuestion:
     (`extras.own.split`); blocks that would are left out.
     """
     header = _Header()
-    blocks = list[_Block]()
+    blocks: list[_Block] = []
     known: dict[Any, tuple[str, str]] = {}  # name and line of texts, words and frames
     for where, values in _objects(path):
         if not blocks and not values.keys() & {"pattern", "words"}:
-            header = _read_header(where, values)
+            header = from_json(_Header, values, where)
+            if not (header.question + header.description).isprintable():
+                raise UserError(f"{where}: question and description must be one line of text")
             continue
         if len(blocks) == MOST_BLOCKS:
             raise UserError(f"{where}: a question has at most {MOST_BLOCKS:,} blocks, a line each")
@@ -131,7 +120,7 @@ def load_question(path: Path) -> OwnQuestion:
 
     parts = iter(divided([_names(block.texts[0]) for block in blocks if block.split is None]))
     texts: dict[str, list[LinkedText]] = {part: [] for part in _HOLDOUTS}
-    controls = list[LinkedText]()
+    controls: list[LinkedText] = []
     for block in blocks:
         part = block.split or next(parts)
         texts[part] += [replace(text, holdout=_HOLDOUTS[part]) for text in block.texts]
@@ -142,7 +131,6 @@ def load_question(path: Path) -> OwnQuestion:
         file=str(path),
         name=header.question or path.stem,
         description=header.description or path.name,
-        link=header.link,
         dev=texts["dev"],
         test=texts["test"],
         control=controls,
@@ -166,16 +154,6 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             if not isinstance(value, dict):
                 raise UserError(f"{where}: not an object")
             yield where, value
-
-
-def _read_header(where: str, values: dict[str, Any]) -> _Header:
-    """Return the description of a question; UserError if it could not be printed."""
-    header: _Header = from_json(_Header, values, where)
-    for name in ("question", "description", "link"):
-        text = getattr(header, name)
-        if text is not None and not (text.strip() and text.isprintable()):
-            raise UserError(f"{where}: {name} must be one line of text")
-    return header
 
 
 def _read_block(where: str, values: dict[str, Any]) -> _Block:
@@ -224,8 +202,7 @@ def _check_new(block: _Block, known: dict[Any, tuple[str, str]]) -> None:
     if place != block.where:
         raise UserError(f"{block.where}: the block is there already, at {place}")
     names = {("word", word.lower()): word for word in block.texts[0].pair.split()}
-    for text in block.texts:
-        names["frame", start_of(text)] = text.frame
+    names |= {("frame", start_of(text)): text.frame for text in block.texts}
     for key, name in names.items():
         earlier, place = known.setdefault(key, (name, block.where))
         if earlier != name:
@@ -248,7 +225,7 @@ def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
 
 def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedText]) -> None:
     """Raise UserError if dev or test is too small, or if they share a frame or a word, which `split` allows."""
-    names: list[set[tuple[str, str]]] = []
+    names: list[set[str]] = []
     for part, texts in (("dev", dev), ("test", test)):
         n_blocks = len(texts) // _CELLS
         if n_blocks < _MIN_BLOCKS:
@@ -256,7 +233,7 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
             raise UserError(f"{path}: {n_blocks} {part} blocks, at least {_MIN_BLOCKS} are needed; {advice}")
         names.append(set())
         for frame, first, second in map(_names, texts):
-            names[-1] |= {("frame", frame), ("word", first), ("word", second)}
-    for kind, name in sorted(names[0] & names[1]):
-        problem = f"dev and test share the {kind} {name!r}"
+            names[-1] |= {f"frame {frame!r}", f"word {first!r}", f"word {second!r}"}
+    for shared in sorted(names[0] & names[1]):
+        problem = f"dev and test share the {shared}"
         raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")

@@ -16,45 +16,40 @@ from settings.errors import UserError
 
 def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     """Return the items of a question in the tokens of a model; UserError if it cannot read them."""
-    _check_texts(opened, own)
-    dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id).asked(own.name)
-    test = link_pairs([*own.test, *own.control], opened.tokenizer, opened.bos_id).asked(own.name)
+    check_words(own, opened.tokenizer, opened.bos_id)
+    dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id).named(DEV)
+    test = link_pairs([*own.test, *own.control], opened.tokenizer, opened.bos_id)
+    items = (dev + test).asked(own.name)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
-    warnings = [UNKNOWN_TRAINING if opened.is_external else may_be_known, *check_items(opened, dev + test)]
+    if opened.is_external:
+        may_be_known = UNKNOWN_TRAINING
+    warnings = [may_be_known, *check_items(opened, items), *own.notes()]
+    question = question_of_file(own.name, own.description, own.file, has_control=bool(own.control))
+    texts = "\n".join(map(repr, [*own.dev, *own.test, *own.control]))
+    return Source(own.name, [question], items, {"fingerprint": sha256(texts.encode()).hexdigest()}, warnings=warnings)
 
-    question = question_of_file(own.name, own.description, own.link, own.file, has_control=bool(own.control))
-    data = {"fingerprint": sha256("\n".join(map(repr, [*own.dev, *own.test, *own.control])).encode()).hexdigest()}
-    return Source(own.name, [question], dev.named(DEV) + test, data, warnings=[*warnings, *own.notes()])
 
-
-def question_of_file(name: str, description: str, link: str, file: str, *, has_control: bool) -> Question:
+def question_of_file(name: str, description: str, file: str, *, has_control: bool) -> Question:
     """Return a question of the user's own: one about links, which may have texts without the link."""
     question = link_question(name, description)
-    return replace(question, link=link, bars=LINK_BARS if has_control else question.bars, file=file)
-
-
-def _check_texts(opened: OpenedModel, own: OwnQuestion) -> None:
-    """Raise UserError if the model cannot read a text, or a word that is read or answered has no tokens for itself."""
-    for text in [*own.dev, *own.test]:
-        n_tokens = len(opened.encode(text.text))
-        if n_tokens > opened.model.context_length:
-            problem = f"has {n_tokens} tokens; the model reads {opened.model.context_length}"
-            raise UserError(f"{own.places[text.text]}: {problem}")
-    check_words(own, opened.tokenizer, opened.bos_id)
+    bars = LINK_BARS if has_control else question.bars
+    return replace(question, link="the query to its antecedent", bars=bars, file=file)
 
 
 def check_words(own: OwnQuestion, tokenizer: Tokenizer, bos_id: int) -> None:
     """Raise UserError with the words that are read or answered and not known, or have no tokens for themselves."""
-    problems: dict[str, str] = {}  # by place
-    unknown = [repr(word) for word in own.words() if unknown_id(tokenizer) in encode_text(tokenizer, word).ids]
+    words: dict[str, None] = {}  # each once
+    for text in (*own.dev, *own.test):
+        link = text.link
+        for span in (link.query, *link.antecedents, *link.distractors):
+            words[text.text[slice(*span)]] = None
+        words |= dict.fromkeys(link.answers)
+    unknown = [repr(word) for word in words if unknown_id(tokenizer) in encode_text(tokenizer, word).ids]
     if unknown:
-        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        problem = "words that are read or answered are not in this model's vocabulary"
-        problems[own.file] = f"{problem}: {', '.join(unknown[:10])}{more}"
-    for text in [*own.dev, *own.test]:
+        which = f"{len(unknown)} of {len(words)} words that are read or answered"
+        raise UserError(f"{own.file}: {which} are not in this model's vocabulary: {', '.join(unknown[:10])}")
+    for text in (*own.dev, *own.test):
         try:
             link_pairs([text, text], tokenizer, bos_id)
         except UserError as error:
-            problems.setdefault(own.places[text.text], str(error))
-    if problems:
-        raise UserError("; ".join(map(": ".join, list(problems.items())[:10])))
+            raise UserError(f"{own.places[text.text]}: {error}") from None

@@ -8,7 +8,7 @@ import numpy as np
 from data.stories.lexicon import unit_hash
 
 ENOUGH = 8  # frames, and words of each side, of the test part: then a p below 0.01 is possible
-_ENOUGH_DEV = 16  # blocks that choose a head
+_ENOUGH_DEV = 16  # blocks that choose a head; once dev has them, as much as possible is tested
 _STEPS = 101  # sizes of dev that are tried
 
 _Parts = tuple[np.ndarray, np.ndarray]  # [N] bool each: is the block in dev, in test?

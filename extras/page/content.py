@@ -16,8 +16,7 @@ from probe.questions import QUESTIONS
 from probe.results import Finding, ProbeResults, TestedModel
 from probe.saved import eval_command, training_command
 from probe.sentences import TokenizedText, next_tokens, word_attention
-from probe.tables import CHANGE_LEGEND, change_tables, finding_tables, head_names, largest_first
-from probe.text_tables import Table
+from probe.tables import finding_tables, head_names
 from training.metrics import WeightHistory
 from training.weight_history import pack_parameters
 
@@ -57,12 +56,17 @@ def page_content(
 
 
 def comparison_content(
-    before: OpenedModel, after: OpenedModel, results: ProbeResults, arguments: Sequence[str], live: bool | None
+    before: OpenedModel,
+    after: OpenedModel,
+    results: ProbeResults,
+    findings: list[PageFinding],
+    arguments: Sequence[str],
+    live: bool | None,
 ) -> PageContent:
     """Return the content of a page about two models: what changed, and the same sentences in both.
 
-    The slider of a live page has the weights of both. `arguments` are those of eval.py that make the page again; `live`
-    as in `page_content`.
+    The slider of a live page has the weights of both. `findings` say what changed for each question; `arguments` are
+    those of eval.py that make the page again; `live` as in `page_content`.
     """
     descriptions = {change.description for change in results.changes}
     questions = [question for question in QUESTIONS.values() if question.description in descriptions]
@@ -86,26 +90,10 @@ def comparison_content(
         content,
         run=replace(content.run, commands=commands),
         heading="What changed from {} to {}?".format(*names),
-        findings=[_changed(name, table, results) for name, table in change_tables(results, all_rows=True).items()],
+        findings=findings,
         sentences=sentences,
         live=Live(model, ""),
     )
-
-
-def _changed(question: str, table: Table, results: ProbeResults) -> PageFinding:
-    """Return what changed for one question; the place is the head that changed most."""
-    changes = largest_first(change for change in results.changes if change.question == question)
-    most = next(change.head for change in changes if change.head)
-    return PageFinding(
-        question=question, description=table.title, verdict="compared", heads=str(most), place=most,
-        claim=f"{'; '.join(table.note.splitlines())}.",
-        tables=[replace(table, title="What changed", note=CHANGE_LEGEND)],
-        does_not_show=[
-            "that a head that changed is why the answer changed",
-            "that heads of one place are the same head, if the models did not start from the same weights",
-        ],
-        reasons=[],
-    )  # fmt: skip
 
 
 def _about(opened: OpenedModel, results: ProbeResults | None) -> PageModel:

@@ -1,12 +1,11 @@
 """The modes of eval.py for several models: what holds over seeds, or what the settings that differ change."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from extras.sweeps.sweep import Sweep, SweepRun, by_variant, compare_runs
+from extras.sweeps.sweep import STANDARD, Sweep, SweepRun, compare_runs, variant_name
 from extras.sweeps.tables import sweep_markdown
 from probe.opened_run import load_run_settings
 from probe.results import ProbeResults
@@ -14,13 +13,13 @@ from probe.saved import EXTERNAL_RESULTS, check_results_folder, folder_name, res
 from settings.command_line import program_command
 from settings.errors import UserError, printable
 from settings.files import write_files
-from settings.train import INFOS, TrainSettings, changed_settings, compose_settings, result_settings, saved_settings
+from settings.train import INFOS, changed_settings, compose_settings, result_settings
 from settings.typed_json import from_json, json_text, to_json
 from training.metrics import Metrics, load_metrics
-from training.run_dir import find_runs, first_unwritable
+from training.run_dir import find_runs
 
-# Returns the results of a model, by its name, and tests it if that has not been done; prints by the second argument.
-Tested = Callable[[str, Callable[[str], None]], ProbeResults]
+# Returns the results of a model, by its name, and tests it if that has not been done
+Tested = Callable[[str], ProbeResults]
 _NUMBERED = "Models are numbered as in model=; that they differ in the training seed alone is not known."
 _SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts that models of one table share
 
@@ -28,115 +27,96 @@ _SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts t
 def compare_sweep(sweep: Path, tested: Tested) -> None:
     """Test the runs of a sweep; print and write the results over its seeds or, if settings differ, their effects."""
     # Errors in the sweep are reported before minutes of probing.
-    runs = _finished_runs(sweep)
-    configs = {run.name: load_run_settings(run)[1] for run in runs}
-    changes, standard = differing_settings(configs, compose_settings())
-    by_variant(changes)
+    metrics = {}
+    settings = {}
+    for folder in find_runs(str(sweep)):
+        of_run, config = load_run_settings(folder)
+        metrics[folder.name] = load_metrics(folder)
+        if not metrics[folder.name].has_ended(of_run.run.max_steps):
+            resume = program_command("train", "resume=true", f"out={folder}")
+            raise UserError(f"{folder}: training has not ended; resume it: {resume}")
+        settings[folder.name] = result_settings(of_run) | {"data_fingerprint": config.get("data_fingerprint")}
+    variants, standard = variants_of(settings)
+    runs = {}
+    for name, variant in variants.items():
+        runs[str(sweep / name)] = SweepRun(name, settings[name]["seed"], metrics[name], variant)
+    _compare(runs, sweep, tested, standard)
 
-    untested = {}
-    for run, metrics in runs.items():
-        seed, changed = changes[run.name]
-        untested[str(run)] = partial(SweepRun, run.name, seed, metrics, changes=changed)
-    _compare("seeds", sweep, untested, standard, [], tested)
 
-
-def compare_several(shapes: Mapping[str, Mapping[str, Any]], out: str | None, tested: Tested) -> None:
+def compare_models(shapes: Sequence[tuple[str, Mapping[str, Any]]], out: str | None, tested: Tested) -> None:
     """Test models of one shape; print what holds over them, and write it to `out` (default: a folder in probes/).
 
-    `shapes` are `OpenedModel.shape`s by the name of each model.
-
-    UserError if a model has another shape than the first, or the weights of an earlier one.
+    `shapes` are the name and the `OpenedModel.shape` of each model. UserError if a model has another shape than the
+    first, or the weights of an earlier one.
     """
-    names = list(shapes)
-    for number, name in enumerate(names):
-        shape = shapes[name]
+    first, shape_of_first = shapes[0]
+    runs = dict[str, SweepRun]()
+    names_of_weights: dict[str, str] = {}
+    for name, shape in shapes:
         for fact in _SHAPE:
-            if shape.get(fact) != shapes[names[0]].get(fact):
-                raise UserError(f"model={name}: {fact} is not that of {names[0]}; give models of one shape")
-        digest = shape.get("sha256")
-        for earlier in names[:number]:
-            if digest is not None and digest == shapes[earlier].get("sha256"):
-                raise UserError(f"model={name}: has the weights of {earlier}, so it would count twice")
-
-    untested = {}
-    for number, name in enumerate(names, start=1):
-        untested[name] = partial(SweepRun, name, number, Metrics([], [], []))
-    root = Path(out) if out else EXTERNAL_RESULTS / folder_name(",".join(shapes))
+            if shape.get(fact) != shape_of_first.get(fact):
+                raise UserError(f"model={name}: {fact} is not that of {first}; give models of one shape")
+        weights = shape.get("sha256", name)
+        if weights in names_of_weights:
+            raise UserError(f"model={name}: has the weights of {names_of_weights[weights]}, so it would count twice")
+        names_of_weights[weights] = name
+        runs[name] = SweepRun(name, len(runs) + 1, Metrics([], [], []))
+    root = Path(out) if out else EXTERNAL_RESULTS / folder_name(",".join(runs))
     check_results_folder(root)
-    _compare("models", root, untested, {}, [_NUMBERED], tested)
+    _compare(runs, root, tested, {}, [_NUMBERED], "models")
 
 
 def _compare(
-    units: str,
+    runs: Mapping[str, SweepRun],
     root: Path,
-    untested: Mapping[str, Callable[..., SweepRun]],
-    standard: Mapping[str, Any],
-    notes: Sequence[str],
     tested: Tested,
+    standard: Mapping[str, Any],
+    notes: Sequence[str] = (),
+    units: str = "seeds",
 ) -> None:
-    """Test models, each by its name, which makes a record; print the tables of all, and write them to root/probe.
-
-    `units` are their names.
-    """
+    """Test the models of `runs`, by name; print the tables of all, and write them to root/probe."""
     with results_folder(root, root / "probe") as folder:
-        records = list[SweepRun]()
-        for number, (name, record) in enumerate(untested.items(), start=1):
-            log = partial(print, f"{number} of {len(untested)}:", flush=True)
-            records.append(record(probe=tested(name, log)))
-
+        results = []
+        for number, name in enumerate(runs, start=1):
+            print(printable(f"{number} of {len(runs)}: {name}"), flush=True)
+            results.append(tested(name))
+        content = to_json(compare_runs(list(runs.values()), results, standard, notes, units))
         # The tables show what the files say, with its six digits.
-        content = to_json(compare_runs(records, standard, notes, units))
-        rounded: Sweep = from_json(Sweep, content, "sweep.json")
-        tables = sweep_markdown(rounded)
+        tables = sweep_markdown(from_json(Sweep, content, "sweep.json"))
         print(printable(f"\n{tables}"))
         if folder is not None:
-            files = {"sweep.md": tables, "sweep.json": json_text(content)}
-            write_files(folder, files, "sweep.json")
-            print(f"wrote {', '.join(files)} to {folder}")
+            write_files(folder, {"sweep.md": tables, "sweep.json": json_text(content)}, "sweep.json")
+            print(f"wrote sweep.md, sweep.json to {folder}")
 
 
-def _finished_runs(sweep: Path) -> dict[Path, Metrics]:
-    """Return the metrics of each run of a sweep; UserError or OSError if a run cannot be written or is unfinished."""
-    runs = {run: load_metrics(run) for run in find_runs(str(sweep))}
-    for folder in (sweep, *runs):
-        if blocked := first_unwritable(folder):
-            raise PermissionError(f"{blocked}: cannot be written; change its permissions")
-    for run, metrics in runs.items():
-        if not metrics.has_ended(load_run_settings(run)[0].run.max_steps):
-            resume = program_command("train", "resume=true", f"out={run}")
-            raise UserError(f"{run}: training has not ended; resume it: {resume}")
-    return runs
+def variants_of(settings: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the variant of each run, and the standard's value of every setting that a run changes.
 
-
-def differing_settings(
-    configs: Mapping[str, Any], defaults: TrainSettings
-) -> tuple[dict[str, tuple[int, dict[str, Any]]], dict[str, Any]]:
-    """Return the seed of each run and its settings that differ from the standard variant, and the standard's values.
-
-    The standard is the first run with the fewest differences from `defaults`, the settings of train.py without
-    arguments; `configs` has the content of config.json by run name. Raises UserError if two runs are the same, or if
-    runs did not read the same batches in the same order.
+    `settings` are those that a result depends on, by run. The standard is the first run with the fewest differences
+    from the settings of train.py without arguments. Raises UserError if two runs are the same, if runs did not read the
+    same batches in the same order, or if a variant has no seed of the standard.
     """
-    variants: dict[str, dict[str, Any]] = {}
-    for run, config in configs.items():
-        settings = result_settings(saved_settings(config))
-        variants[run] = settings | {"data_fingerprint": config.get("data_fingerprint")}
-    for run, later_run in combinations(variants, 2):
-        if variants[run] == variants[later_run]:
+    for run, later_run in combinations(settings, 2):
+        if settings[run] == settings[later_run]:
             raise UserError(f"{run} and {later_run} have the same settings and the same seed; leave out one of them")
+    without_seed = {run: {**values, "seed": None} for run, values in settings.items()}
+    defaults = result_settings(compose_settings())
+    first = min(settings, key=lambda run: len(changed_settings(defaults, without_seed[run])))
 
-    seeds = {run: settings.pop("seed") for run, settings in variants.items()}
-    known = result_settings(defaults)
-    first = min(variants, key=lambda run: len(changed_settings(known, variants[run])))
-
-    runs: dict[str, tuple[int, dict[str, Any]]] = {}
+    variants = {}
     standard: dict[str, Any] = {}
-    for run, variant in variants.items():
-        changes = changed_settings(variants[first], variant)
-        for name in changes:
+    seeds: dict[str, set[int]] = {STANDARD: set()}
+    for run, values in without_seed.items():
+        changes = {}
+        for name, (old, new) in changed_settings(without_seed[first], values).items():
             # All other settings, and the fingerprint of the data, decide what a step reads.
             if name not in INFOS or INFOS[name].orders_batches:
                 raise UserError(f"{run}: {name} differs from {first}; compare runs that read the same batches")
-        runs[run] = seeds[run], {name: value for name, (_, value) in sorted(changes.items())}
-        standard |= {name: value for name, (value, _) in changes.items()}
-    return runs, dict(sorted(standard.items()))
+            standard[name] = old
+            changes[name] = new
+        variants[run] = variant_name(dict(sorted(changes.items())))
+        seeds.setdefault(variants[run], set()).add(settings[run]["seed"])
+    for variant, of_variant in seeds.items():
+        if of_variant.isdisjoint(seeds[STANDARD]):
+            raise UserError(f"{variant} shares no seed with the standard; train both with the same seeds")
+    return variants, dict(sorted(standard.items()))

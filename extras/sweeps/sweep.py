@@ -3,20 +3,22 @@
 A variant is a set of changed settings; the standard is the variant closest to the defaults, and often the only one.
 Runs with the same seed read the same batches in the same order, so the runs of a variant and of the standard are paired
 by seed. Heads are matched by function: each run's head is the one that its own dev items selected, whatever its index.
-The dataclasses are the content of sweep.json: fields are keys, in their order.
+All values of a question are a table [runs, measures]. The dataclasses from `Summary` on are the content of sweep.json:
+fields are keys, in their order.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any
+from dataclasses import dataclass
+from math import nan
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from probe.outcome import Named
 from probe.outcomes import OUTCOMES
 from probe.results import MEASURES, NOT_KNOWN, SUPPORTED, Estimate, Finding, Head, Measure, ProbeResults
 from probe.statistics import MIN_SEEDS, share_interval, t_interval
-from settings.errors import UserError
 from training.metrics import Metrics
 
 STANDARD = "standard"
@@ -28,24 +30,22 @@ OF_TRAINING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRun:
+class SweepRun(NamedTuple):
     """One finished run of a sweep, or a model of another program, without metrics."""
 
     name: str
-    seed: int
+    seed: int  # of a model: its number
     metrics: Metrics
-    probe: ProbeResults
-    changes: Mapping[str, Any] = field(default_factory=dict)  # from the standard settings
+    variant: str = STANDARD  # its changed settings
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One value over the runs that have it."""
 
-    by_run: list[float | None]
+    by_run: list[float]  # nan: not known
     n: int  # runs that have it
-    mean: float | None
+    mean: float
     interval: tuple[float, float] | None  # Student's t, 95 %; None below MIN_SEEDS values
 
 
@@ -100,147 +100,136 @@ class Sweep:
     warnings: list[str]
 
 
-def measure_of(name: str) -> Measure:
-    """Return the label, meaning and form of a value in `Variant` or `QuestionOverSeeds`."""
-    part, _, measure = name.rpartition(" ")
-    if measure not in MEASURES:
-        return OF_TRAINING.get(name) or Measure(f"rule: {name}", "accuracy of a rule", is_share=True)
-    found = MEASURES[measure]
-    return found._replace(label=f"{found.label}, {part}") if part else found
-
-
-def value_of(finding: Finding, name: str) -> float:
-    """Return a measure of the judged heads, the accuracy of a rule, or with "PART MEASURE" a measure of a part."""
-    part, _, measure = name.rpartition(" ")
-    if name in finding.rules:
-        return finding.rules[name]
-    if part in finding.parts:
-        return finding.parts[part].values.get(measure, NOT_KNOWN).value
-    return finding.judged.value(name)
-
-
-def of_training(run: SweepRun | None) -> dict[str, float | None]:
-    """Return the values of a run by the names in OF_TRAINING; a text has no lower bound."""
-    if run is None or not run.metrics.validation:
-        return dict.fromkeys(OF_TRAINING)
-    last = run.metrics.validation[-1]
-    norms = [record.gradient_norm for record in run.metrics.train if record.step <= FIRST_STEPS]
-    loss = last.loss if last.gap is None else None
-    return {"gap": last.gap, "loss": loss, "gradient_norm": float(np.mean(norms)) if norms else None}
-
-
 def variant_name(changes: Mapping[str, Any]) -> str:
     """Return the changed settings as written on the command line; "standard" if there are none."""
-    shown = {name: str(value).lower() if isinstance(value, bool) else value for name, value in changes.items()}
-    return ", ".join(f"{name.removeprefix('model.')}={value}" for name, value in shown.items()) or STANDARD
+    written = []
+    for name, value in changes.items():
+        text = json.dumps(value).strip('"')  # true, null; a text without quotation marks
+        written.append(f"{name.removeprefix('model.')}={text}")
+    return ", ".join(written) or STANDARD
 
 
-def by_variant(runs: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, dict[int, str]]:
-    """Return {variant: {seed: run name}}, the standard first, of {run name: (seed, changes to the standard)}.
+def measure_of(name: Named) -> Measure:
+    """Return the label, meaning and form of a measure or a rule."""
+    if name.measure not in MEASURES:
+        return Measure(f"rule: {name.measure}", "accuracy of a rule", is_share=True)
+    measure = MEASURES[name.measure]
+    return measure._replace(label=f"{measure.label}, {name.part}") if name.part else measure
 
-    Raises UserError if a variant has no seed of the standard, because differences need pairs of runs.
-    """
-    variants: dict[str, dict[int, str]] = {STANDARD: {}}
-    for name, (seed, changes) in runs.items():
-        variants.setdefault(variant_name(changes), {})[seed] = name
-    for variant, seeds in variants.items():
-        if not seeds.keys() & variants[STANDARD].keys():
-            raise UserError(f"{variant} shares no seed with the standard; train both with the same seeds")
-    return variants
+
+def value_of(finding: Finding, name: Named) -> float:
+    """Return a measure of the judged heads or of a part of the tested items, or the accuracy of a rule."""
+    if name.measure in finding.rules:
+        return finding.rules[name.measure]
+    if not name.part:
+        return finding.judged.value(name.measure)
+    part = finding.parts.get(name.part)
+    return part.values.get(name.measure, NOT_KNOWN).value if part else nan
+
+
+def of_training(metrics: Metrics) -> list[float | None]:
+    """Return the values of a run in the order of OF_TRAINING; the loss only of a text, which has no lower bound."""
+    if not metrics.validation:
+        return [None, None, None]
+    last = metrics.validation[-1]
+    norms = [record.gradient_norm for record in metrics.train if record.step <= FIRST_STEPS]
+    loss = last.loss if last.gap is None else None
+    return [last.gap, loss, float(np.mean(norms)) if norms else None]
 
 
 def compare_runs(
     runs: Sequence[SweepRun],
+    results: Sequence[ProbeResults],
     standard: Mapping[str, Any],
     warnings: Sequence[str] = (),
     units: str = "seeds",
 ) -> Sweep:
     """Return the results of each variant; `standard` has the standard's value of every setting that a run changes."""
-    by_name = {run.name: run for run in runs}
-    names = by_variant({run.name: (run.seed, run.changes) for run in runs})
-    questions = []
-    for finding in runs[0].probe.findings:
-        if all(run.probe.finding(finding.question) for run in runs):
-            questions.append(finding.question)
+    tested: dict[str, list[Finding]] = {}  # of every run, by question
+    for first in results[0].findings:
+        findings = [finding for each in results if (finding := each.finding(first.question))]
+        if len(findings) == len(runs):
+            tested[first.question] = findings
+    rows_of: dict[str, dict[int, int]] = {STANDARD: {}}  # by variant and seed
+    for row in sorted(range(len(runs)), key=lambda row: runs[row].seed):
+        rows_of.setdefault(runs[row].variant, {})[runs[row].seed] = row
+
     variants = []
-    for name, by_seed in names.items():
-        seeds = sorted(by_seed)
-        of_variant = [by_name[by_seed[seed]] for seed in seeds]
-        of_standard: list[SweepRun | None] = []
-        if name != STANDARD:
-            of_standard = [by_name.get(names[STANDARD].get(seed, "")) for seed in seeds]
-        values, differences = _summarised(list(map(of_training, of_variant)), list(map(of_training, of_standard)))
-        answers = [_over_seeds(question, of_variant, of_standard) for question in questions]
-        run_names = [run.name for run in of_variant]
+    training = np.array([of_training(run.metrics) for run in runs], dtype=float)  # None is nan
+    for variant, row_of in rows_of.items():
+        rows = list(row_of.values())
+        pairs = [(row_of[seed], row) for seed, row in rows_of[STANDARD].items() if seed in row_of]
+        if variant == STANDARD:
+            pairs = []
+        values, differences = summarised(OF_TRAINING, training, rows, pairs)
         variants.append(Variant(
-            name=name, seeds=seeds, runs=run_names, values=values, differences=differences, questions=answers,
+            name=variant, seeds=list(row_of), runs=[runs[row].name for row in rows],
+            values=values, differences=differences,
+            questions=[_over_seeds(findings, rows, pairs) for findings in tested.values()],
         ))  # fmt: skip
     return Sweep(units=units, standard=dict(standard), variants=variants, warnings=list(warnings))
 
 
-def _over_seeds(question: str, runs: Sequence[SweepRun], of_standard: Sequence[SweepRun | None]) -> QuestionOverSeeds:
-    """Return the answers of some runs to a question; `of_standard` are the paired runs of the standard, if any."""
-    findings = [finding for run in runs if (finding := run.probe.finding(question))]
+def _over_seeds(
+    findings: Sequence[Finding], rows: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> QuestionOverSeeds:
+    """Return the answers of the runs `rows` to a question; `findings` has all runs, `pairs` are as in `summarised`."""
     outcome = findings[0].outcome
-
-    def measured(run: SweepRun | None) -> dict[str, float | None]:
-        finding = run.probe.finding(question) if run else None
-        return {name: value_of(finding, name) for name in OUTCOMES[outcome].over_seeds} if finding else {}
-
-    values, differences = _summarised(list(map(measured, runs)), list(map(measured, of_standard)))
-    verdicts = [finding.verdict for finding in findings]
+    names = OUTCOMES[outcome].over_seeds
+    table = np.array([value_of(finding, name) for finding in findings for name in names]).reshape(len(findings), -1)
+    values, differences = summarised({str(name): measure_of(name) for name in names}, table, rows, pairs)
+    answers = [findings[row] for row in rows]
+    verdicts = [finding.verdict for finding in answers]
     n_supported = verdicts.count(SUPPORTED)
     return QuestionOverSeeds(
-        question=question,
+        question=answers[0].question,
         outcome=outcome,
-        n=len(runs),
+        n=len(rows),
         n_supported=n_supported,
-        share=Estimate(n_supported / len(runs), *share_interval(n_supported, len(runs))),
-        heads=[finding.judged.heads for finding in findings],
+        share=Estimate(n_supported / len(rows), *share_interval(n_supported, len(rows))),
+        heads=[finding.judged.heads for finding in answers],
         verdicts=verdicts,
-        levels=[finding.level for finding in findings],
+        levels=[finding.level for finding in answers],
         values=values,
         differences=differences,
     )
 
 
-def _summarised(
-    rows: Sequence[Mapping[str, float | None]], of_standard: Sequence[Mapping[str, float | None]]
+def summarised(
+    measures: Mapping[str, Measure], table: np.ndarray, rows: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> tuple[dict[str, Summary], dict[str, Difference]]:
-    """Return each value over runs, and its differences from the paired runs of the standard, if there are any."""
+    """Return each measure over some `rows` of a table [runs, measures], and its differences over `pairs` of rows.
+
+    A pair are the runs of one seed of a variant and of the standard; the standard itself has none.
+    """
     summaries = {}
     differences = {}
-    for name in rows[0]:
-        by_run = [row[name] for row in rows]
-        summary = mean_over_runs(by_run, is_share=measure_of(name).is_share)
-        if summary.n == 0:
+    for (name, measure), column in zip(measures.items(), table.T, strict=True):
+        if not np.isfinite(column[rows]).any():
             continue
-        summaries[name] = summary
-        if of_standard:
-            reference = [row.get(name) for row in of_standard]
-            paired = np.array(by_run, dtype=float) - np.array(reference, dtype=float)  # None is nan
-            differences[name] = mean_difference(paired[np.isfinite(paired)])
+        summaries[name] = mean_over_runs(column[rows], is_share=measure.is_share)
+        if pairs:
+            ours, theirs = np.transpose(pairs)
+            differences[name] = paired(column[ours] - column[theirs])
     return summaries, differences
 
 
-def mean_over_runs(values: Sequence[float | None], *, is_share: bool = False) -> Summary:
+def mean_over_runs(values: np.ndarray, *, is_share: bool = False) -> Summary:
     """Return count, mean and 95 % Student t interval of the values that are finite.
 
     The interval is None below MIN_SEEDS values; that of a share is clipped to 0 and 1. (A sign or rank interval of
     five seeds would cover at most 1 - 2 / 2^5 = 93.75 %.)
     """
-    by_run = [value if value is not None and isfinite(value) else None for value in values]
-    numbers = [value for value in by_run if value is not None]
-    if not numbers:
-        return Summary(by_run, 0, None, None)
-    interval = t_interval(numbers) if len(numbers) >= MIN_SEEDS else None
-    if interval and is_share:
-        interval = (max(0.0, interval[0]), min(1.0, interval[1]))
-    return Summary(by_run, len(numbers), float(np.mean(numbers)), interval)
+    known = values[np.isfinite(values)]
+    interval = None
+    if len(known) >= MIN_SEEDS:
+        low, high = t_interval(known)
+        interval = (max(0.0, low), min(1.0, high)) if is_share else (low, high)
+    return Summary(values.tolist(), len(known), float(known.mean()), interval)
 
 
-def mean_difference(differences: Sequence[float] | np.ndarray) -> Difference:
-    """Return the mean of paired differences with its interval and test.
+def paired(differences: np.ndarray) -> Difference:
+    """Return the mean of the paired differences that are finite, with its interval and test.
 
     The test exchanges the two runs of a seed in all 2^n ways (99,999 random ways beyond 16 seeds). A difference is
     significant if its interval excludes 0 and p <= .05 or, if n is too small for that, p is the smallest possible one.
@@ -248,18 +237,17 @@ def mean_difference(differences: Sequence[float] | np.ndarray) -> Difference:
     from scipy import stats  # half a second to import, and only comparisons of variants need it
 
     # Rounding removes the errors of the subtraction, so that equal runs differ by exactly 0.
-    values = np.round(np.asarray(differences, dtype=float), 12)
-    n = len(values)
+    known = differences[np.isfinite(differences)].round(12)
+    n = len(known)
     if n == 0:
         return Difference(0, None)
-    mean = float(np.mean(values))
+    mean = float(known.mean())
     if n < 3:
         return Difference(n, mean)
-
     test = stats.permutation_test(
-        (values,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
+        (known,), np.mean, permutation_type="samples", n_resamples=99_999, batch=4096, rng=np.random.default_rng(0)
     )
-    low, high = t_interval(values)
+    low, high = t_interval(known)
     p = float(test.pvalue)
     smallest_p = 2.0 ** (1 - n)
     is_significant = (low > 0 or high < 0) and p <= max(0.05, smallest_p)

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from extras.sweeps.sweep import STANDARD, Difference, QuestionOverSeeds, Summary, Sweep, measure_of, variant_name
+from extras.sweeps.sweep import OF_TRAINING, STANDARD, QuestionOverSeeds, Sweep, Variant, measure_of, variant_name
 from probe.outcomes import OUTCOMES
+from probe.results import Estimate, Measure
 from probe.statistics import MIN_SEEDS
+from probe.tables import number
 from probe.text_tables import markdown_table
 
 _STAR = (
@@ -24,45 +26,50 @@ def sweep_markdown(sweep: Sweep) -> str:
         *(f"note: {warning}" for warning in sweep.warnings),
         "",
     ]
-
-    names = list(sweep.variants[0].values)
+    measures = {name: OF_TRAINING[name] for name in sweep.variants[0].values}
     rows = []
     for variant in sweep.variants:
-        means = [_mean(variant.values, variant.differences, name) for name in names]
-        rows.append([variant.name, str(len(variant.seeds)), *means])
-    lines += markdown_table(["variant", sweep.units, *(measure_of(name).label for name in names)], rows)
+        rows.append([variant.name, str(len(variant.seeds)), *_means(variant, measures)])
+    lines += markdown_table(["variant", sweep.units, *_labels(measures)], rows)
 
     # Scores of the heads at the end of training; questions of one outcome have the same measures.
-    for outcome_name, outcome in OUTCOMES.items():
+    for outcome in OUTCOMES.values():
+        measures = {str(name): measure_of(name) for name in outcome.over_seeds}
         rows = []
         for index, question in enumerate(sweep.variants[0].questions):
-            if question.outcome == outcome_name:
-                for variant in sweep.variants:
-                    rows.append(_question_row(variant.name, variant.questions[index], outcome.over_seeds))
-        header = ["question", "variant", "supported in", "verdicts"]
-        header += [measure_of(name).label for name in outcome.over_seeds]
-        lines += ["", *markdown_table([*header, "heads"], rows)] if rows else []
+            for variant in sweep.variants if question.outcome == outcome.name else ():
+                rows.append([question.question, variant.name, *_cells(variant.questions[index], measures)])
+        if rows:
+            header = ["question", "variant", "supported in", "verdicts", *_labels(measures), "heads"]
+            lines += ["", *markdown_table(header, rows)]
 
-    lines += ["", f"- {STANDARD}: {variant_name(sweep.standard)}", *_STAR] if len(sweep.variants) > 1 else []
+    if len(sweep.variants) > 1:
+        lines += ["", f"- {STANDARD}: {variant_name(sweep.standard)}", *_STAR]
     return "\n".join([*lines, ""])
 
 
-def _question_row(variant: str, question: QuestionOverSeeds, names: tuple[str, ...]) -> list[str]:
-    supported = f"{question.n_supported} of {question.n}"
-    interval = f"[{question.share.low:.2f}, {question.share.high:.2f}]"
+def _labels(measures: Mapping[str, Measure]) -> list[str]:
+    return [measure.label for measure in measures.values()]
+
+
+def _cells(question: QuestionOverSeeds, measures: Mapping[str, Measure]) -> list[str]:
+    supported = f"{question.n_supported} of {question.n} [{question.share.low:.2f}, {question.share.high:.2f}]"
     verdicts = ", ".join(f"{name} {n}" for name, n in Counter(question.verdicts).items())
-    means = [_mean(question.values, question.differences, name) for name in names]
-    runs = zip(question.heads, question.levels, strict=True)
-    heads = ", ".join(f"{'+'.join(map(str, of_run))} {level}" for of_run, level in runs)
-    return [question.question, variant, f"{supported} {interval}", verdicts, *means, heads]
+    heads = []
+    for of_run, level in zip(question.heads, question.levels, strict=True):
+        heads.append(f"{'+'.join(map(str, of_run))} {level}")
+    return [supported, verdicts, *_means(question, measures), ", ".join(heads)]
 
 
-def _mean(values: Mapping[str, Summary], differences: Mapping[str, Difference], name: str) -> str:
-    """Return a mean with its interval, if it has one, and a star if it differs from the standard; a dash for none."""
-    if name not in values:
-        return "–"
-    summary = values[name]
-    form = measure_of(name).form
-    interval = f" [{summary.interval[0]:{form}}, {summary.interval[1]:{form}}]" if summary.interval else ""
-    star = " *" if name in differences and differences[name].is_significant else ""
-    return f"{summary.mean:{form}}{interval}{star}"
+def _means(of: Variant | QuestionOverSeeds, measures: Mapping[str, Measure]) -> list[str]:
+    """Return each mean, its interval if it has one, and a star if it differs from the standard; a dash for none."""
+    cells = []
+    for name, measure in measures.items():
+        cell = "–"
+        if name in of.values:
+            mean = Estimate(of.values[name].mean, *(of.values[name].interval or ()))
+            cell = number(mean, measure.form)
+        if name in of.differences and of.differences[name].is_significant:
+            cell += " *"
+        cells.append(cell)
+    return cells

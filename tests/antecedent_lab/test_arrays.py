@@ -1,4 +1,4 @@
-"""head_test: p equals that of eval.py, scipy and MNE; false positives are rare; bad arrays are refused."""
+"""head_test: p equals that of eval.py, scipy and MNE; bad arrays are refused."""
 
 from typing import Any
 
@@ -44,17 +44,6 @@ def test_p_of_many_heads_is_that_of_mne() -> None:
     np.testing.assert_allclose(p, (1 + 1023 * of_mne) / 1024, atol=1e-7)  # MNE leaves out the unflipped pattern
 
 
-def test_arrays_without_an_effect_are_rarely_below_one_percent() -> None:
-    smallest = []
-    for seed in range(200):
-        rng = np.random.default_rng(1000 + seed)
-        frames = rng.integers(0, 20, 100)
-        shared = rng.normal(size=(20, 3, 4))[frames]  # what a frame does to each head
-        found = head_test(shared + rng.normal(size=(100, 3, 4)), frames, centre=0, n_bootstrap=400, seed=seed)
-        smallest.append(found.p.min())
-    assert sum(p < 0.01 for p in smallest) <= 4
-
-
 def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() -> None:
     rng = np.random.default_rng(2)
     scores = (rng.random((200, 2, 3)) < 0.5).astype(float)
@@ -70,36 +59,26 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
     assert head_test(certain, list("aabbcc"), list("abcabc"), list("aabbcc")).bar == 1
 
 
-@pytest.mark.parametrize(
-    ("scores", "clusters", "problem"),
-    [
-        ([0.5, 1.0], [], "scores"),
-        (0.5, [], "scores"),
-        ([[]], [], "scores"),
-        ([[0.5], [np.nan]], [], "finite"),
-        ([["a"], ["b"]], [], "numbers"),
-        ([[1j], [0j]], [], "real numbers"),
-        (np.ma.masked_equal([[0.0], [1.0]], 0), [], "mask"),
-        ([[0.5, 1.0], [1.0]], [], "numbers"),
-        ([[0.5], [1.0]], [["a"]], "2 labels"),
-        ([[0.5], [1.0]], [["a", "a"]], "two of them different"),
-        ([[0.5], [-0.1]], [], "centre=0"),
-        ([[0.5, 0.1], [np.nan, 0.2]], [], "nan in all items"),
-        ([[np.nan], [np.nan]], [], "no head"),
-        ([[0.5], [1.0]], [["a", None]], "None or nan"),
-        ([[0.5], [1.0]], [[1.0, np.nan]], "None or nan"),
-        ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None or nan"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "clusters", "problem"), [
+    ([0.5, 1.0], [], "scores"),
+    (0.5, [], "scores"),
+    ([[]], [], "no head"),
+    ([["a"], ["b"]], [], "real numbers"),
+    ([[1j], [0j]], [], "real numbers"),
+    ([[0.5], [np.inf]], [], "finite"),
+    (np.ma.masked_equal([[0.0], [1.0]], 0), [], "mask"),
+    ([[0.5, 1.0], [1.0]], [], "numbers"),
+    ([[0.5, 0.1], [np.nan, 0.2]], [], "nan in all items"),
+    ([[np.nan], [np.nan]], [], "no head"),
+    ([[0.5], [-0.1]], [], "centre=0"),
+    ([[0.5], [1.0]], [["a"]], "2 labels"),
+    ([[0.5], [1.0]], [["a", "a"]], "two of them different"),
+    ([[0.5], [1.0]], [["a", None]], "None or nan"),
+    ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None or nan"),
+])  # fmt: skip
 def test_arrays_that_cannot_be_tested_are_refused(scores: Any, clusters: list[list[str]], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         head_test(scores, *clusters)
-
-
-@pytest.mark.parametrize("centre", [np.nan, np.inf, "a", None, [0.5]])
-def test_a_centre_that_is_no_number_is_refused(centre: Any) -> None:
-    with pytest.raises(UserError, match="centre must be a finite"):
-        head_test([[0.5], [1.0]], centre=centre)
 
 
 def test_weights_that_are_never_below_0_are_no_differences() -> None:
@@ -107,13 +86,14 @@ def test_weights_that_are_never_below_0_are_no_differences() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(9), (60, 2, 3))[..., 0]
     with pytest.raises(UserError, match="no score is below 0.* differences"):
         head_test(weights, centre=0)
+    with pytest.raises(UserError, match="centre must be a finite"):
+        head_test(weights, centre=np.nan)
 
 
-@pytest.mark.parametrize("n_clusters", [2, 3, 6])
-def test_the_smallest_possible_p_is_told(n_clusters: int) -> None:
+def test_the_smallest_possible_p_is_told() -> None:
     scores = np.random.default_rng(0).normal(5, 0.1, (12, 1, 2)) - [[0, 5.05]]
-    found = head_test(scores, np.arange(12) % n_clusters, centre=0)
-    assert found.smallest_p == 2.0**-n_clusters == found.p[0, 0]
+    found = head_test(scores, np.arange(12) % 6, centre=0)
+    assert found.smallest_p == 2.0**-6 == found.p[0, 0]
     assert f"(smallest possible p {found.smallest_p:.4f})" in str(found)
 
 

@@ -174,7 +174,7 @@ def test_one_head_that_decides_is_supported_alone() -> None:
 
 
 def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:
-    question = question_of_file("number", "nouns", "a pronoun to its noun", "a.jsonl", has_control=True)
+    question = question_of_file("number", "nouns", "a.jsonl", has_control=True)
     # A control whose texts are both the first one has no contrast.
     same = many_nouns(CONTROL)
     alike = []

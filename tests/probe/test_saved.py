@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from data.pairs import Items, Pair
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT
 from extras.english.source import reads_shipped_text
 from extras.own.file import load_question
-from extras.sweeps.door import differing_settings
 from probe import saved
 from probe.config import ProbeConfig
 from probe.opened_model import OpenedModel
@@ -139,30 +138,4 @@ def test_an_example_question_has_enough_blocks_and_can_be_asked(path: Path) -> N
     texts = [*own.dev, *own.test, *own.control]
     letters = word_model([text.text for text in texts])
     source = source_of(letters, ProbeConfig(), "", own_file=str(path))
-    assert len(source.items) == len(texts) // 2 and len(source.questions) == 1
-
-
-def saved_run(*overrides: str) -> dict[str, Any]:
-    return asdict(compose_settings(overrides))
-
-
-def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> None:
-    standard = compose_settings()
-    text = ["data=text", "data.path=x"]
-    runs = {"a": saved_run("seed=1", *text), "b": saved_run("seed=2", "threads=1", "log_every_steps=3", *text)}
-    assert differing_settings(runs, standard) == ({"a": (1, {}), "b": (2, {})}, {})
-    runs = {"0": saved_run("variant=one_head", "seed=1"), "1": saved_run("seed=1"), "2": saved_run("seed=2")}
-    by_run = {"0": (1, {"model.n_head": 1}), "1": (1, {}), "2": (2, {})}
-    assert differing_settings(runs, standard) == (by_run, {"model.n_head": standard.model.n_head})
-
-
-def test_runs_of_the_same_seed_or_other_batches_are_refused() -> None:
-    for overrides, error in (
-        (["log_every_steps=3"], "a and b have the same settings and the same seed"),
-        (["seed=2", "data.seed=5"], "data.seed"),
-        (["data=text", "data.path=x"], "data.source differs"),
-        (["tokens_per_batch=1024"], "tokens_per_batch"),
-        (["model.context_length=32"], "model.context_length"),
-    ):
-        with pytest.raises(UserError, match=error):
-            differing_settings({"a": saved_run(), "b": saved_run(*overrides)}, compose_settings())
+    assert source.items.has_blocks and len(source.items) == len(texts) // 2

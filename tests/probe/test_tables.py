@@ -4,26 +4,23 @@ import math
 import re
 import shlex
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from data.words import word_spans
 from extras.page import live
-from extras.page.content import MAX_SENTENCE_WEIGHTS, comparison_content, page_content, within_size
+from extras.page.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from extras.page.live import ENGLISH_TEXT, check_live, live_content
-from extras.page.page import page as render
 from probe import tables
 from probe.config import ProbeConfig
 from probe.questions import HEADLINE, STORY_QUESTIONS
-from probe.results import MEASURES, NO_BAR, Change, Criterion, Estimate, Finding, Head, Part, Shown
+from probe.results import MEASURES, NO_BAR, Criterion, Estimate, Head, Part, Shown
 from probe.sentences import TokenizedText
 from probe.tables import finding_tables, number, sentence_lines
 from settings.errors import UserError
 from tests.extras.page import sample
 from tests.extras.page.sample import finding, results
-from tests.probe.factories import blank
 from training.metrics import WeightHistory
 
 NUMBER, EDGE = map(finding, ("number", "next_pronoun_gender"))
@@ -119,38 +116,6 @@ def test_the_summary_says_if_another_head_is_often_chosen(share: float, is_told:
     line = f"  number: 62% {again}; without it L1H1 would be chosen (swap 0.25)."
     assert (line in tables.summary_lines(results(found), False)) == is_told
     assert again in tables.claims_markdown(results(found))
-
-
-def change_of(head: int, **values: Any) -> Change:
-    facts = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "p": 0.5}
-    return blank(Change, head=Head(0, head), **{**facts, "difference": Estimate(-head), **values})
-
-
-# Two heads changed; head 1 has the largest t of all changes, and the smallest difference.
-CHANGES = [change_of(head) for head in (0, 2, 3, 5, 6, 7, 8)]
-CHANGES += [change_of(1, p=0.001, t=-9), change_of(4, p=0.001, t=-2)]
-
-
-def test_established_changes_between_two_models_are_listed_first_by_their_size() -> None:
-    found = results(changes=CHANGES, warnings=["A warning."])
-    lines = tables.change_lines(found, all_rows=False)
-    text = "\n".join(lines)
-    assert re.findall(r"^  effect (L\w+)", text, re.MULTILINE) == ["L0H4", "L0H1", "L0H8", "L0H7"]
-    assert "  effect: 2 of 9 heads changed, 20 cases" in text and lines[-1] == "note: A warning."
-    assert "(smallest p 0.020)" in text
-    assert len(tables.change_lines(found, all_rows=True)) > len(lines)
-    larger = replace(CHANGES[0], question="verb", measure="answer", p=0.001, difference=Estimate(5.0))
-    assert [*tables.change_tables(results(changes=[*CHANGES, larger]), all_rows=True)] == ["verb", "number"]
-
-
-def test_the_page_of_a_comparison_opens_with_what_changed() -> None:
-    found = results(changes=CHANGES)
-    page = comparison_content(RUN, replace(RUN, source="copies/default"), found, (), live=None)
-    assert page.findings[0].place == Head(0, 4) and page.live.model.before == RUN.source
-    assert page.heading == "What changed from runs/default to copies/default?"  # both have one name
-    html = render(page)
-    assert html.index('id="verdict"') < html.index('id="live"') and '<details id="evidence" open>' in html
-    assert comparison_content(EXTERNAL, RUN, found, (), live=None).live.model is None
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])

@@ -83,7 +83,7 @@ def test_another_head_type_excludes_any_claim() -> None:
 
 
 def test_a_question_of_the_users_own_asks_for_a_control_only_if_it_has_one() -> None:
-    own, with_control = (question_of_file("agree", "", "a link", "a.jsonl", has_control=has) for has in (False, True))
+    own, with_control = (question_of_file("agree", "", "a.jsonl", has_control=has) for has in (False, True))
     assert set(with_control.criteria) - set(own.criteria) == {WITHOUT_LINK}
 
 

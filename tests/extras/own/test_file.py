@@ -13,7 +13,7 @@ from extras.own import file as own_file
 from extras.own.file import OwnQuestion, load_question
 from settings.errors import UserError
 
-ABOUT = {"question": "names", "description": "she or he", "link": "a pronoun to a name"}
+ABOUT = {"question": "names", "description": "she or he"}
 PATTERN = "Here {A} met {B}. <She|He> [slept|ran]"
 # Two frames crossed with two pairs of words for either part
 LINES: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ def test_the_first_line_may_describe_the_question(tmp_path: Path) -> None:
     own = load(tmp_path, *LINES)
     assert (own.name, own.description, own.n_left_out) == ("my names", "my names.jsonl", 0)
     own = load(tmp_path, ABOUT, "", *LINES)
-    assert (own.name, own.description, own.link) == tuple(ABOUT.values())
+    assert (own.name, own.description) == tuple(ABOUT.values())
 
 
 @pytest.mark.parametrize("answers", [None, [["slept", "sat"], ["ran"]]])
@@ -120,7 +120,7 @@ def test_a_wrong_line_is_named(change: dict[str, Any], problem: str, tmp_path: P
     (['{"pattern": "a \\ud800"}'], "line 1: not JSON"),
     ([ABOUT | {"colour": "red"}], "unknown field colour"),
     ([{"words": ["Ann", "Tom"]}], "line 1: no field pattern"),
-    ([ABOUT | {"question": "a\0b"}], "question must be one line of text"),
+    ([ABOUT | {"question": "a\0b"}], "question and description must be one line of text"),
     (LINES[:5], "1 dev blocks, at least 2 are needed"),
     ([*LINES, LINES[0] | {"words": ["Mia", "Max"], "split": "dev"}], "share the frame 'here _ met _.'"),
     ([*LINES, LINES[-1] | {"words": ["Ann", "Tom"]}], "dev and test share the word 'Ann'"),

@@ -10,30 +10,34 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from extras.sweeps.door import variants_of
 from extras.sweeps.sweep import (
+    STANDARD,
     Sweep,
     SweepRun,
     Variant,
-    by_variant,
     compare_runs,
-    mean_difference,
     mean_over_runs,
     measure_of,
     of_training,
+    paired,
     value_of,
 )
 from extras.sweeps.tables import sweep_markdown
 from probe.config import ProbeConfig
+from probe.outcome import Named
 from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from settings.errors import UserError
+from settings.train import compose_settings, result_settings
 from settings.typed_json import from_json, to_json
 from tests.probe.factories import blank
 from training.metrics import Metrics, TrainRecord, ValidationRecord
 
-TIED = {"model.tie_query_key": True}
+TIED = "tie_query_key=true"
 METRICS = Metrics([], [blank(ValidationRecord, loss=1.0, gap=0.02)], [])
 BASE = [0.030, 0.034, 0.028, 0.031, 0.036]
 WORSE = [gap + 0.010 for gap in BASE]
+Tests = list[tuple[SweepRun, ProbeResults]]
 
 
 def finding(*heads: Head, question: str = "number", outcome: str = "attention", **values: Any) -> Finding:
@@ -45,136 +49,164 @@ def finding(*heads: Head, question: str = "number", outcome: str = "attention", 
     return blank(Finding, question=question, outcome=outcome, **facts)
 
 
-def sweep_run(seed: int, findings: Sequence[Finding], **values: Any) -> SweepRun:
-    """Return a run; the fields of its metrics and changes are empty unless they are given."""
-    probe = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings))
-    return SweepRun(**{"name": f"run {seed}", "seed": seed, "metrics": METRICS, "probe": probe} | values)
+def sweep_run(seed: int, *findings: Finding, metrics: Metrics = METRICS, variant: str = STANDARD) -> Any:
+    """Return a run and the results of its test."""
+    results = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings))
+    return SweepRun(f"{variant} {seed}", seed, metrics, variant), results
 
 
-def seed_run(seed: int, accuracy: float = 0.95) -> SweepRun:
-    return sweep_run(seed, [finding(Head(seed % 2, seed % 3), accuracy=accuracy)])
+def seed_runs(*accuracies: float) -> Tests:
+    """Return runs of seeds 1, 2, ..., with different heads."""
+    runs = []
+    for seed, accuracy in enumerate(accuracies or [0.95] * 5, start=1):
+        runs.append(sweep_run(seed, finding(Head(seed % 2, seed % 3), accuracy=accuracy)))
+    return runs
 
 
-def variant_runs(gaps: Sequence[float | None], changes: dict[str, Any] | None = None, first: int = 0) -> list[SweepRun]:
+def variant_runs(gaps: Sequence[float | None], variant: str = STANDARD) -> Tests:
     """Return runs of seeds 1, 2, ...; the last gap and the gradient norms up to step 20 of each count."""
     runs = []
     train = [TrainRecord(step, 1.0, norm) for step, norm in ((5, 10.0), (20, 15.0), (25, 99.0))]
     shares = {"iid": 0.9, "headline": 0.7}
     parts = {name: blank(Part, values={"resolved_share": Estimate(share)}) for name, share in shares.items()}
-    for i, gap in enumerate(gaps):
-        validation = [blank(ValidationRecord, loss=1.0, gap=each) for each in (9.9, gap)]
-        values = {"name": str(first + i), "changes": changes or {}, "metrics": Metrics(train, validation, [])}
-        runs.append(sweep_run(i + 1, [replace(finding(), parts=parts)], **values))
+    for seed, gap in enumerate(gaps, start=1):
+        metrics = Metrics(train, [blank(ValidationRecord, loss=1.0, gap=each) for each in (9.9, gap)], [])
+        runs.append(sweep_run(seed, replace(finding(), parts=parts), metrics=metrics, variant=variant))
     return runs
 
 
-def over_seeds(runs: list[SweepRun], warnings: Sequence[str] = ()) -> Variant:
-    """Return the only variant of runs with the same settings, as sweep.json has it."""
-    content = json.loads(json.dumps(to_json(compare_runs(runs, {}, warnings))))
-    [variant] = from_json(Sweep, content, "sweep.json").variants
-    return variant
+def compared(runs: Tests, warnings: Sequence[str] = (), units: str = "seeds") -> Sweep:
+    """Return a comparison as sweep.json has it."""
+    sweep = compare_runs(*map(list, zip(*runs, strict=True)), {"model.tie_query_key": False}, warnings, units)
+    return from_json(Sweep, json.loads(json.dumps(to_json(sweep))), "sweep.json")
+
+
+def tables_of(runs: Tests, *arguments: Any) -> str:
+    return sweep_markdown(compared(runs, *arguments))
+
+
+def last_variant(runs: Tests) -> Variant:
+    """Return what `runs` are in a comparison with standard runs."""
+    return compared([*variant_runs(BASE), *runs]).variants[-1]
 
 
 def test_only_questions_of_all_runs_are_summarised() -> None:
-    runs = list(map(seed_run, range(1, 6)))
-    runs[0].probe.findings.append(finding(question="verb"))
-    for run in runs:
-        run.probe.findings.append(finding(question="gender"))
-    number, gender = over_seeds(runs).questions
+    runs = seed_runs()
+    runs[0][1].findings.append(finding(question="verb"))
+    for _, results in runs:
+        results.findings.append(finding(question="gender"))
+    number, gender = compared(runs).variants[0].questions
     assert (number.question, gender.question, gender.n) == ("number", "gender", 5)
     assert number.heads == [[Head(1, 1)], [Head(0, 2)], [Head(1, 0)], [Head(0, 1)], [Head(1, 2)]]
 
 
 def test_the_tables_of_models_do_not_call_them_seeds() -> None:
-    runs = [seed_run(number, 0.9) for number in range(1, 6)]
-    tables = sweep_markdown(compare_runs(runs, {}, [], "models"))
+    tables = tables_of(seed_runs(), [], "models")
     assert tables.startswith("# Results over models 1, 2, 3, 4, 5\n") and "| variant  | models |" in tables
-    assert "seed" not in tables and "5 seeds on" in sweep_markdown(compare_runs(runs, {}))
+    assert "seed" not in tables and "5 seeds on" in tables_of(seed_runs())
 
 
 def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one() -> None:
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
-    [question] = over_seeds([seed_run(seed, value) for seed, value in enumerate(values)]).questions
+    [question] = compared(seed_runs(*values)).variants[0].questions
     result = question.values["accuracy"]
     expected = stats.t.interval(0.95, 4, loc=sum(values) / 5, scale=stats.sem(values))
-    assert result.mean == pytest.approx(0.894)
-    assert result.interval == pytest.approx(expected)
-    assert (question.share.value, question.share.low, question.share.high) == (1, pytest.approx(0.025**0.2), 1)
+    assert (result.mean, result.interval) == (pytest.approx(0.894), pytest.approx(expected, abs=1e-6))
+    assert (question.share.value, question.share.high) == (1, 1)
+    assert question.share.low == pytest.approx(0.025**0.2, abs=1e-6)
 
 
 def test_the_interval_of_a_share_is_clipped_at_one_and_missing_values_do_not_count() -> None:
-    values = [0.8, 1.0, None, 1.0, math.nan, 1.0, 1.0]
+    values = np.array([0.8, 1.0, math.nan, 1.0, math.nan, 1.0, 1.0])
     whole, clipped, short = mean_over_runs(values), mean_over_runs(values, is_share=True), mean_over_runs(values[:4])
     assert whole.interval and whole.interval[1] > 1
     assert clipped.interval and clipped.interval[1] == 1
     assert (short.n, short.mean, short.interval) == (3, pytest.approx(2.8 / 3), None)
-    assert mean_over_runs([None]).mean is None
-
-
-def compared(runs: list[SweepRun], base: list[float] = BASE) -> Variant:
-    """Return the last variant of a comparison of standard runs with `runs`."""
-    return compare_runs([*variant_runs(base), *runs], {"model.tie_query_key": False}).variants[-1]
 
 
 def test_each_measure_is_read_from_its_field() -> None:
-    [run] = variant_runs([0.03])
-    assert of_training(run) == {"gap": 0.03, "loss": None, "gradient_norm": 12.5}
-    assert of_training(replace(run, metrics=variant_runs([None])[0].metrics))["loss"] == 1.0
-    of_run = replace(run.probe.findings[0], rules={"nearest": 0.5})
-    expected = {"accuracy": 0.95, "nearest": 0.5, "iid resolved_share": 0.9, "headline resolved_share": 0.7}
-    assert {name: value_of(of_run, name) for name in expected} == expected
-    assert measure_of("accuracy").is_share and measure_of("nearest").is_share
-    assert not measure_of("contrast").is_share and not measure_of("gap").is_share
-    assert math.isnan(value_of(of_run, "swap_of_nothing"))
-    assert measure_of("iid resolved_share").label == "resolved share, iid"
+    [[run, results]] = variant_runs([0.03])
+    assert of_training(run.metrics) == [0.03, None, 12.5]
+    [[text, _]] = variant_runs([None])
+    assert of_training(text.metrics) == [None, 1.0, 12.5]
+    of_run = replace(results.findings[0], rules={"nearest": 0.5})
+    accuracy, nearest, nothing = map(Named, ("accuracy", "nearest", "swap_of_nothing"))
+    resolved = [Named("resolved_share", part) for part in ("iid", "headline", "control")]
+    assert [value_of(of_run, name) for name in (accuracy, nearest, *resolved[:2])] == [0.95, 0.5, 0.9, 0.7]
+    assert math.isnan(value_of(of_run, nothing)) and math.isnan(value_of(of_run, resolved[2]))
+    assert measure_of(accuracy).is_share and measure_of(nearest).is_share
+    assert not measure_of(Named("contrast")).is_share
+    assert measure_of(resolved[0]).label == "resolved share, iid" and str(resolved[0]) == "iid resolved_share"
 
 
 def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> None:
     worse = [gap + noise for gap, noise in zip(WORSE, (0.001, -0.001, 0.002, 0.0, -0.002), strict=True)]
-    tied = compared(variant_runs(worse, TIED, first=5)[::-1])
+    tied = last_variant(variant_runs(worse, TIED)[::-1])
     test = tied.differences["gap"]
     expected = stats.ttest_rel(worse, BASE).confidence_interval(0.95)
-    assert test.mean == pytest.approx(0.010) and test.interval == pytest.approx((expected.low, expected.high))
+    assert test.mean == pytest.approx(0.010)
+    assert test.interval == pytest.approx((expected.low, expected.high), abs=1e-6)
     assert test.p == test.smallest_p == 0.0625 and test.is_significant
     assert not tied.questions[0].differences["iid resolved_share"].is_significant
 
     # Seeds without a pair are left out.
-    extra = replace(variant_runs([9.0], TIED, first=9)[0], seed=17)
-    tied = compared([*variant_runs(WORSE, TIED, first=5)[:4], extra])
-    assert tied.differences["gap"].mean == pytest.approx(0.010)
+    [[run, results]] = variant_runs([9.0], TIED)
+    tied = last_variant([*variant_runs(WORSE, TIED)[:4], (run._replace(seed=17), results)])
+    assert tied.differences["gap"].mean == pytest.approx(0.010) and tied.differences["gap"].n == 4
 
 
 def test_the_exact_p_counts_all_sign_changes_and_decides_what_is_significant() -> None:
-    differences = [0.3, -0.1, 0.4, 0.2, 0.25, 0.6]
+    differences = np.array([0.3, -0.1, 0.4, 0.2, 0.25, 0.6])
     signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(6)) & 1)
     means = np.abs((signs * differences).mean(1))
-    assert mean_difference(differences).p == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
-    result = mean_difference([1.0, 1.1, 0.9, 1.0, 1.05, -0.1])  # one of six differs in sign
+    assert paired(differences).p == pytest.approx((means >= abs(np.mean(differences)) - 1e-12).mean())
+    result = paired(np.array([1.0, 1.1, 0.9, 1.0, 1.05, -0.1]))  # one of six differs in sign
     assert result.interval and result.p and result.smallest_p
     assert result.interval[0] > 0 and result.p == 0.0625 > 0.05 > result.smallest_p
     assert not result.is_significant
 
     # Two seeds are not tested, rounding is no difference, and many seeds are permuted.
-    assert mean_difference([0.02, 0.03]).is_significant is mean_difference([0.02, 0.03]).interval is None
-    assert mean_difference([1e-17] * 5).is_significant is False
-    result = mean_difference(np.random.default_rng(0).standard_normal(25) + 3)
+    two = paired(np.array([0.02, 0.03, math.nan]))
+    assert two.n == 2 and two.is_significant is two.interval is None
+    assert paired(np.full(5, 1e-17)).is_significant is False
+    result = paired(np.random.default_rng(0).standard_normal(25) + 3)
     assert result.is_significant and result.p == pytest.approx(2e-5, abs=1e-6)
 
 
-def test_without_a_standard_seed_is_no_variant() -> None:
-    with pytest.raises(UserError, match="tie_query_key=true"):
-        by_variant({"0": (1, {}), "1": (7, TIED)})
-
-
 def test_the_tables_show_heads_sets_warnings_and_what_differs() -> None:
-    text = " ".join(sweep_markdown(compare_runs(list(map(seed_run, range(1, 6))), {}, ["resumed"])).split())
+    text = " ".join(tables_of(seed_runs(), ["resumed"]).split())
     assert "| number | standard | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
     assert "L1H1 E3, L0H2 E3, L1H0 E3, L0H1 E3, L1H2 E3" in text and "note: resumed" in text
     edge = finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
-    assert "L0H1+L1H2 E3" in sweep_markdown(compare_runs([sweep_run(1, [edge])], {}))
+    assert "L0H1+L1H2 E3" in tables_of([sweep_run(1, edge)])
 
     # A star for each significant difference
-    results = compare_runs([*variant_runs(BASE), *variant_runs(WORSE, TIED, first=5)], {"model.tie_query_key": False})
-    text = sweep_markdown(results)
+    text = tables_of([*variant_runs(BASE), *variant_runs(WORSE, TIED)])
     standard, tied = [line for line in text.splitlines() if line.startswith(("| standard", "| tie"))]
-    assert standard.count("*") == 0 and tied.count("*") == 1
+    assert standard.count("*") == 0 and tied.count("*") == 1 and "standard: tie_query_key=false" in text
+
+
+def settings_of(*overrides: str) -> dict[str, Any]:
+    return result_settings(compose_settings(overrides))
+
+
+def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> None:
+    text = ["data=text", "data.path=x"]
+    runs = {"a": settings_of("seed=1", *text), "b": settings_of("seed=2", "threads=1", "log_every_steps=3", *text)}
+    assert variants_of(runs) == ({"a": STANDARD, "b": STANDARD}, {})
+    runs = {"0": settings_of("variant=one_head", "seed=1"), "1": settings_of("seed=1"), "2": settings_of("seed=2")}
+    standard = {"model.n_head": compose_settings().model.n_head}
+    assert variants_of(runs) == ({"0": "n_head=1", "1": STANDARD, "2": STANDARD}, standard)
+
+
+@pytest.mark.parametrize(("overrides", "error"), [
+    (["log_every_steps=3"], "a and b have the same settings and the same seed"),
+    (["seed=2", "data.seed=5"], "data.seed"),
+    (["data=text", "data.path=x"], "data.source differs"),
+    (["tokens_per_batch=1024"], "tokens_per_batch"),
+    (["model.context_length=32"], "model.context_length"),
+    (["seed=7", "model.tie_query_key=true"], "tie_query_key=true shares no seed with the standard"),
+])  # fmt: skip
+def test_runs_of_the_same_seed_or_other_batches_or_seeds_are_refused(overrides: list[str], error: str) -> None:
+    with pytest.raises(UserError, match=error):
+        variants_of({"a": settings_of(), "b": settings_of(*overrides)})

@@ -537,10 +537,6 @@ def test_the_page_prints_the_numbers_of_the_derivation(stories: Opened) -> None:
     report = written("stories")
     layer, head = report.place
     tokens = torch.tensor([report.read(stories.text()).tokens])
-    streams: list[torch.Tensor] = []
-    hook = report.model.model.final_norm.register_forward_pre_hook(lambda _, inputs: streams.append(inputs[0][0, -1]))
-    report.model.logits(tokens)
-    hook.remove()
     record = report.model.record(tokens)[layer]
     scores = record.scores[0, head, -1].double()
     width = report.live["shape"]["d_model"] // report.live["shape"]["n_head"]
@@ -561,13 +557,12 @@ def test_the_page_prints_the_numbers_of_the_derivation(stories: Opened) -> None:
     stories.card(6)
     stories.press("show me")
     mixture = record.weights()[0, head, -1] @ record.values[0, head]
+    stream = report.model.residual_stream(tokens)[-1][0, -1]
     for word, adds in (row.locator("th, td").all_inner_texts() for row in stories.find("#cards tbody tr").all()):
-        direction = report.model.model.token_embedding.weight[report.vocabulary.index(word.strip("“”"))].detach()
-        scaled = report.model.final_norm_pullback(direction, streams[0])
-        assert float(adds) == pytest.approx(
-            float(mixture @ (scaled @ report.model.output_weights(layer)[head])), abs=0.0051
-        )
-
+        direction = report.model.unembedding()[report.vocabulary.index(word.strip("“”"))]
+        scaled = report.model.final_norm_pullback(direction, stream)
+        expected = float(mixture @ (scaled @ report.model.output_weights(layer)[head]))
+        assert float(adds) == pytest.approx(expected, abs=0.0051)
     for name, later in (("L0H1", "What the MLP and later layers make of it"), ("L1H1", "What the MLP makes of it")):
         stories.pick(name)
         assert later in stories.find("#live-how").text_content()

@@ -1,6 +1,5 @@
 """Output, files and errors of python eval.py, mode by mode."""
 
-import csv
 import json
 import platform
 import re
@@ -18,6 +17,7 @@ import torch
 from antecedent_lab import open_model
 from data.corpus import load_stories
 from data.pairs import LinkedText
+from extras.paper.paper import table_csv, table_tex
 from probe.opened_run import load_data, open_run
 from probe.results import Head, ProbeResults
 from probe.saved import folder_name
@@ -35,6 +35,10 @@ def train(out: Path, cache: str, *arguments: str) -> None:
 
 def evaluate(run: Path, cache: str, *arguments: str, mode: str = "model") -> Result:
     return run_program("eval.py", f"{mode}={run}", cache, *SMALL_PROBE, *arguments)
+
+
+def export(run: Path, *arguments: str) -> Result:
+    return run_program("antecedent_lab/__main__.py", "export", f"run={run}", *arguments)
 
 
 def output(result: Result) -> str:
@@ -85,29 +89,20 @@ def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) 
 def test_the_files_say_what_they_were_made_with_and_when(probed: tuple[Path, str]) -> None:
     run, _ = probed
     made = results_of(run).environment
+    facts = {"python": platform.python_version(), "device": "cpu", "command": shlex.join(sys.orig_argv)}
+    assert facts.items() <= made.items() and {"commit", "uncommitted_changes"} <= made.keys() and made["threads"] >= 1
     assert (made["packages"]["torch"], made["packages"]["numpy"]) == (torch.__version__, np.__version__)
-    assert made["python"] == platform.python_version() and made["device"] == "cpu" and made["threads"] >= 1
-    assert {"commit", "uncommitted_changes"} <= made.keys() and made["command"] == shlex.join(sys.orig_argv)
     assert abs(datetime.now(UTC) - datetime.fromisoformat(made["date"])) < timedelta(hours=12)
     first, second, *_ = (run / "probe" / "claims.md").read_text().splitlines()
-    assert second == "" and all(f" {made[name]}" in first for name in ("date", "commit", "device", "python"))
-    assert f"torch {torch.__version__}" in first
+    assert second == "" and f"torch {torch.__version__}" in first
+    assert all(f" {made[name]}" in first for name in ("date", "commit", "device", "python"))
 
 
 def test_tables_are_always_written_and_figures_when_they_are_asked_for(run: Path, cache: str) -> None:
     folder = run / "probe"
-    with (folder / "table.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row, finding in zip(rows, results_of(run).findings, strict=True):
-        judged = finding.judged
-        assert (row["question"], row["verdict"]) == (finding.question, judged.verdict)
-        assert row["head"] == " + ".join(map(str, judged.heads))
-        for name in ("accuracy", "p", "swap", "answer"):
-            assert (row[name] == "") == (name not in judged.values)
-            assert not row[name] or float(row[name]) == pytest.approx(judged.value(name), abs=6e-4)
-        accuracy = judged.values["accuracy"]
-        assert json.loads(row["interval"]) == pytest.approx([accuracy.low, accuracy.high], abs=6e-4)
-    assert (folder / "table.tex").is_file() and not (folder / "figures").exists()
+    found = results_of(run)
+    assert (folder / "table.csv").read_text() == table_csv(found)
+    assert (folder / "table.tex").read_text() == table_tex(found) and not (folder / "figures").exists()
     output(evaluate(run, cache, "figures=true"))
     assert {path.name for path in (folder / "figures").iterdir()} == {"grid.svg", "dose.svg", "emergence.svg"}
     output(evaluate(run, cache))  # those of the earlier results do not stay
@@ -117,7 +112,7 @@ def test_tables_are_always_written_and_figures_when_they_are_asked_for(run: Path
 
 def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: Path, cache: str) -> None:
     pytest.importorskip("transformers")
-    output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
+    output(export(run))
     made_with, _, claims = (run / "probe" / "claims.md").read_text().strip().partition("\n\n")
     card = (run / "export" / "hf" / "README.md").read_text()
     assert claims in card and made_with not in card  # a card is published, without folders of a machine
@@ -135,11 +130,10 @@ def test_a_checkpoint_can_be_chosen_and_its_results_do_not_replace_those_of_the_
     assert "checkpoint=2" in (run / "probe/step_2/report.html").read_text()  # in the command that makes it again
     output(evaluate(run, cache, f"text={SENTENCE}", "checkpoint=last"))
     assert (run / "probe/step_4/report.html").exists()
-    assert "checkpoint=3: was not kept; " in evaluate(run, cache, "checkpoint=3").error
-    assert "checkpoint=first: must be best, last or a step" in evaluate(run, cache, "checkpoint=first").error
+    for name, problem in (("3", "was not kept; "), ("first", "must be best, last or a step")):
+        assert f"checkpoint={name}: {problem}" in evaluate(run, cache, f"checkpoint={name}").error
     folder = run.parent / "hf"
-    export = run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={folder}", "checkpoint=2")
-    assert "step 2" in (folder / "README.md").read_text() and output(export)
+    assert output(export(run, f"out={folder}", "checkpoint=2")) and "step 2" in (folder / "README.md").read_text()
     assert "checkpoint=2: only for a run" in evaluate(folder, cache, "checkpoint=2").error
 
 
@@ -209,15 +203,16 @@ def pattern_of(story: LinkedText, other: LinkedText) -> str:
 def items(run: Path, cache: str, tmp_path: Path) -> Path:
     """Return the number question of the stories as a file of one's own."""
     corpus = load_data(open_run(run, torch.device("cpu")), cache.removeprefix("cache_dir="))
-    about = {"question": "mine", "description": "it or they, asked by me"}
-    lines: list[dict[str, Any]] = [about]
+    lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
     for split, holdout in (("dev", "iid"), ("test", "headline")):
         asked = (holdout, "number")
         stories = [story for story in load_stories(corpus, split) if (story.holdout, story.link.question) == asked]
         for first, second, *reversed_order in zip(*[iter(stories)] * 4, strict=True):
-            names = {"words": first.pair.split(), "frame": first.frame, "split": split}
-            patterns = [pattern_of(first, second), pattern_of(*reversed_order)]
-            lines.append({"pattern": patterns, "answers": [first.link.answers, second.link.answers], **names})
+            lines.append({
+                "pattern": [pattern_of(first, second), pattern_of(*reversed_order)],
+                "answers": [first.link.answers, second.link.answers],
+                "words": first.pair.split(), "frame": first.frame, "split": split,
+            })  # fmt: skip
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -243,13 +238,9 @@ def test_a_built_in_question_as_a_file_has_its_result(run: Path, cache: str, ite
 
 
 def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> None:
-    text = items.read_text()
-    for old, new, problem in (
-        (">", f"> {'and ' * 70}", f"model={run}: reads 64 tokens, but the sentences need "),
-        (">", ">x", f"{items} line 2: 'It' has no tokens for itself in "),
-    ):
-        items.write_text(text.replace(old, new))
-        assert evaluate(run, cache, f"items={items}").error.startswith(problem)
+    items.write_text(items.read_text().replace(">", f"> {'and ' * 70}"))
+    problem = f"model={run}: reads 64 tokens, but the sentences need "
+    assert evaluate(run, cache, f"items={items}").error.startswith(problem)
     assert not (run / "probe/own/mine").exists()
 
 
@@ -259,14 +250,15 @@ def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that
     for file in (run / "checkpoints").glob("*.pt"):
         file.unlink()
 
-    def check(file: object, *arguments: str) -> Result:
-        return run_program("eval.py", f"items={file}", "check=true", *arguments)
+    def check(items: object, model: object = run) -> Result:
+        return run_program("eval.py", f"items={items}", "check=true", f"model={model}")
 
-    assert f"every word has tokens for itself in {run}" in output(check(items, f"model={run}"))
-    assert output(check(items, f"run={run}")) == output(check(items, f"model={run}"))
-    lacking = check("docs/questions/er_sie.jsonl", f"model={run}").error
+    assert f"every word has tokens for itself in {run}" in output(check(items))
+    lacking = check("docs/questions/er_sie.jsonl").error
     assert "not in this model's vocabulary: 'Er', 'Hund'" in lacking and lacking.count("'") == 1 + 2 * 10
-    assert check(items, "model=./nowhere").error.startswith("model=./nowhere: no such model")
+    items.write_text(items.read_text().replace("<It|They>", "<I|Th>ey"))
+    assert f"{items} line 2: 'I' has no tokens for itself in" in check(items).error
+    assert check(items, "./nowhere").error.startswith("model=./nowhere: no such model")
 
 
 def compared_with(before: Path) -> str:
@@ -278,15 +270,18 @@ def test_two_runs_are_compared_and_one_twice_is_refused(run: Path, cache: str) -
     copy = shutil.copytree(run, run.parent / "copy")
     assert f"before={copy}: has the weights of {run}" in evaluate(run, cache, f"before={copy}").error
     other = run.parent / "trained"
-    for name, change, found in (("wider", "model.d_mlp=48", "before-yours-1"), ("trained", "seed=2", '"before":"')):
-        train(run.parent / name, cache, change)
-        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={run.parent / name}"))
-        page = (run / "probe" / compared_with(run.parent / name) / "report.html").read_text()
-        assert f"What changed from {name} to {run.name}?" in page and found in page
+    for out, change, found in (
+        (run.parent / "wider", "model.d_mlp=48", "before-yours-1"),
+        (other, "seed=2", '"before":"'),
+    ):
+        train(out, cache, change)
+        assert "p: paired, two-sided" in output(evaluate(run, cache, f"before={out}"))
+        page = (run / "probe" / compared_with(out) / "report.html").read_text()
+        assert f"What changed from {out.name} to {run.name}?" in page and found in page
     written = results_of(run, f"{compared_with(other)}/comparison.json")
     assert (written.before.run, written.model.run) == (str(other), str(run))
-    effects = [change for change in written.changes if (change.question, change.measure) == ("number", "effect")]
-    assert {change.head for change in effects} == {Head(0, 0), Head(0, 1)}
+    effects = {change.head for change in written.changes if (change.question, change.measure) == ("number", "effect")}
+    assert effects == {Head(0, 0), Head(0, 1)}
     train(run.parent / "deeper", cache, "model.n_layer=2")
     assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
 
@@ -336,7 +331,7 @@ def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str)
 def exported(run: Path, cache: str, *arguments: str) -> str:
     """Train a run on the default stories, export it, and return the folder of the export."""
     output(run_program("train.py", "model=nano", *SHORT, cache, f"out={run}", *arguments))
-    output(run_program("antecedent_lab/__main__.py", "export", f"run={run}"))
+    output(export(run))
     return str(run / "export" / "hf")
 
 

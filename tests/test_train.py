@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,18 +35,25 @@ def steps_of(run: Path, split: str = "train") -> list[int]:
     return [record["step"] for record in read_records(run) if record["split"] == split]
 
 
+def config_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "config.json").read_text())
+
+
+def resume(run: Path | str, *arguments: str, **options: Any) -> Result:
+    return run_program("train.py", "resume=true", f"out={run}", *arguments, **options)
+
+
 def hashes(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_a_resumed_run_keeps_its_settings_but_those_that_change_no_step(run: Path, cache: str) -> None:
-    old = json.loads((run / "config.json").read_text())
+    old = config_of(run)
     arguments = ["max_steps=6", "log_every_steps=2", "device=cpu", "seed=1", "optim=muon"]  # the last two are repeated
-    assert run_program("train.py", "resume=true", f"out={run}", cache, *arguments).status == 0
-    config = json.loads((run / "config.json").read_text())
+    assert resume(run, cache, *arguments).status == 0
     changed = {"max_steps": 6, "log_every_steps": 2, "device": "cpu", "out": str(run)}
-    assert config == old | {"run": old["run"] | changed}
+    assert config_of(run) == old | {"run": old["run"] | changed}
     assert steps_of(run) == [1, 2, 3, 4, 6] and steps_of(run, "validation") == [0, 1, 2, 3, 4, 6]
 
 
@@ -65,7 +73,7 @@ CHANGED = {
 @pytest.mark.parametrize(("override", "problem"), CHANGED.items())
 def test_a_resume_with_another_setting_is_refused(run: Path, cache: str, override: str, problem: str) -> None:
     old = hashes(run)
-    assert problem in run_program("train.py", f"out={run}", "resume=true", cache, override).error
+    assert problem in resume(run, cache, override).error
     assert hashes(run) == old
 
 
@@ -76,9 +84,8 @@ def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_ref
     assert run_program("train.py", "out=run", *new, cwd=tmp_path).status == 0
     (tmp_path / "old.txt").rename(tmp_path / "moved, here.txt")
     (tmp_path / "other.txt").write_text(text[1:])
-    resume = ["out=run", "resume=true", "max_steps=6"]
-    assert "the text, or" in run_program("train.py", *resume, "data.path=other.txt", cwd=tmp_path).error
-    assert run_program("train.py", *resume, "data.path=moved, here.txt", cwd=tmp_path).status == 0
+    assert "the text, or" in resume("run", "max_steps=6", "data.path=other.txt", cwd=tmp_path).error
+    assert resume("run", "max_steps=6", "data.path=moved, here.txt", cwd=tmp_path).status == 0
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
 
 
@@ -118,7 +125,7 @@ def test_a_resume_says_which_records_are_lost(kept: int | None, problem: str, ru
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     assert [json.loads(line)["step"] for line in lines[:4]] == [0, 0, 1, 1]
     (run / "metrics.jsonl").write_text("".join(lines[:kept]))
-    result = run_program("train.py", f"out={run}", "resume=true", "max_steps=6", "probe_sequences=8", cache)
+    result = resume(run, "max_steps=6", "probe_sequences=8", cache)
     warnings = [line for line in result.err.splitlines() if "metrics.jsonl" in line]
     expected = f"warning: {run / 'metrics.jsonl'}: {problem}; records up to step 4 are lost"
     assert result.status == 0 and warnings == ([expected] if problem else [])
@@ -140,18 +147,6 @@ def test_on_a_full_disk_one_line_says_what_could_not_be_written(
     assert error.startswith(name) and error.endswith(": No space left on device")
 
 
-def test_on_a_full_disk_the_cache_of_a_text_is_named(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
-    (tmp_path / "text.txt").write_text("Lily met Tom in the park. She was happy.\n" * 1000)
-
-    def train_with_little_space() -> int:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # bytes of a file, like a disk that is full
-        result = run_program("train.py", "data=text", "data.path=text.txt", "data.vocab_size=300", cwd=tmp_path)
-        return 3 if re.match(r"\.cache/text-\w+: File too large$", result.error) else 1
-
-    assert os.waitstatus_to_exitcode(os.waitpid(forked(train_with_little_space), 0)[1]) == 3
-
-
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
 def test_a_damaged_run_is_refused_and_stays(run: Path, cache: str, config: str | None) -> None:
     if config is None:
@@ -159,7 +154,7 @@ def test_a_damaged_run_is_refused_and_stays(run: Path, cache: str, config: str |
     else:
         (run / "config.json").write_text(config)
     old = hashes(run)
-    assert run_program("train.py", f"out={run}", "resume=true", cache, "max_steps=6").error
+    assert resume(run, cache, "max_steps=6").error
     assert hashes(run) == old
 
 
@@ -172,7 +167,7 @@ def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: s
     assert hashes(run) == old
     run.chmod(0o555)
     if not os.access(run, os.W_OK):  # as root everything can be written
-        assert str(run) in run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
+        assert str(run) in resume(run, "max_steps=6", cache).error
 
 
 def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_run(cache: str, tmp_path: Path) -> None:
@@ -182,10 +177,10 @@ def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_ru
         assert result.status == 0 and re.search(r"^\[1\] .*seed=2", result.out, re.MULTILINE)
         shutil.rmtree(sweep / "0" / "tb")  # TensorBoard starts a file
         states.append(hashes(sweep / "0"))
-    seeds = [json.loads((sweep / name / "config.json").read_text())["run"]["seed"] for name in "012"]
-    assert seeds == [1, 2, 3] and [*tmp_path.iterdir()] == [sweep]
-    assert all(steps_of(sweep / name) == [1, 2, 3, 4] for name in "012")
+    for seed, name in enumerate("012", 1):
+        assert config_of(sweep / name)["run"]["seed"] == seed and steps_of(sweep / name) == [1, 2, 3, 4]
     assert states[0] == states[1] and losses_of(sweep / "0") != losses_of(sweep / "1")
+    assert [*tmp_path.iterdir()] == [sweep]
 
 
 def validation_losses(run: Path) -> list[float]:
@@ -197,38 +192,40 @@ def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them
 ) -> None:
     pytest.importorskip("transformers")
     assert run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={tmp_path / 'export'}").status == 0
-    start = [*SHORT, *FEW_STORIES, cache, "validation_tokens=12800"]
-    assert run_program("train.py", f"init={run}", f"out={tmp_path / 'same'}", *start).status == 0
-    assert validation_losses(tmp_path / "same")[0] == validation_losses(run)[-1]  # both of the whole split
-    # The weights that it began with are no result of this run, however the loss rises.
-    best = [entry.step for entry in read_manifest(tmp_path / "same" / "checkpoints") if entry.best]
-    assert len(best) == 1 and best[0] > 0
-    same, first_rates = (json.loads((out / "config.json").read_text())["optim"] for out in (tmp_path / "same", run))
-    for name in ("learning_rate", "embedding_learning_rate"):
-        assert same[name] == pytest.approx(first_rates[name] / 10)
 
-    # Other stories
-    for source in (run, tmp_path / "export"):
-        out = tmp_path / f"from {source.name}"
-        rate = "optim.learning_rate=0.02"
-        result = run_program("train.py", f"init={source}", f"out={out}", *start, "data.seed=7", rate)
-        assert result.status == 0 and f"; from {source}, learning rates 0.02, " in result.out
-    first, second = (tmp_path / name for name in ("from run", "from export"))
-    assert losses_of(first) == losses_of(second) != losses_of(tmp_path / "same")
+    def start(name: str, source: Path, *arguments: str) -> Path:
+        out = tmp_path / name
+        small = [*SHORT, *FEW_STORIES, cache, "validation_tokens=12800"]
+        result = run_program("train.py", f"init={source}", f"out={out}", *small, *arguments)
+        assert result.status == 0 and f"; from {source}, learning rates " in result.out
+        return out
+
+    same = start("same", run)
+    assert validation_losses(same)[0] == validation_losses(run)[-1]  # both of the whole split
+    # The weights that it began with are no result of this run, however the loss rises.
+    [best] = [entry.step for entry in read_manifest(same / "checkpoints") if entry.best]
+    assert best > 0
+    for name in ("learning_rate", "embedding_learning_rate"):
+        assert config_of(same)["optim"][name] == pytest.approx(config_of(run)["optim"][name] / 10)
+
+    # Other stories, at a given rate
+    other = ["data.seed=7", "optim.learning_rate=0.02"]
+    first, second = start("from run", run, *other), start("from export", tmp_path / "export", *other)
+    assert losses_of(first) == losses_of(second) != losses_of(same)
     checksums = {json.loads((out / "environment.json").read_text())["init_sha256"] for out in (first, second)}
     assert len(checksums) == 1 and len(*checksums) == 64
-    assert json.loads((first / "config.json").read_text())["run"]["init"] == str(run)
+    config = config_of(first)
+    assert (config["run"]["init"], config["optim"]["learning_rate"]) == (str(run), 0.02)
 
     # A resume from step 2, without the source
     (tmp_path / "export").rename(tmp_path / "moved")
     (second / "checkpoints" / "step_00000004.pt").unlink()
-    resume = ["train.py", f"out={second}", "resume=true", cache]
-    assert f"init={run}: a resumed run keeps init=" in run_program(*resume, f"init={run}").error
-    assert run_program(*resume).status == 0
+    assert f"init={run}: a resumed run keeps init=" in resume(second, cache, f"init={run}").error
+    assert resume(second, cache).status == 0
     assert_same_results(second, first)
     shutil.rmtree(second / "checkpoints")
     (second / "metrics.jsonl").unlink()
-    assert "was stopped before its first checkpoint" in run_program(*resume).error
+    assert "was stopped before its first checkpoint" in resume(second, cache).error
 
 
 def test_words_that_the_first_text_lacks_are_counted_in_a_text_and_refused_in_stories(
@@ -296,11 +293,10 @@ def test_the_validation_loss_is_also_recorded_where_the_probe_looks_and_these_st
 
 @pytest.mark.slow
 def test_a_run_killed_five_times_ends_the_same(reference: Path, tmp_path: Path, cache: str) -> None:
-    out, resume = tmp_path / "run", list[str]()
+    out = tmp_path / "run"
     for step in (0, 7, 16, 25, 33):
-        pid = forked(lambda: train(out, cache, *resume).status)
+        pid = forked(lambda: train(out, cache, f"resume={out.exists()}").status)
         assert end_at(pid, out, step, signal.SIGKILL) == -signal.SIGKILL
-        resume[:] = ["resume=true"]
     assert train(out, cache, "resume=true").status == 0
     assert_same_results(out, reference)
     events = EventAccumulator(str(out / "tb"), size_guidance={"scalars": 0}).Reload()
@@ -328,8 +324,7 @@ def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(t
     assert train(out, cache, "eval_every_steps=1000").status == 0  # evaluated at its end alone
     best = load_checkpoint(out / "checkpoints", "best")["step"]
     for step in (50, 70):
-        pid = forked(lambda: run_program("train.py", f"out={out}", "resume=true", "max_steps=4000").status)
-        assert end_at(pid, out, step, signal.SIGINT) == 130
+        assert end_at(forked(lambda: resume(out, "max_steps=4000").status), out, step, signal.SIGINT) == 130
         assert load_checkpoint(out / "checkpoints")["step"] >= step
         assert load_checkpoint(out / "checkpoints", "best")["step"] == best > 0
 

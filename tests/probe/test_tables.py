@@ -15,7 +15,7 @@ from extras.page.live import ENGLISH_TEXT, check_live, live_content
 from probe import tables
 from probe.config import ProbeConfig
 from probe.questions import HEADLINE, STORY_QUESTIONS
-from probe.results import MEASURES, NO_BAR, Criterion, Estimate, Head, Part, Shown
+from probe.results import MEASURES, NO_BAR, Criterion, Estimate, Finding, Head, Part, Shown
 from probe.sentences import TokenizedText
 from probe.tables import finding_tables, number, sentence_lines
 from settings.errors import UserError

@@ -49,6 +49,22 @@ class Opened:
     def find(self, selector: str, **options: Any) -> Any:
         return self.page.locator(selector, **options)
 
+    def said(self, selector: str) -> str:
+        """Return the visible text of the first element."""
+        return self.find(selector).first.inner_text()
+
+    def click(self, selector: str) -> None:
+        self.find(selector).first.click()
+
+    def chip(self, *words: str) -> None:
+        """Click the words below the field, one after the other."""
+        for word in words:
+            self.click(f".chip[data-name='{word}']")
+
+    def card(self, number: int) -> None:
+        self.click(f"[data-name=card-{number}]")
+        self.find(f"[data-name=card-{number}][aria-pressed=true]").wait_for()
+
     def text(self) -> str:
         """Return the sentence in the field of the live section."""
         return self.find("#live-text").input_value()
@@ -58,19 +74,21 @@ class Opened:
         self.find("#live-text").fill(text)
         self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
 
-    def titles(self, page: Any = None) -> list[str]:
-        """Return the titles of the lines from the chosen word to every word up to it."""
+    def at(self, state: str) -> None:
+        """Open the page anew at an address: its state, or the whole address."""
+        self.page.goto("about:blank")
+        self.page.goto(state if state.startswith("file:") else f"{self.url}#{state}")
+
+    def weights(self, page: Any = None) -> list[float]:
+        """Return the weights in the titles of the lines from the chosen word to every word up to it."""
         of_lines = "lines => lines.map(line => [line.dataset.name.slice(5), line.querySelector('title').textContent])"
         lines = (page or self.page).locator("#live-lines .link").evaluate_all(of_lines)
-        return [title for _, title in sorted(lines, key=lambda line: int(line[0]))]
-
-    def word_weights(self, page: Any = None) -> list[float]:
-        return [float(re.search(r": (\d\.\d\d)", title)[1]) for title in self.titles(page)]
+        titles = sorted(lines, key=lambda line: int(line[0]))
+        return [float(re.search(r": (\d\.\d\d)", title)[1]) for _, title in titles]
 
     def line(self, word: str) -> Any:
         """Return the end of the chosen head's line to a word, where it can be clicked."""
-        place = next(i for i, title in enumerate(self.titles()) if f"to “{word}”" in title)
-        return self.find(f"#live-lines [data-name=line-{place}] rect")
+        return self.find(f"#live-lines .link:has(title:text('to “{word}”')) rect").first
 
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).click()
@@ -80,21 +98,15 @@ class Opened:
         texts = [" ".join(text.split()) for text in self.find(f"#{name} li").all_inner_texts()]
         return [re.sub(r" \([\w, ]+\)(?= [\d.]+$)", "", text) for text in texts]  # without the words that it fits
 
-    def open_evidence(self) -> None:
-        self.find("#evidence > summary").click()
-
     def pick(self, head: str) -> None:
-        self.find(f"#live-lines .pick[data-name={head}]").click()
+        self.click(f"#live-lines .pick[data-name={head}]")
 
-    def check(self) -> None:
-        assert self.complaints == []
-        assert self.requests == [self.url], "it asked for more than itself"
+    def picked(self) -> str:
+        return self.find(".pick[aria-pressed=true]").get_attribute("data-name")
 
-
-def open_at(view: Opened, state: str) -> None:
-    """Open the page at an address: its state, or the whole address."""
-    view.page.goto("about:blank")
-    view.page.goto(state if state.startswith("file:") else f"{view.url}#{state}")
+    def fits(self) -> bool:
+        """Return whether the page is no wider than the screen."""
+        return self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def shown_weights(row: Any, query: int) -> Any:
@@ -118,7 +130,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Show:
-    """Open a page (its HTML, or a content, by default that of `sample`) from disk with the network cut."""
+    """Open a page (its HTML, or a content, by default that of `sample`) from disk with the network cut.
+
+    At the end it must have complained about nothing and asked for nothing but itself.
+    """
 
     @contextmanager
     def opened(shown: Any = None, **settings: Any) -> Iterator[Opened]:
@@ -128,13 +143,20 @@ def show(browser: Any, tmp_path: Path) -> Show:
         view = Opened(context.new_page(), path.as_uri())
         context.on("request", lambda request: view.requests.append(request.url))
         context.route("**/*", lambda route: route.continue_() if route.request.url == view.url else route.abort())
-        view.page.on("console", lambda message: view.complaints.append(f"console: {message.text}"))
-        view.page.on("pageerror", lambda error: view.complaints.append(f"error: {error}"))
-        view.page.on("dialog", lambda dialog: (view.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        view.page.on("popup", lambda popup: view.complaints.append(f"popup: {popup.url}"))
+        for event in ("console", "pageerror", "dialog", "popup"):
+            view.page.on(event, lambda told: view.complaints.append(str(told)))
         view.page.set_default_timeout(5000)
         view.page.goto(view.url)
         yield view
+        assert view.complaints == []
+        assert {*view.requests} == {view.url}
         context.close()
 
     return opened
+
+
+@pytest.fixture
+def view(show: Show) -> Iterator[Opened]:
+    """The page of `sample`."""
+    with show() as view:
+        yield view

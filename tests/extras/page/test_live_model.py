@@ -26,12 +26,13 @@ from extras.page.content import page_content
 from extras.page.live import live_tokenizer
 from extras.page.page import FOLDER
 from model.edits import cut_link, exchange_links, remove_head
-from model.observe import HeadEdit, ObservableModel, TransformerView
+from model.observe import HeadEdit, ObservableModel, TransformerView, edited_heads
 from model.transformer import Transformer
 from probe.sentences import tokenize_text
 from settings.errors import UserError
 from settings.model import ModelConfig, Weighting
 from settings.typed_json import to_json
+from tests.extras.others.pretrained import pretrained
 from tests.extras.page.conftest import Show
 from tests.tiny_models import VARIANTS, random_model
 from training.weight_history import pack_parameters
@@ -83,20 +84,18 @@ def script(browser: Any) -> Iterator[Script]:
     page.close()
 
 
-def edits_of(model: ObservableModel, tokens: list[int], rng: random.Random) -> list[list[Edit]]:
-    """Return no edit, each kind of edit of each head, and two edits at a time."""
-    found: list[list[Edit]] = [[]]
-    for layer, head in np.ndindex(model.n_layer, model.n_head):
-        row = rng.randrange(1, len(tokens))
-        left, right = rng.sample(range(row + 1), 2)
-        place = {"layer": layer, "head": head, "row": row, "left": [left], "right": [right]}
-        found += [[place | {"kind": kind}] for kind in ("remove", "cut", "exchange")]
-    return [*found, [*found[2], *found[-1]]]
+MAKERS = {"remove": (remove_head, 2), "cut": (cut_link, 4), "exchange": (exchange_links, 5)}
 
 
-def head_edit(edit: Edit) -> HeadEdit:
-    make, n = {"remove": (remove_head, 0), "cut": (cut_link, 2), "exchange": (exchange_links, 3)}[edit["kind"]]
-    return make(edit["layer"], edit["head"], *[edit.get(name) for name in ("row", "left", "right")][:n])
+def edits_of(layer: int, head: int, row: int, left: int, right: int) -> list[Edit]:
+    """Return each kind of edit of a head, as the page has it."""
+    place = {"layer": layer, "head": head, "row": row, "left": [left], "right": [right]}
+    return [{"kind": kind} | place for kind in MAKERS]
+
+
+def head_edit(kind: str, *place: Any) -> HeadEdit:
+    make, n = MAKERS[kind]
+    return make(*place[:n])
 
 
 def parts_of(model: nn.Module) -> tuple[ObservableModel, ModelConfig, dict[str, Tensor]]:
@@ -106,19 +105,14 @@ def parts_of(model: nn.Module) -> tuple[ObservableModel, ModelConfig, dict[str, 
     return PretrainedView(model), *from_llama(model)
 
 
-def task_of(config: ModelConfig, weights: dict[str, Tensor]) -> dict[str, Any]:
+def computed(script: Script, code: str, model: nn.Module, cases: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the tokens and the edits of each case, as torch has them, the case, and what the page computes of it."""
+    _, config, weights = parts_of(model)
     parameters = [(name, weight.numel()) for name, weight in weights.items()]
     data = pack_parameters(weights.values(), torch.float32)
-    return {"shape": to_json(config), "parameters": parameters, "data": data, "type": "float32"}
-
-
-def rounded_again(model: nn.Module) -> nn.Module:
-    """Return the model with every weight changed by about the last place of a float32."""
-    changed = deepcopy(model)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in changed.parameters():
-        parameter.data *= 1 + 1.2e-7 * torch.randn(parameter.shape, generator=generator).sign()
-    return changed
+    task = {"shape": to_json(config), "parameters": parameters, "data": data, "type": "float32", "cases": cases}
+    for case, found in zip(cases, script(code, task), strict=True):
+        yield torch.tensor([case["tokens"]]), [head_edit(*edit.values()) for edit in case["edits"]], case, found
 
 
 def damped(vocab_size: int = 29, **switches: Any) -> Transformer:
@@ -130,20 +124,11 @@ def damped(vocab_size: int = 29, **switches: Any) -> Transformer:
     return model
 
 
-def llama(vocab_size: int = 29, **changes: Any) -> Any:
-    """Return a Llama of transformers with random weights; two heads share keys and values."""
-    transformers = pytest.importorskip("transformers")
-    shape = {"hidden_size": 32, "intermediate_size": 41, "num_hidden_layers": 2, "num_attention_heads": 4}
-    shape |= {"num_key_value_heads": 2, "max_position_embeddings": 48, "rms_norm_eps": 1e-4}
-    shape |= {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "tie_word_embeddings": True}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=vocab_size, **shape | changes))
-    generator = torch.Generator().manual_seed(1)
-    for weight in model.parameters():
-        mean, deviation = (0.0, weight.shape[1] ** -0.5) if weight.ndim == 2 else (1.0, 0.2)
-        nn.init.normal_(weight, mean, deviation, generator)
-    return model.eval()
-
-
+# Two heads share keys and values.
+llama = partial(
+    pretrained, "llama", max_position_embeddings=48, rms_norm_eps=1e-4, tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+)  # fmt: skip
 SHAPES = [*(DEFAULT | switches for switches in VARIANTS.values()), {}, {"n_head": 8, "d_model": 64}, {"n_layer": 4}]
 LLAMAS = {"llama": llama, "llama, one key, untied": partial(llama, num_key_value_heads=1, tie_word_embeddings=False)}
 MODELS = LLAMAS | {str(shape): partial(damped, **shape) for shape in [*SHAPES, ENGLISH]}
@@ -159,29 +144,34 @@ def test_the_page_computes_what_torch_computes(script: Script, make: Callable[[]
     """
     rng = random.Random(0)
     model = make()
-    rounded, *_ = parts_of(rounded_again(model))
-    view, *parts = parts_of(model)
+    view, *_ = parts_of(model)
+    rounded = deepcopy(model)
+    torch.manual_seed(0)
+    for parameter in rounded.parameters():  # each weight by about the last place of a float32
+        parameter.data *= 1 + 1.2e-7 * torch.randn_like(parameter).sign()
     n_edited, tolerance = (2, 1e-5) if view.vocab_size > 2000 else (12, 1e-6)
     cases = []
     for number in range(12):
-        length = rng.randrange(2, min(64, view.context_length) + 1)
-        tokens = [rng.randrange(view.vocab_size) for _ in range(length)]
-        edit_lists = edits_of(view, tokens, rng) if number < n_edited else [[]]
-        cases += [{"tokens": tokens, "edits": edits} for edits in edit_lists]
+        tokens = [rng.randrange(view.vocab_size) for _ in range(rng.randrange(2, min(64, view.context_length) + 1))]
+        row = rng.randrange(1, len(tokens))
+        edits: list[Edit] = []
+        for place in np.ndindex(view.n_layer, view.n_head) if number < n_edited else ():
+            edits += edits_of(*place, row, *rng.sample(range(row + 1), 2))
+        for together in ([], edits[1:2] + edits[-1:], *([each] for each in edits)):
+            cases.append({"tokens": tokens, "edits": together})
 
-    def largest(found: np.ndarray, expected: torch.Tensor, again: torch.Tensor) -> float:
+    views = view, parts_of(rounded)[0]
+
+    def check(found: np.ndarray, tolerance: float, results: list[Tensor]) -> None:
+        expected, again = results
         rounding = 3 * float((again - expected).abs().max())
-        return float(np.abs(found - expected.numpy().ravel()).max()) - rounding
+        np.testing.assert_allclose(found, expected.flatten(), rtol=0, atol=tolerance + rounding)
 
-    for case, packed in zip(cases, script(RUN, task_of(*parts) | {"cases": cases}), strict=True):
-        tokens = torch.tensor([case["tokens"]])
-        numbers = np.frombuffer(b64decode(packed), "<f4")
-        edits = list(map(head_edit, case["edits"]))
-        logits, again = (each.logits(tokens, edits=edits) for each in (view, rounded))
-        assert largest(numbers[: logits.numel()], logits, again) <= 1e-4
+    for tokens, edits, _, packed in computed(script, RUN, model, cases):
+        numbers, n_logits = np.frombuffer(b64decode(packed), "<f4"), tokens.numel() * view.vocab_size
+        check(numbers[:n_logits], 1e-4, [each.logits(tokens, edits=edits) for each in views])
         if not edits:
-            weights, again = (each.attention_weights(tokens) for each in (view, rounded))
-            assert largest(numbers[logits.numel() :], weights, again) <= tolerance
+            check(numbers[n_logits:], tolerance, [each.attention_weights(tokens) for each in views])
 
 
 @pytest.mark.parametrize("make", EXPLAINED.values(), ids=EXPLAINED)
@@ -189,43 +179,36 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, make: Callable[[]
     """At a word in the middle, with and without an edit: scores, weights, values, and what they add to a logit."""
     rng = random.Random(0)
     model = make()
-    view, config, weights_of_page = parts_of(model)
-    streams: list[torch.Tensor] = []  # what the final norm reads in each pass
+    view, config, _ = parts_of(model)
+    streams: list[Tensor] = []  # what the final norm reads in each pass
     norm = model.final_norm if isinstance(model, Transformer) else model.model.norm
     norm.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0]))
-    cases = []
+    cases, row = [], 9
     for layer, head in np.ndindex(2, 2):
         tokens = [rng.randrange(view.vocab_size) for _ in range(14)]
-        place = {"layer": layer, "head": head}
-        edits = [[], [place | {"kind": "cut", "row": 9, "left": [3]}], [place | {"kind": "remove"}]]
-        case = place | {"tokens": tokens, "row": 9, "id": rng.randrange(model.vocab_size)}
-        cases += [case | {"edits": each} for each in edits]
+        removed, cut, _ = edits_of(layer, head, row, 3, 4)
+        for edits in ([], [cut], [removed]):
+            cases.append({"tokens": tokens, "edits": edits, "layer": layer, "head": head, "row": row, "id": 5})
 
     near = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-    for case, found in zip(cases, script(EXPLAIN, task_of(config, weights_of_page) | {"cases": cases}), strict=True):
-        layer, head, row = case["layer"], case["head"], case["row"]
-        edits = case["edits"]
-        kind = edits[0]["kind"] if edits else None
-        tokens = torch.tensor([case["tokens"]])
+    for tokens, edits, case, found in computed(script, EXPLAIN, model, cases):
+        layer, head = case["layer"], case["head"]
         record = view.record(tokens)[layer]
+        weights, outputs = edited_heads(record.scores, record.values, layer, edits)
         rows = {name: np.array([each[name] for each in found["rows"]], dtype=float) for name in found["rows"][0]}
         near(rows["products"].sum(1), rows["sum"])
         near(rows["products"], np.array(found["query"]) * rows["key"])
         if config.weighting is Weighting.softmax:
             near(rows["score"], record.scores[0, head, row])  # -inf where masked
-        weights = record.scores[0, head, row].softmax(-1)
-        near(rows["share"], weights)
-        if kind == "cut":
-            weights[3] = 0
-            weights /= weights.sum()
-        near(rows["weight"], weights)
-        moved = weights[:, None] * record.values[0, head] * (kind != "remove")
-        near(rows["moved"], moved)
+        near(rows["share"], record.weights()[0, head, row])
+        near(rows["weight"], weights[0, head, row])
+        near(rows["value"], record.values[0, head])
+        near(rows["moved"].sum(0), outputs[0, head, row])
 
         # The final norm as it is in this pass, with the edit
-        view.logits(tokens, edits=list(map(head_edit, edits)))
+        view.logits(tokens, edits=edits)
         direction = view.final_norm_pullback(view.unembedding()[case["id"]], streams[-1][0, row])
-        near(found["adds"], moved @ (direction @ view.output_weights(layer)[head]))
+        near(found["adds"], rows["moved"] @ (direction @ view.output_weights(layer)[head]).numpy())
 
 
 def test_float16_weights_are_read_as_numpy_reads_them(script: Script) -> None:
@@ -257,8 +240,7 @@ def fallback_tokenizer(sample: list[str], space: str) -> Tokenizer:
     learned = Tokenizer(models.BPE())
     learned.normalizer = normalizer
     # Of equally frequent letters the trainer takes any, so they are chosen here.
-    counts = Counter("".join(sample))
-    letters = sorted(counts, key=lambda letter: (-counts[letter], letter))[:49]
+    letters = [letter for letter, _ in Counter("".join(sample)).most_common(49)]
     trainer = trainers.BpeTrainer(
         vocab_size=200, limit_alphabet=50, initial_alphabet=[space, *letters], show_progress=False
     )
@@ -303,34 +285,24 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, 
 
 
 def test_a_llama_of_transformers_runs_in_the_page_with_every_edit(show: Show) -> None:
-    text = "The cat sat near the buses. It"
     tokenizer = fallback_tokenizer(" ".join(SAMPLE).split(), " ")
-    model = llama(tokenizer.get_vocab_size())
-    model.model.norm.weight.data *= 8  # so that every edit moves probabilities by more than .01
+    model = llama(vocab_size=tokenizer.get_vocab_size())
     opened = open_model(model, tokenizer=tokenizer)
-    read = opened.tokenize(text)
-    last, cat, buses = (read.tokens_of(read.words.index(word)) for word in ("It", "cat", "buses"))
-    cut, exchange = cut_link(1, 3, last[-1], cat), exchange_links(1, 3, last[-1], cat, buses)
-    states: list[list[str]] = []
+    read = opened.tokenize("The cat sat near the buses. It")
+    (*_, last), cat, buses = (read.tokens_of(read.words.index(word)) for word in ("It", "cat", "buses"))
+    exchange = exchange_links(1, 3, last, cat, buses)
+    states = [[], [cut_link(1, 3, last, cat)], [exchange], [exchange, remove_head(0, 2)]]
     with show(page_content(opened, None, None)) as view:
-
-        def check_state(*edits: HeadEdit) -> None:
-            logits = opened.model.logits(torch.tensor([read.tokens]), edits=edits)[0, -1]
-            expected = [f"{chance:.2f}" for chance in logits.softmax(-1).topk(5).values]
-            assert [shown.split()[-1] for shown in view.next_words()] == expected not in states
-            states.append(expected)
-
-        assert view.find("#live-chips .chip").first.inner_text() == "Lily"  # not a part of a word
-        view.type(text)
+        assert view.said("#live-chips .chip") == "Lily"  # not a part of a word
+        view.type(read.text)
         view.pick("L1H3")
-        check_state()
-        view.line("cat").click()
-        check_state(cut)
-        view.line("buses").click()
-        check_state(exchange)
-        view.press("Remove L0H2")
-        check_state(exchange, remove_head(0, 2))
-        view.check()
+        clicks = [view.line("cat").click, view.line("buses").click, partial(view.press, "Remove L0H2"), list]
+        shown = []
+        for edits, click in zip(states, clicks, strict=True):
+            chances = opened.model.logits(torch.tensor([read.tokens]), edits=edits)[0, -1].softmax(-1).topk(5).values
+            shown.append([words.split()[-1] for words in view.next_words()])
+            assert shown[-1] == [f"{chance:.2f}" for chance in chances] not in shown[:-1]
+            click()
 
 
 REFUSED = {
@@ -345,39 +317,37 @@ REFUSED = {
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_a_model_that_computes_otherwise_has_a_reason(reason: str) -> None:
-    model = llama(300, **REFUSED[reason] or {})
-    if REFUSED[reason] is None:
-        config = pytest.importorskip("transformers").MistralConfig(**model.config.to_dict() | {"model_type": "mistral"})
-        model = pytest.importorskip("transformers").MistralForCausalLM(config)
+    changes = REFUSED[reason]
+    model = pretrained("mistral", vocab_size=300) if changes is None else llama(vocab_size=300, **changes)
     live = page_content(open_model(model, tokenizer=bpe_tokenizer(SAMPLE, 300)), None, None).live
     assert live.model is None and live.reason.startswith("No live model: only a Llama") and reason in live.reason
 
 
-def changed(kind: str, **attributes: Any) -> Tokenizer:
+KIND, CANNOT_WRITE = "kind of tokenizer", "cannot write every text"
+
+
+@pytest.mark.parametrize(("kind", "part", "changed", "reason"), [
+    ("bpe", "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True), KIND),
+    ("words", "normalizer", normalizers.Lowercase(), KIND),
+    (" ", "normalizer", normalizers.Prepend("_"), KIND),
+    ("bpe", "model", models.Unigram([("a", 0.0)]), "Unigram"),
+    ("bpe", "model", models.BPE({"a": 0}, [], continuing_subword_prefix="#"), KIND),
+    ("bpe", "model", models.BPE({"a": 0}, []), CANNOT_WRITE),
+    (" ", "model", models.BPE({" ": 0}, [], byte_fallback=True), CANNOT_WRITE),
+    ("words", "model", models.WordLevel({"a": 0}, unk_token="x"), CANNOT_WRITE),
+])  # fmt: skip
+def test_a_tokenizer_that_the_page_does_not_run_has_a_reason(kind: str, part: str, changed: Any, reason: str) -> None:
     tokenizer = TOKENIZERS[kind](SAMPLE)
-    for name, value in attributes.items():
-        setattr(tokenizer, name, value)
-    return tokenizer
+    setattr(tokenizer, part, changed)
+    with pytest.raises(UserError, match=reason):
+        live_tokenizer(tokenizer, 0, 1000)
 
 
-def test_a_tokenizer_that_the_page_does_not_run_has_a_reason() -> None:
-    added = changed("bpe")
-    added.add_tokens([AddedToken("the cat", special=False)])
-    for tokenizer, reason in (
-        (changed("bpe", pre_tokenizer=pre_tokenizers.Metaspace()), "kind of tokenizer"),
-        (changed("bpe", pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)), "kind of tokenizer"),
-        (changed("words", normalizer=normalizers.Lowercase()), "kind of tokenizer"),
-        (changed(" ", normalizer=normalizers.Prepend("_")), "kind of tokenizer"),
-        (added, "kind of tokenizer"),
-        (Tokenizer(models.Unigram([("a", 0.0)])), "kind of tokenizer (Unigram) is"),
-        (changed("bpe", model=models.BPE({"a": 0}, [], continuing_subword_prefix="#")), "kind of tokenizer"),
-        (changed("bpe", model=models.BPE({"a": 0}, [])), "cannot write every text"),
-        (changed(" ", model=models.BPE({" ": 0}, [], byte_fallback=True)), "cannot write every text"),
-        (changed("words", model=models.WordLevel({"a": 0}, unk_token="x")), "cannot write every text"),
-    ):
-        with pytest.raises(UserError) as refused:
-            live_tokenizer(tokenizer, 0, 1000)
-        assert reason in str(refused.value)
-    with pytest.raises(UserError, match="cannot write every text"):
-        live_tokenizer(changed("bpe"), 0, 20)
-    assert len(live_tokenizer(changed("bpe"), 0, 1000).vocabulary) == 1000  # rows of the embedding without a token
+def test_every_row_of_the_embedding_has_a_name_and_added_words_none() -> None:
+    tokenizer = TOKENIZERS["bpe"](SAMPLE)
+    with pytest.raises(UserError, match=CANNOT_WRITE):
+        live_tokenizer(tokenizer, 0, 20)
+    assert len(live_tokenizer(tokenizer, 0, 1000).vocabulary) == 1000  # rows without a token too
+    tokenizer.add_tokens([AddedToken("the cat", special=False)])
+    with pytest.raises(UserError, match=KIND):
+        live_tokenizer(tokenizer, 0, 1000)

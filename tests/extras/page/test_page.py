@@ -16,7 +16,7 @@ from probe.sentences import word_attention
 from settings.errors import UserError
 from settings.typed_json import to_json
 from tests.extras.page import sample
-from tests.extras.page.conftest import Markup, Show, shown_weights
+from tests.extras.page.conftest import Markup, Opened, Show, shown_weights
 
 CONTENT = sample.content()
 TEXT = page(CONTENT)
@@ -52,72 +52,66 @@ def test_hostile_texts_add_no_tag_and_no_attribute_and_the_json_no_markup() -> N
     assert text.encode()  # as UTF-8
 
 
-@pytest.mark.parametrize("make", [sample.content, sample.hostile, sample.without_probe])
+@pytest.mark.parametrize("make", [sample.hostile, sample.without_probe])
 def test_the_page_opens_without_requests(show: Show, make: Any) -> None:
     with show(make()) as view:
         assert view.find("h1").is_visible()
         assert view.page.evaluate("window.hacked") is None
-        view.check()
 
 
 def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> None:
     with show(java_script_enabled=False) as view:
-        assert "links a pronoun to its antecedent" in view.find("h1").inner_text()
-        view.open_evidence()
+        assert "links a pronoun to its antecedent" in view.said("h1")
+        view.click("#evidence > summary")
         cells = set(view.find("td, th").all_inner_texts())
         assert {"0.999 [0.969, 0.999]", "0.477 [0.439, 0.519]", "– not measured", "✓ met", "best simple rule"} <= cells
         assert not view.find("#stored").is_visible() and not view.find("#live").is_visible()
 
 
-def test_stored_sentences_and_questions_are_chosen_from_lists(show: Show) -> None:
-    with show() as view:
-        view.open_evidence()
-        view.pick("L1H2")
-        sentence = SENTENCES["worked-number-2"]
-        they = sentence.words.index("They")
-        view.find("#stored select").select_option(sentence.id)
-        assert view.text() == sentence.text
-        assert view.word_weights() == shown_weights(weights_of(sentence.id)[1, 2, they], they)
-        view.type("The dog slept.")
-        assert view.find("#stored select").input_value() == "–"
+def test_stored_sentences_and_questions_are_chosen_from_lists(view: Opened) -> None:
+    view.click("#evidence > summary")
+    view.pick("L1H2")
+    sentence = SENTENCES["worked-number-2"]
+    they = sentence.words.index("They")
+    view.find("#stored select").select_option(sentence.id)
+    assert view.text() == sentence.text
+    assert view.weights() == shown_weights(weights_of(sentence.id)[1, 2, they], they)
+    view.type("The dog slept.")
+    assert view.find("#stored select").input_value() == "–"
 
-        # A question shows its claim and its head.
-        view.page.get_by_label("Question").select_option(index=1)
-        assert view.find("[data-question] .badge:visible").inner_text().endswith("suggestive")
-        view.page.get_by_label("Question").select_option(index=2)
-        place = "L{}H{}".format(*CONTENT.findings[2].place)
-        assert view.find(".pick[aria-pressed=true]").get_attribute("data-name") == place
+    # A question shows its claim and its head.
+    question = view.page.get_by_label("Question")
+    question.select_option(index=1)
+    assert view.said("[data-question] .badge:visible").endswith("suggestive")
+    question.select_option(index=2)
+    assert view.picked() == "L{}H{}".format(*CONTENT.findings[2].place)
 
 
 def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
     with show(sample.without_probe()) as view:
         assert view.find("#live-text").count() == 0
-        assert view.find(".live-reason").inner_text() == "No: <b>elsewhere</b>."
+        assert view.said(".live-reason") == "No: <b>elsewhere</b>."
         view.pick("L1H2")
-        view.find("#live-lines [data-name=word-5]").click()
-        assert view.word_weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
+        view.click("#live-lines [data-name=word-5]")
+        assert view.weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
 
 
 def test_a_layer_without_attention_has_no_heads_on_the_page(show: Show) -> None:
     sentences = [replace(each, weights=[[], *each.weights[1:]]) for each in CONTENT.sentences]
-    hybrid = replace(CONTENT, sentences=sentences, findings=[], live=replace(CONTENT.live, model=None))
-    with show(hybrid) as view:
-        picks = view.find(".pick")
-        names = [pick.get_attribute("data-name") for pick in picks.all()]
+    with show(replace(CONTENT, sentences=sentences, findings=[], live=replace(CONTENT.live, model=None))) as view:
+        names = [pick.get_attribute("data-name") for pick in view.find(".pick").all()]
         assert names == [f"L1H{head}" for head in range(sample.N_HEAD)]
-        assert picks.first.get_attribute("aria-pressed") == "true"
-        view.check()
+        assert view.picked() == names[0]
 
 
 def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run: Path) -> None:
     opened = open_model(trained_run, device="cpu")
     text = "Lily met Tom. She"
-    view_of_it = opened.show(text)
-    assert len(repr(view_of_it)) < 200 and len(view_of_it) < 200_000
-    with show(f"<!doctype html><meta charset=utf-8>{view_of_it._repr_html_()}") as view:
+    frame = opened.show(text)
+    assert len(repr(frame)) < 200 and len(frame) < 200_000
+    with show(f"<!doctype html><meta charset=utf-8>{frame._repr_html_()}") as view:
         weights = word_attention(opened.model, opened.tokenize(text))  # [L, H, W, W]
-        found = view.word_weights(view.page.frame_locator("iframe"))
-        assert found == shown_weights(weights[0, 0, -1], weights.shape[-1] - 1)
-        view.check()
+        shown = view.weights(view.page.frame_locator("iframe"))
+        assert shown == shown_weights(weights[0, 0, -1], weights.shape[-1] - 1)
     with pytest.raises(UserError, match="has [0-9]+ tokens; the model reads"):
         opened.show(text * 200)

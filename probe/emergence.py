@@ -15,9 +15,8 @@ from probe.outcomes import OUTCOMES
 from probe.questions import SAME_WORDS, STORY_QUESTIONS, Question
 from probe.results import NO_BAR, Head
 from probe.sentences import next_tokens
-from settings.train import RunSettings, TrainSettings
+from settings.train import TrainSettings
 from training.evaluate import Probe, ProbeRecord
-from training.loop import is_due
 from training.metrics import HeadPoint
 
 N_GREEDY = 16  # tokens of an opening from a text, and of a continuation
@@ -27,21 +26,20 @@ Draw = Callable[[dict[str, HeadPoint]], dict[str, np.ndarray]]  # TensorBoard im
 
 
 def _measure(
-    model: Transformer, step: int, *, run: RunSettings, corpus: Corpus, items: Watched, draw: Draw | None
+    model: Transformer, is_evaluation: bool, *, tokens_per_batch: int, corpus: Corpus, items: Watched, draw: Draw | None
 ) -> ProbeRecord | None:
-    """Measure a model on `items` at a step of its training; None if training has diverged."""
+    """Measure a model on `items`, at evaluations with images and lines; None if training has diverged."""
     if not all(weight.isfinite().all() for weight in model.parameters()):
         return None
     view = TransformerView(model)
     points = {}
     try:
         for question, of_question in items.items():
-            points[question.name] = OUTCOMES[question.outcome].point(view, of_question, run.tokens_per_batch)
+            points[question.name] = OUTCOMES[question.outcome].point(view, of_question, tokens_per_batch)
     except FloatingPointError:
         return None
     values = {name: point.recorded() for name, point in points.items()}
 
-    is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
     images = draw(points) if draw and is_evaluation else {}
     lines = _greedy_lines(view, corpus, items) if is_evaluation else []
     return ProbeRecord(values, images, lines, [_phrase(name, point) for name, point in points.items()])
@@ -71,7 +69,7 @@ def _greedy_lines(model: ObservableModel, corpus: Corpus, items: Watched) -> lis
 
 def training_probe(corpus: Corpus, settings: TrainSettings, items: Watched, draw: Draw | None = None) -> Probe:
     """Return the probe to run during training on `items`; `draw` makes images at the steps with an evaluation."""
-    return partial(_measure, run=settings.run, corpus=corpus, items=items, draw=draw)
+    return partial(_measure, tokens_per_batch=settings.run.tokens_per_batch, corpus=corpus, items=items, draw=draw)
 
 
 def watched_stories(corpus: Corpus, n_sequences: int) -> Watched:

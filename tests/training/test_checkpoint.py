@@ -236,12 +236,12 @@ N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
 PACKED = pack_parameters(MODEL.parameters(), torch.float16)
 
 
-# (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
-@pytest.mark.parametrize("parts", [[(-1, 8), (4, 10), (6, 12)], [(-1, 3), (-1, 2)]])
+# (first step, first step that was not recorded) of each part of a run that was killed
+@pytest.mark.parametrize("parts", [[(0, 8), (5, 10), (7, 12)], [(0, 3), (0, 2)]])
 def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
-    for resumed_step, end in parts:
-        log = RunLog(tmp_path, resumed_step)
-        for step in range(resumed_step + 1, end):
+    for first_step, end in parts:
+        log = RunLog(tmp_path, first_step)
+        for step in range(first_step, end):
             log.record(step, "train", {"loss": step + 0.5, "nested": {"inner": step}})
             log._weights.write(step, {"weights": PACKED})
         log.close()
@@ -294,6 +294,8 @@ def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run: Path
 def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: Path) -> None:
     metrics = load_metrics(run)
     assert [record.step for record in metrics.train] == [1, 2, 3, 4]
+    speeds = [record.other["tokens_per_second"] for record in metrics.train]
+    assert speeds[0] is None and all(speeds[1:])  # the first step compiles and records
     assert [record.step for record in metrics.validation] == [0, 1, 2, 3, 4] and metrics.has_ended(4)
     recorded = next(record for record in read_records(run) if record["split"] == "probe")
     [*_, point] = [point for point in metrics.probe if point.step == recorded["step"]]

@@ -17,7 +17,6 @@ from extras.gpu.graph import Results, record_step
 from tests.extras.gpu.recording import Operations, record_operations, tensors_in
 from tests.tiny_models import small_trainer
 from training.device import SINGLE_PROCESS, ComputeDevice
-from training.loop import log_step
 from training.optim import set_learning_rates
 from training.trainer import Trainer, make_trainer, train_step
 
@@ -193,14 +192,6 @@ def test_a_trainer_with_a_graph_is_freed_with_its_last_name() -> None:
         assert reference() is None
     finally:
         gc.enable()
-
-
-def test_the_first_step_which_compiles_and_records_is_not_in_the_speed() -> None:
-    trainer, _ = recorded_and_eager()
-    log_step(trainer, train_step(trainer), [])
-    assert (trainer.n_tokens, trainer.seconds > 0, trainer.recorded_seconds) == (0, True, trainer.seconds)
-    train_step(trainer)
-    assert trainer.n_tokens == trainer.loader(1).targets.numel()
 
 
 META = {

@@ -128,19 +128,6 @@ def read_checkpoint(folder: Path, entry: Checkpoint) -> dict[str, Any] | None:
     return None
 
 
-def load_resumable(run: Path) -> dict[str, Any] | None:
-    """Return the newest undamaged checkpoint, None before the first; UserError if there must have been one."""
-    try:
-        return load_checkpoint(run / "checkpoints")
-    except FileNotFoundError:
-        # A run that has recorded steps had a checkpoint, of step 0 at least.
-        metrics = run / "metrics.jsonl"
-        if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
-            remedy = "copy them from a backup, or start a new run"
-            raise UserError(f"{run}: the checkpoints are missing; {remedy}") from None
-        return None
-
-
 def drop_checkpoints_after(folder: Path, step: int) -> None:
     """Delete the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
     _keep_only(folder, [entry for entry in read_manifest(folder) if entry.step <= step])
@@ -153,8 +140,7 @@ def read_manifest(folder: Path) -> list[Checkpoint]:
     remedy = f"copy it from a backup, or delete {folder} to train again"
     if not path.exists():
         # A process can be killed between its first checkpoint and the manifest, but not later.
-        names = [file.name for file in folder.glob("step_*") if file.name != "step_00000000.pt"]
-        if any(map(CHECKPOINT.fullmatch, names)):
+        if any(CHECKPOINT.fullmatch(file.name) for file in folder.glob("step_*[1-9]*")):
             raise UserError(f"{path}: missing; {remedy}")
         return []
 

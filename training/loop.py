@@ -132,8 +132,9 @@ def is_due(step: int, interval: int, max_steps: int) -> bool:
 
 def is_probe_step(step: int, max_steps: int) -> bool:
     """Return True at step 0, at max_steps / 2^i, i = 0 to 8, and at 3 max_steps / 2^i, i = 2 to 5."""
-    due = {0} | {round(max_steps / 2**i) for i in range(9)} | {round(3 * max_steps / 2**i) for i in range(2, 6)}
-    return step in due
+    shares = [1 / 2**i for i in range(9)]
+    shares += [3 / 2**i for i in range(2, 6)]
+    return step == 0 or step in [round(max_steps * share) for share in shares]
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:

@@ -1,6 +1,12 @@
 """Muon and AdamW, and the learning-rate schedule.
 
-Plain classes: the base class of torch.optim imports torch's compiler, which takes a second of every start.
+What is special about them:
+
+- Muon updates the matrices of the blocks, AdamW the embeddings and the gains of norms.
+- They are plain classes: the base class of torch.optim imports torch's compiler, a second of every start.
+- Muon orthogonalises all matrices of one shape, or of its transpose, in one product.
+- It iterates in the number format of the device; torch's Muon always takes bfloat16.
+- `is_finite`, 1 or 0 on the device, is a factor of every change, so that no step waits for its gradient's norm.
 """
 
 from collections import defaultdict

@@ -17,14 +17,14 @@ from data.text import print_files
 from data.tokenizer import load_tokenizer
 from model.transformer import Transformer, load_weights
 from settings.errors import UserError
-from settings.files import lock, naming, read_json
+from settings.files import read_json, remove_unfinished_files, write_atomically, write_json
 from settings.train import Device, TrainSettings
-from training.checkpoint import Checkpoints, drop_checkpoints_after, load_resumable
+from training.checkpoint import Checkpoints, drop_checkpoints_after, load_checkpoint
 from training.device import Distributed, StopRequest, choose_device, keep_freed_memory, process_group
 from training.evaluate import MakeProbe, Probe
 from training.logging import Console, RunLog, print_unless_raised_again
 from training.loop import Watcher
-from training.run_dir import check_out_is_free, create_run, environment, run_config, write_run_files
+from training.run_dir import check_out_is_free, environment, locked_run, run_config
 from training.trainer import Recorder, Trainer, check_batch, make_trainer
 from training.weight_history import pack_parameters
 
@@ -66,7 +66,7 @@ def open_training(
         probe = None
         watchers: list[Watcher] = []
         if distributed.is_main:
-            folder = stack.enter_context(_locked_folder(settings))
+            folder = stack.enter_context(locked_run(run.out, resume=run.resume))
             probe = make_probe(corpus, settings)  # before a file is written: it may refuse the stories
             config = _write_files(folder, trainer, corpus, arguments, is_new=state is None)
             first_step = trainer.step + 1 if trainer.step else 0  # step 0 is measured again
@@ -110,27 +110,21 @@ def _load_inputs(
 
 
 def _load_state(settings: TrainSettings, fingerprint: str) -> State | None:
-    """Return the newest checkpoint of a run, None before the first; UserError if its data have changed."""
+    """Return the newest checkpoint, None before the first; UserError if it is lost, or if the data have changed."""
     folder = Path(settings.run.out or "")
     if read_json(folder / "config.json").get("data_fingerprint") != fingerprint:
         raise UserError(f"{folder}: the text, or the generator of the stories, has changed; start a new run")
-    state = load_resumable(folder)
-    if state is None and settings.run.init:
-        raise UserError(f"{folder}: was stopped before its first checkpoint; start a new run")
-    return state
-
-
-@contextmanager
-def _locked_folder(settings: TrainSettings) -> Iterator[Path]:
-    """Yield the folder of a run, created or resumed, and locked in the body; an error of an unnamed file names it."""
-    run = settings.run
-    if run.resume:
-        folder = Path(run.out or "")
-        run_lock = lock(folder)
-    else:
-        folder, run_lock = create_run(run.out)
-    with closing(run_lock), naming(folder):
-        yield folder
+    try:
+        return load_checkpoint(folder / "checkpoints")
+    except FileNotFoundError:
+        # A run that has recorded steps had a checkpoint, of step 0 at least.
+        metrics = folder / "metrics.jsonl"
+        if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
+            remedy = "copy them from a backup, or start a new run"
+            raise UserError(f"{folder}: the checkpoints are missing; {remedy}") from None
+        if settings.run.init:
+            raise UserError(f"{folder}: was stopped before its first checkpoint; start a new run") from None
+        return None
 
 
 def _write_files(
@@ -138,15 +132,22 @@ def _write_files(
 ) -> dict[str, Any]:
     """Write what a run begins with, and return the content of its config.json."""
     run = trainer.settings.run
-    config = run_config(trainer.settings, corpus.tokenizer, corpus.fingerprint)
-    machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
-    machine["arguments"] = list(arguments)
-    if run.init and is_new:
-        weights = pack_parameters(trainer.model.parameters(), torch.float32)
-        machine["init_sha256"] = sha256(weights.encode()).hexdigest()
+    tokenizer = corpus.tokenizer.to_str(pretty=True).encode()
+    config = run_config(trainer.settings, tokenizer, corpus.fingerprint)
     if not is_new:
         drop_checkpoints_after(folder / "checkpoints", trainer.step)
     # A finished run that is resumed trains nothing, so its files stay as they are, whatever was changed.
-    if trainer.step < run.max_steps:
-        write_run_files(folder, config, corpus.tokenizer, machine, is_new=is_new)
+    if trainer.step == run.max_steps:
+        return config
+
+    remove_unfinished_files(folder)  # it is locked
+    if is_new:
+        machine = environment(trainer.device.description, torch.get_num_threads(), trainer.distributed.world_size)
+        machine["arguments"] = list(arguments)
+        if run.init:
+            weights = pack_parameters(trainer.model.parameters(), torch.float32)
+            machine["init_sha256"] = sha256(weights.encode()).hexdigest()
+        write_json(folder / "environment.json", machine)
+    write_json(folder / "config.json", config)
+    write_atomically(folder / "tokenizer.json", tokenizer)
     return config

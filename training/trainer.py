@@ -1,4 +1,13 @@
-"""The trainer: model, loss, batches, optimizers and counters, and the training step that changes them."""
+"""The trainer: model, loss, batches, optimizers and counters, and the training step that changes them.
+
+What is special about a step:
+
+- Batch and dropout are functions of seed and step, so a checkpoint needs no state of a random generator.
+- The loss is the mean over the targets of all micro-batches and processes, not a mean of their means.
+- A gradient that is not finite changes no weight: on the device, every change is multiplied by 0.
+- No number is read from the device, so the host can prepare the next step while a GPU computes.
+- What differs from step to step is in tensors, so that a GPU can record the step once and run the record (extras/gpu).
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -145,10 +154,11 @@ def make_trainer(
 
     # The counters stay on the device, so that no step has to wait for it.
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
+    if not is_cuda or n_ranks > 1:
+        record = None
     return Trainer(
-        settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row,
-        record=record if is_cuda and n_ranks == 1 else None,
-    )  # fmt: skip
+        settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row, record
+    )
 
 
 class StepStats(NamedTuple):

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
 from training.logging import RunLog
 from training.metrics import HeadPoint, load_metrics, read_records
-from training.run_dir import create_run, find_run, find_runs
+from training.run_dir import find_run, find_runs, locked_run
 from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
 
 
@@ -172,20 +173,18 @@ def test_a_folder_in_the_place_of_a_file_costs_no_other_file(tmp_path: Path) -> 
 
 def test_runs_without_a_name_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = [create_run(None) for _ in range(8)]
-    for path, run_lock in runs:
-        run_lock.close()
-        assert path.parent == Path("runs") and path.is_dir()
-    assert len({path for path, _ in runs}) == 8
+    with ExitStack() as stack:
+        runs = {stack.enter_context(locked_run(None)) for _ in range(8)}
+    assert len(runs) == 8 and runs == {*Path("runs").iterdir()}
 
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
     run_lock = lock(tmp_path)
-    for start in (lambda: lock(tmp_path), lambda: create_run(str(tmp_path))):
-        with pytest.raises(BlockingIOError, match="another process"):
-            start()
+    with pytest.raises(BlockingIOError, match="another process"), locked_run(str(tmp_path)):
+        pass
     run_lock.close()
-    create_run(str(tmp_path))[1].close()
+    with locked_run(str(tmp_path)):
+        pass
 
 
 def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
@@ -203,12 +202,11 @@ def test_the_newest_run_is_found_in_sweeps_too(newest: str, tmp_path: Path, monk
     with pytest.raises(FileNotFoundError, match="no run yet"):
         find_run(None)
     runs = [Path(name) for name in ("runs/a", newest, "runs/c", "sweep/0", "sweep/2", "sweep/10")]
-    for age, run in enumerate(runs):
-        (run / "checkpoints").mkdir(parents=True)
+    for run in runs:
+        run.mkdir(parents=True)
         (run / "config.json").write_text("{}")
         if run != Path("runs/c"):
-            (run / "checkpoints" / MANIFEST).write_text("{}")
-            os.utime(run / "checkpoints" / MANIFEST, (1000 + age, 1000 + age))
+            save(run / "checkpoints", 1)
     assert find_run(None) == Path(newest) and find_runs("sweep") == runs[3:]
 
 

@@ -5,7 +5,7 @@
     opened = open_model("runs/mine")   # or a folder of save_pretrained, a name on the hub, or a loaded model
     opened.attention(["The cat sat."]) # arrays of texts; also log_probs, effects of heads, and show
     result = probe_model(opened)
-    print(result)                      # what eval.py prints
+    print(result)                      # as eval.py prints it
     result.save("report")              # writes what eval.py writes
 
 In a checkout this works from its folder, without an installation.

@@ -47,12 +47,12 @@ from training.run_dir import environment
 
 LARGE_MODEL = 50_000_000  # parameters; every pass of such a model is slow on a CPU
 MAX_UNTRAINED_LARGE = 2  # models
-LINE_LENGTH = 110  # of sentences on a terminal
+LINE_LENGTH = 110  # sentences on a terminal are wrapped at this many characters
 
 
 @dataclass(frozen=True, repr=False)
 class ProbedModel:
-    """What the probe found out about a model."""
+    """The results of the probe for a model."""
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
@@ -96,7 +96,7 @@ class ProbedModel:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    __repr__ = __str__  # what a console shows
+    __repr__ = __str__  # for a console
 
     def page(self, texts: Sequence[str] = (), *, live: bool | None = None) -> str:
         """Return the report as HTML; arguments as `save`."""

@@ -14,11 +14,11 @@ from settings.errors import UserError
 
 @dataclass(frozen=True)
 class HeadTest:
-    """Which head has the largest mean, and what is known about it and all others. A head is its index."""
+    """The head with the largest mean, and the tests of all heads. A head is its index."""
 
     head: tuple[int, ...]
-    mean: Estimate  # with its 95 % interval; of the largest of many, so a little too high
-    p: np.ndarray  # of each head, corrected for the search over all
+    mean: Estimate  # with its 95 % interval; a little too high, as the same items chose the head
+    p: np.ndarray  # one for each head, corrected for the search over all
     bar: float  # 95th percentile of the largest mean if no head is above `centre`
     chosen_again: float  # share of resampled items in which the same head has the largest mean
     rival: tuple[int, ...] | None  # the head with the next largest mean; None: there is one head only

@@ -9,7 +9,7 @@ from settings.train import MAX_THREADS, Device
 
 STORIES = "stories"
 
-# What eval.py does: the settings that each mode takes, besides the model, the machine and the group probe. The first
+# The modes of eval.py: the settings that each mode takes, besides the model, the machine and the group probe. The first
 # mode whose own setting is given is chosen; without any the heads are tested on what belongs to the model.
 MODES = {
     "runs": {"verbose"},  # a sweep: over seeds, or over variants and seeds

@@ -1,4 +1,4 @@
-"""What eval.py does: choose the mode that the settings select, open the model, and call it."""
+"""The modes of eval.py: choose the mode that the settings select, open the model, and call it."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace

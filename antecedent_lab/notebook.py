@@ -1,4 +1,4 @@
-"""What a notebook shows: pages in a frame."""
+"""Output for a notebook: pages in a frame."""
 
 import html
 from dataclasses import replace

@@ -90,7 +90,7 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     """Return the stories of a split with their gold links; UserError if the tokenizer lacks one of their words."""
     config = corpus.config
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
-    # They are kept beside the corpus: to generate them takes a fifth of the time of eval.py.
+    # They are kept in the folder of the corpus: to generate them takes a fifth of the time of eval.py.
     path = corpus.folder / f"{split}.json"
     if path.exists():
         stories = [_story_of(row) for row in json.loads(path.read_text())]
@@ -140,7 +140,7 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
     with lock:
         if target.exists():
             return
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process
+        shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
         try:
             with naming(target):
                 write(unfinished)
@@ -220,10 +220,10 @@ def _encode_stories(
 
 @dataclass
 class _Counts:
-    """What is written of a split."""
+    """The sizes of a split on disk."""
 
     tokens: int = 0
-    bytes: int = 0  # of the text
+    bytes: int = 0  # length of the text in UTF-8
     unknown: int = 0  # tokens
     is_exact: bool = True  # whether the sampled pieces survive
 

@@ -49,7 +49,7 @@ class LinkedText:
     link: Link  # NO_LINK: a text to train on
     family: str
     holdout: str
-    frame: str  # what texts of different pairs share; stories: the frame's text for order 0
+    frame: str  # the words that texts of different pairs share; stories: the frame's text for order 0
     pair: str  # the two words, separated by a space
     order: int  # index in the pair of the word that is mentioned first
     meant: int  # index in the pair of the antecedent

@@ -157,7 +157,7 @@ def tokenizer_kind(tokenizer: Tokenizer) -> tuple[str, str | None]:
     """Return "words", "characters" or "bpe", and None; UserError for other kinds.
 
     The BPE of sentencepiece reads a text whole, after a space, and unknown characters as bytes. For it, the second
-    value is what it writes for a space.
+    value is its character for a space.
     """
     content = json.loads(tokenizer.to_str())
     model = content["model"]

@@ -1,1 +1,1 @@
-"""What the core does not know: each folder is one thing more that the program can do, and imports no other."""
+"""Extras: each folder adds one thing to the program. The core imports none of them, and none imports another."""

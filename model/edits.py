@@ -11,7 +11,7 @@ from torch import Tensor
 from model.observe import HeadEdit
 from settings.errors import UserError
 
-_ROUNDING = 1e-5  # of the sum of a row without a sink
+_ROUNDING = 1e-5  # the sum of a row without a sink may differ from 1 by so much
 
 
 def cut_weights(weights: Tensor, mask: Tensor) -> Tensor:

@@ -2,7 +2,15 @@
 
 `ObservableModel` is all that the probe needs of a model. `ObservedModel` implements it for every model that computes
 its attention by `Pass.attend`: our Transformer (`TransformerView`), models of transformers and a user's own
-(extras/others). Texts are padded on the right only: the causal mask hides the padding.
+(extras/others). Special in this file:
+
+- A `Pass` says what to record and edit. A model has one method, `forward(tokens, pass)`, which calls its `attend`.
+- Fused kernels return no weights. So recorded and edited layers compute them by the formula, in float32;
+  `probe/contract.py` compares the outputs with those of the model's usual pass.
+- Scores are recorded before the softmax: the log of a ratio of two weights is a difference of two scores.
+- An edit at one token changes no earlier one. So `CachedSitePass` keeps keys and values of one unedited pass, and
+  computes that token alone for many edits at once.
+- Texts are padded on the right only: the causal mask hides the padding.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +66,7 @@ def _at_site(change: Change | None, site: Tensor) -> Change | None:
 
 
 class LayerRecord(NamedTuple):
-    """What one attention layer computed in a recorded pass."""
+    """The scores and values of one attention layer in a recorded pass."""
 
     scores: Tensor  # [B, H, Tq, T] float32 before the softmax, -inf where masked; Tq: recorded rows
     values: Tensor  # [B, H, T, K], grouped heads repeated
@@ -196,7 +204,7 @@ def only_layers(model: ObservableModel) -> str:
 
 
 class SiteRecord(NamedTuple):
-    """What the heads of one layer computed at the site, without edits."""
+    """The weights and outputs of the heads of one layer at the site, without edits."""
 
     weights: Tensor  # [B, H, T] attention weights of the site's row
     output: Tensor  # [B, H, K] weighted sum of values, times the gate if there is one
@@ -240,7 +248,7 @@ class SitePass:
 
 
 class Heads(NamedTuple):
-    """What the attention of one layer computes with; G heads have keys and values, each for H / G queries."""
+    """The inputs of the attention of one layer; G heads have keys and values, each for H / G queries."""
 
     query: Tensor  # [B, H, T, K]; Tq in place of T for some rows
     key: Tensor  # [B, G, T, K]
@@ -276,7 +284,7 @@ class Heads(NamedTuple):
 
 @dataclass
 class Pass:
-    """What is asked of one forward pass, and what it leaves behind. `attend` is the attention of every layer."""
+    """One forward pass: what to edit and record, then the records. `attend` is the attention of every layer."""
 
     edits: Sequence[HeadEdit] = ()
     first: int = 0  # the layer to start at
@@ -294,7 +302,7 @@ class Pass:
     records: dict[int, LayerRecord] = field(default_factory=dict)
     streams: list[Tensor] = field(default_factory=list)
     joined: dict[int, Tensor] = field(default_factory=dict)  # [B, T, H, K] what output projections read, if known
-    modules: dict[int, Any] = field(default_factory=dict)  # what called `attend`, by layer, in models of transformers
+    modules: dict[int, Any] = field(default_factory=dict)  # callers of `attend`, by layer, in models of transformers
 
     def attend(self, layer: int, heads: Heads, usual: Callable[[], Tensor] | None = None) -> Tensor:
         """Return the head outputs [B, H, T, K] by the formula, recorded and edited as this pass asks.

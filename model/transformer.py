@@ -1,7 +1,15 @@
 """A decoder-only transformer in one file: norm, positions, attention, MLP, block, model.
 
-The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971) with tied embeddings. Letters in shapes: B
-texts, T tokens (Tq queries), D d_model, H heads, K = D / H head dimension, V tokens of the vocabulary, L layers.
+The default is Llama's architecture (Touvron et al. 2023, arXiv 2302.13971). Special in this file:
+
+- The token embedding is also the output embedding; Llama has a matrix for each.
+- A layer of a new model changes nothing, because its output matrices start at 0.
+- Attention is computed in two ways: by PyTorch's fused kernel to train, by the formula to observe and edit the weights.
+- A row may hold several documents: a token sees its own document only, and positions begin at 0 in each.
+- Switches of the attention lab (settings/model.py) replace the positions, the scale or the softmax, or tie projections.
+
+Letters in shapes: B texts, T tokens (Tq queries), D d_model, H heads, K = D / H head dimension, V tokens of the
+vocabulary, L layers.
 """
 
 from functools import partial
@@ -35,7 +43,8 @@ def rope_tables(n_positions: int, width: int, theta: float) -> tuple[Tensor, Ten
     """Return the cosines and sines [n_positions, width] float32 with which `rotate` applies RoPE at each position.
 
     Each pair (i, i + width/2) of a query or key turns by an angle proportional to its position (Su et al. 2021, eq.
-    34), so that only differences of positions reach the scores. `width` is even.
+    34), so that only differences of positions reach the scores. The paper pairs neighbours, (2i, 2i + 1). `width` is
+    even.
     """
     # In the order of operations of transformers' Llama: an exported model computes the same logits.
     exponents = torch.arange(0, width, 2).float() / width  # [width/2]
@@ -54,7 +63,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def sinusoids(positions: Tensor, width: int) -> Tensor:
     """Return sines (first half) and cosines [..., width] of `positions` [...] (Vaswani et al. 2017, section 3.5).
 
-    Divided by sqrt(width): the paper multiplies the token embeddings by it instead, which are small here.
+    Divided by sqrt(width): the paper multiplies the token embeddings by it instead, which are small here. The paper
+    takes sine and cosine in turn.
     """
     half = width // 2
     exponents = -torch.arange(half, device=positions.device, dtype=torch.float32) / half
@@ -220,7 +230,11 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and MLP read the normalised residual stream and add to it (pre-norm)."""
+    """One layer: attention and MLP read the normalised residual stream and add to it (pre-norm).
+
+    Vaswani et al. 2017 normalise the sum instead. Dropout is applied to the updates alone; GPT-2 also drops attention
+    weights and embeddings.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -303,9 +317,10 @@ def _initialise(model: Transformer, seed: int) -> None:
         if name.endswith("gain"):
             parameter.fill_(1.0)
         elif name.endswith(("output.weight", "down.weight")):
-            # Each block starts as the identity.
+            # Each block starts as the identity (Zhang et al. 2019, arXiv 1901.09321).
             parameter.zero_()
         else:
+            # 0.02 as in GPT-2; else 1 / sqrt(inputs), so that outputs are about as large as the normalised input.
             sd = 0.02 if name.endswith("_embedding.weight") else parameter.shape[1] ** -0.5
             parameter.normal_(0.0, sd, generator=generator)
 

@@ -1,4 +1,11 @@
-"""Measure every attention head at the query of every text, and score how well it finds the antecedent."""
+"""Measure every attention head at the query of every text, and score how well it finds the antecedent.
+
+- A head is compared at antecedent and distractor alone; other tokens may get more weight than both.
+- The log of the ratio of two weights is a difference of scores: the softmax's denominator and the sink cancel.
+- The weight of a word is the sum of the weights of its tokens.
+- Scores are of whole blocks: a head that follows position or one word is right in half of the texts, and in no block.
+- Equal texts are read once, so that their numbers are bit-identical.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -38,7 +45,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """What each head does at the query of each text; nan in a layer without attention.
+    """Measures of each head at the query of each text; nan in a layer without attention.
 
     Shapes [N, L, H]: N texts, L layers, H heads.
     """
@@ -175,7 +182,7 @@ def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class HeadScores:
-    """What every head of a model does at the pairs of several questions."""
+    """Measures of every head of a model at the pairs of several questions."""
 
     items: Items
     rows: HeadRows
@@ -208,10 +215,7 @@ class HeadScores:
 
 @torch.no_grad()
 def measure_heads(model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadScores:
-    """Measure every head at the query of every text of the pairs; the texts end at the query.
-
-    Equal texts are read once, so that their rows are bit-identical.
-    """
+    """Measure every head at the query of every text of the pairs; the texts end at the query."""
     cells = items.cells
     device = model.device
     columns = np.full((len(fields(HeadRows)), len(cells), model.n_layer, model.n_head), np.nan, dtype=np.float32)

@@ -36,7 +36,7 @@ NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_KEPT = 2**21  # tokens in layers whose passes are kept: two gigabytes in a model of width 576
-MAX_HEADS = 6  # of a set
+MAX_HEADS = 6  # a set has no more
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
 N_DIVERGENCE_PAIRS = 50  # to twice as many
 
@@ -55,7 +55,7 @@ class Margins:
 
     @property
     def total(self) -> np.ndarray:
-        """What the counterpart changes, the mean of both texts, [N]: the answers of one text are the other's foils."""
+        """The change by the counterpart, mean of both texts, [N]: the answers of one text are the other's foils."""
         return np.asarray(self.clean.sum(axis=1))
 
     def lost(self, edit: str) -> np.ndarray:
@@ -92,7 +92,7 @@ def _cut(masks: Masks, name: str) -> Change:
     return partial(cut_weights, mask=masks[name])
 
 
-# What an edit does to the weights of a head at the query; "zero", its output at every position, has no entry.
+# The effect of an edit on the weights of a head at the query; "zero", its output at every position, has no entry.
 _AT_QUERY: dict[str, Callable[[Masks], Change]] = {"swap": _exchange}
 _AT_QUERY |= {name: partial(_exchange, share=share) for name, share in DOSES.items()}
 _AT_QUERY |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}

@@ -21,7 +21,7 @@ from training.metrics import HeadPoint
 
 N_GREEDY = 16  # tokens of an opening from a text, and of a continuation
 
-Watched = dict[Question, Items]  # what is measured during training
+Watched = dict[Question, Items]  # the items of each question that training is watched with
 Draw = Callable[[dict[str, HeadPoint]], dict[str, np.ndarray]]  # TensorBoard images by tag, from the points by question
 
 

@@ -76,13 +76,13 @@ class OpenedModel:
     departures: tuple[str, ...]  # from a Llama-style decoder
     environment: Mapping[str, Any]  # versions, for the page
     step: int = 0
-    checkpoint: str = "best"  # of a run: which one was opened, "best", "last" or a step
-    arguments: Sequence[str] | None = None  # of train.py; None: unknown
+    checkpoint: str = "best"  # which one of a run was opened: "best", "last" or a step
+    arguments: Sequence[str] | None = None  # given to train.py; None: unknown
     view: Callable[["OpenedModel", str], str] | None = None  # makes the page of one sentence
-    # Of a model of another program: shape and weights by our names, or UserError if our formulas do not fit
+    # For a model of another program: shape and weights by our names, or UserError if our formulas do not fit
     as_ours: Callable[[], tuple[ModelConfig, dict[str, Tensor]]] | None = None
-    settings: TrainSettings | None = None  # of a run; None: an external model, of unknown training
-    transformer: Transformer | None = None  # of a run
+    settings: TrainSettings | None = None  # those of a run; None: an external model, of unknown training
+    transformer: Transformer | None = None  # None: an external model
     began: tuple[str, ...] = ()  # a sentence about the model that training began with, if any
 
     @property
@@ -198,7 +198,7 @@ class OpenedModel:
             columns = list(zip(*each, strict=True))
         values = np.empty((len(texts), len(columns)))
         for batch in self._batches(texts, columns):
-            last = int(batch.positions[:, 0].min())  # of the shortest text
+            last = int(batch.positions[:, 0].min())  # last token of the shortest text
             if any(edit.token > last for edit in edits):
                 raise UserError(
                     f"edits: a text has tokens 0 to {last}; edit texts of other lengths in calls of their own"

@@ -1,4 +1,4 @@
-"""What the outcome of a question decides: how heads are chosen, tested and edited, and the words of a finding."""
+"""The outcome of a question: how its heads are chosen, tested and edited, and the words of a finding."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ class CannotTestError(UserError):
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of one model."""
+    """A study of one model: its items and settings, and the results so far."""
 
     model: ObservableModel
     untrained: Callable[[int], ObservableModel]  # seed -> an untrained model of the same shape
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What heads do together on the tested items."""
+    """The measures of heads together on the tested items."""
 
     values: Values
     exclusions: list[str] = field(default_factory=list)  # why nothing may be claimed, whatever else is measured
@@ -78,7 +78,7 @@ class Compared(NamedTuple):
     measure: str
     heads: Sequence[Head | None]  # C; None: the whole model
     cases: Items  # N
-    numbers: list[np.ndarray]  # of both models, [N, C] each
+    numbers: list[np.ndarray]  # those of each model, [N, C]
 
 
 class Column(NamedTuple):
@@ -87,19 +87,19 @@ class Column(NamedTuple):
     measure: str
     form: str
     has_interval: bool = False
-    has_rule: bool = False  # with the accuracy of the best rule beside it
-    part: str = ""  # of the tested items, of which it is a measure; "": those of the verdict
+    has_rule: bool = False  # whether it is shown with the accuracy of the best rule
+    part: str = ""  # the part of the tested items that it is measured on; "": the items of the verdict
 
 
 class Outcome(ABC):
-    """What an outcome decides; `probe.outcomes.OUTCOMES` has all."""
+    """An outcome of questions; `probe.outcomes.OUTCOMES` has all."""
 
     name: str  # in probe.json and in `Question`
-    verbs: tuple[str, str]  # what one head does, and what several do: "links", "link"
+    verbs: tuple[str, str]  # for one head, and for several: "links", "link"
     levels: dict[str, str]  # meaning of each level of evidence
-    columns: dict[str, Column]  # of the summary, by title
-    over_seeds: tuple[str, ...]  # of the tables over seeds: names of measures or rules; "PART MEASURE": on one part
-    legend: str  # of the summary
+    columns: dict[str, Column]  # columns of the summary, by title
+    over_seeds: tuple[str, ...]  # rows of the tables over seeds: measures or rules; "PART MEASURE": on one part
+    legend: str  # explains the columns of the summary
     assumes = "exchanged weights leave queries, keys and values as they were, and no other head makes up for the change"
 
     @abstractmethod
@@ -138,11 +138,11 @@ class Outcome(ABC):
     def differences(
         self, models: Sequence[ObservableModel], items: Items, question: Question, config: ProbeConfig
     ) -> list[Compared]:
-        """Return what is compared between two models; nothing if heads are those of another question."""
+        """Return the measures that two models are compared by; none if the heads belong to another question."""
         return []
 
     def point(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> HeadPoint:
-        """Return what is recorded during training; FloatingPointError if a number is not finite."""
+        """Return the point of a curve of training; FloatingPointError if a number is not finite."""
         raise NotImplementedError
 
 

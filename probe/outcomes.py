@@ -1,4 +1,4 @@
-"""All outcomes by name, in the order in which they are asked; an extra adds its own."""
+"""All outcomes by name, in the order of the study; an extra adds its own."""
 
 from probe.by_attention import AttentionOutcome
 from probe.outcome import Outcome

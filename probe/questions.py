@@ -43,17 +43,17 @@ class Question:
 
     name: str  # the same in probe.json, metrics.jsonl, TensorBoard and the report
     description: str
-    link: str  # what a head links, by attention, or copies, by edges
+    link: str  # the link of a head, by attention, or its copy, by edges
     outcome: str  # a name of `probe.outcomes.OUTCOMES`: how heads are chosen and tested
     bars: tuple[Bar, ...]
     suggestive: tuple[str, ...]  # criteria that "suggestive" needs; by attention random weights do not meet it
     least_criteria: int  # that "suggestive" needs in all
     exclusions: tuple[str, ...] = ()  # why nothing may be claimed of a head, whatever else it does
     verdict_at_e0: str = NOT_ESTABLISHED  # if no level of evidence is reached
-    heads_of: str | None = None  # the question whose supported heads are asked
+    heads_of: str | None = None  # another question: only heads that it supports are tested
     examples: tuple[Example, ...] = ()  # written for it, to look at
     file: str | None = None  # file of a question of the user's own
-    limits: tuple[str, ...] = ()  # what a claim about it does not show, though a reader may think so
+    limits: tuple[str, ...] = ()  # conclusions that a reader may draw from a claim, but that it does not show
 
     @property
     def criteria(self) -> list[str]:
@@ -61,7 +61,7 @@ class Question:
 
     @property
     def words_of_findings(self) -> dict[str, Any]:
-        """What every finding about this question says of it."""
+        """The fields about this question in every finding."""
         names = ("description", "link", "outcome", "file")
         return {"question": self.name} | {name: getattr(self, name) for name in names}
 

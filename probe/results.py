@@ -1,4 +1,4 @@
-"""What a probe found out: the content of probe.json, and `results` of what `probe_model` returns.
+"""The results of a probe: the content of probe.json, which `probe_model` returns as `results`.
 
 Fields are the keys of the file, in their order. A grid is by layer and head, [L][H]. A value that could not be measured
 is missing, or nan within an `Estimate`.
@@ -68,7 +68,7 @@ def best_of(rules: Mapping[str, float]) -> str:
 
 
 class Measure(NamedTuple):
-    """What a number about a head or a model is called, and how to read it."""
+    """The name of a number about a head or a model, and how to read it."""
 
     label: str
     meaning: str
@@ -126,7 +126,7 @@ MEASURES = {
     "p": Measure("p", "corrected for all tested heads; doubled for a set", ".4f", True),
 }  # fmt: skip
 
-# What each simple rule takes for the antecedent, by its name in `rules`.
+# The antecedent by each simple rule, by its name in `rules`.
 RULES = {
     "nearest": "the nearest mention",
     "first": "the first mention",
@@ -162,7 +162,7 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """What one head, or several together, do on the tested items, and what may be claimed of them."""
+    """The measures of one head, or of several together, on the tested items, and the verdict about them."""
 
     heads: list[Head]
     values: Values
@@ -182,7 +182,7 @@ class Tested:
 class Shown:
     """A text with a head's weights on its mentions and the most probable next words, to look at."""
 
-    kind: str  # "worked": written as an example; "median": of the median block; "typical": a passage
+    kind: str  # "worked": written as an example; "median": from the median block; "typical": a passage
     text: str
     query: int  # token position
     word: str  # at the query
@@ -215,9 +215,9 @@ class Finding:
 
     question: str
     description: str
-    link: str  # what a head links or copies: "a pronoun to its antecedent"
+    link: str  # the link or copy of a head: "a pronoun to its antecedent"
     outcome: str  # a name of `probe.outcomes.OUTCOMES`
-    unit: str  # what the verdict is about: the chosen "head", or the "set"
+    unit: str  # the subject of the verdict: the chosen "head", or the "set"
     head: Tested
     set: Tested | None = None  # two heads or more that were added one by one
     curve: Curve = field(default_factory=list)
@@ -240,7 +240,7 @@ class Finding:
 
     @property
     def judged(self) -> Tested:
-        """What the verdict is about: the head, or the set of heads."""
+        """The subject of the verdict: the head, or the set of heads."""
         return self.set if self.unit == "set" and self.set else self.head
 
     @property
@@ -264,7 +264,7 @@ class Change:
     """A number in two models on the same items, and the paired test of its difference (`extras.compare.difference`)."""
 
     question: str
-    description: str  # of the question
+    description: str  # the question in words
     measure: str  # "answer", "effect" or "attention"
     head: Head | None  # None: the whole model
     before: float  # mean, in nats

@@ -1,6 +1,9 @@
 """Explanations that are not coreference: rules and random labels, scored like heads.
 
-Rules may be fitted on dev; they are tested on test like everything else.
+- A rule is a function of one text: 1 if it prefers the antecedent, -1 another mention, 0 a tie.
+- Rules may be fitted on dev; they are tested on test like everything else.
+- In the stories every fixed rule is right in exactly half of the texts (docs/data.md#balance), which the tests check.
+- `selectivity` is after Hewitt & Liang 2019, who train a probe on random labels; here a head is chosen by them.
 """
 
 from collections import Counter
@@ -88,6 +91,7 @@ def selectivity(dev: HeadScores, test: HeadScores, n_controls: int, seed: int, t
     dev by `best_head` and scored on test, both whole blocks. So is the head for the real labels, unless `tested` names
     it.
     """
+    # One rank for each word: with labels drawn for each pair, as first tried, every head was right in half of them.
     # The place of both words of each text in the list of all words, [texts].
     both_words = [pair.clusters[1:] for pair in (*dev.items.pairs, *test.items.pairs)]
     words, places = np.unique(both_words, return_inverse=True)

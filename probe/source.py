@@ -1,4 +1,4 @@
-"""What is asked of a model: questions, and their items in its tokens."""
+"""A source of questions, and of their items in the tokens of a model."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,12 @@
 """Statistics of clustered scores: bootstrap intervals, sign-flip tests corrected for many heads, exact intervals.
 
-Stories share frames (sentences with gaps) and words, so blocks of stories are not independent. Intervals and tests of
-scores take whole clusters as their unit.
+Stories share frames (sentences with gaps) and words, so blocks of stories are not independent. Special in this file:
+
+- Intervals and tests of scores take whole clusters as their unit, frames and words crossed.
+- Both variances enter the test: signs of frames alone called 170 of 200 untrained models significant.
+- The search for the best head is part of the test (max-T): p is corrected for all heads.
+- Intervals are expanded: with six clusters plain percentiles cover 87 % instead of 95 %.
+- A noun is one cluster wherever it stands: as two, 95 % intervals covered .71 to .80 (research/results/places.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +68,7 @@ def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
 
 
 # All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe. A question
-# has up to nine designs: of pairs, blocks and parts, three each.
+# has up to nine designs, three each of pairs, blocks and parts.
 @lru_cache(maxsize=16)
 def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)

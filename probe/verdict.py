@@ -1,4 +1,11 @@
-"""What may be claimed of heads: the bars of a question (`probe.questions`) against what was measured."""
+"""The verdict about heads: their measures are compared with the bars of a question (`probe.questions`).
+
+- The bars are data, fixed before the published runs; where no source is named they are conventions.
+- A measure that is missing or not finite does not pass.
+- A level of evidence needs all lower levels.
+- An exclusion, such as a previous-token head, refuses every claim, whatever the measures are.
+- A criterion that is not met has its reason in words, with the numbers.
+"""
 
 import math
 import operator
@@ -35,6 +42,7 @@ def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tes
         verdict = SUPPORTED
     elif level == "E0" and question.verdict_at_e0 != NOT_ESTABLISHED:
         verdict = question.verdict_at_e0
+    # `suggestive` names criteria that must pass: once a head with a corrected p of 1.0 was suggestive without.
     elif not measured.exclusions and set(question.suggestive) <= passed and len(passed) >= question.least_criteria:
         verdict = SUGGESTIVE
     reasons = [*measured.exclusions, *(criterion.reason for criterion in criteria if not criterion.passed)]

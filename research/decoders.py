@@ -18,7 +18,7 @@ from research.measure import start_benchmark, write_page
 from settings.errors import one_line
 
 MAX_PARAMETERS = 20_000_000  # a larger model did not take the sizes below
-N_TOKENS = 24  # of each text, more than a window
+N_TOKENS = 24  # in each text, more than a window
 MAX_REASON = 80  # characters
 WIDTH, VOCABULARY = 32, 37
 # Sizes by the names that configurations have for them; each type takes those that it knows.
@@ -48,7 +48,7 @@ class _DecoderOptions:
 
 @dataclass(frozen=True)
 class Decoder:
-    """What became of a model type."""
+    """The result for a model type."""
 
     name: str
     attends: str  # "1 of 4": layers with attention; "" if it does not open

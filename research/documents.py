@@ -1,4 +1,4 @@
-"""What README.md and docs/ take from the example reports and from research/results.
+"""The parts of README.md and docs/ that come from the example reports and from research/results.
 
 make reports                                   draws docs/pictures/*.svg and renews the tables of DOCUMENTS
 make pages                                     writes PAGES for a browser from their Markdown, to docs/
@@ -88,7 +88,7 @@ def lines(seen: Seen, title: str, heads: Sequence[tuple[int, ...]]) -> str:
         large = [at for at in np.argsort(-row) if row[at] >= 0.1]
         for at in large:
             gap = centres[-1] - centres[at]
-            bow = 0 if gap else 24  # of a line from a word to itself
+            bow = 0 if gap else 24  # height of a line from a word to itself
             top = f"{102 - 0.19 * gap - 6 * i:.0f}"
             curve = f"{centres[-1] - bow:.0f},{top} {centres[at] + bow:.0f},{top} {centres[at]:.0f},142"
             path = f'd="M{centres[-1]:.0f},142 C{curve}" stroke-width="{1 + 4 * row[at]:.1f}"'

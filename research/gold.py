@@ -142,7 +142,7 @@ def _named(passages: Sequence[Passage], seed: int = 0) -> list[Passage]:
     return found
 
 
-# What a model does with them
+# Results of a model for them
 
 
 def _items(passages: Sequence[Passage], opened: OpenedModel, seed: int) -> Items:

@@ -32,10 +32,10 @@ from training.metrics import load_metrics
 from training.trainer import make_trainer, train_step, wait_for_device
 
 MAX_SECONDS = 480.0
-MAX_TEST_SECONDS = 120.0  # of the tests for a GPU, and of all tests
+MAX_TEST_SECONDS = 120.0  # limit for the tests of a GPU, and for all tests
 STOPPED = 124  # the exit status of a program that was stopped, as `timeout` has it
 MAX_LOSS = 1.4697  # nats per character over the whole validation part: that of nanoGPT's README
-NANOGPT_STEPS = 1750  # of its recipe of 5,000: there the whole validation loss was 1.4663 (measured on an H100)
+NANOGPT_STEPS = 1750  # its recipe has 5,000: there the whole validation loss was 1.4663 (measured on an H100)
 N_TIMED = 100
 
 TINY = ["model=nano", "validation_tokens=200", "probe_sequences=0", "tokens_per_batch=512"]
@@ -56,7 +56,7 @@ WAYS = {
     "kernel by kernel": ("none", False), "graph": ("none", True),
     "compiled": ("default", False), "compiled graph": ("default", True),
 }  # fmt: skip
-# Of experiment=shakespeare/gpu; nanoGPT's rates are those of config/train_shakespeare_char.py.
+# Settings of experiment=shakespeare/gpu; nanoGPT's rates are those of config/train_shakespeare_char.py.
 CANDIDATES = {
     "700 steps": ["max_steps=700", "compile=none"],
     "dropout 0.3": ["model.dropout=0.3", "compile=none"],
@@ -123,7 +123,7 @@ class GpuResults:
 
 @dataclass
 class _Work:
-    """What every part needs, and the figures so far."""
+    """The inputs of every part, and the figures so far."""
 
     options: _GpuOptions
     device: ComputeDevice

@@ -1,4 +1,4 @@
-"""What every benchmark needs: its options, timed commands, and its results as JSON and Markdown."""
+"""The common parts of benchmarks: options, timed commands, and results as JSON and Markdown."""
 
 import json
 import os
@@ -27,7 +27,7 @@ RESULTS = ROOT / "research" / "results"
 
 @dataclass(frozen=True)
 class Machine:
-    """What a page was measured with."""
+    """The machine and the versions that a page was measured with."""
 
     python: str
     packages: dict[str, str]  # versions

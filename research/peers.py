@@ -179,7 +179,7 @@ class _PeerOptions:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job took in each repetition, without imports and the model's loading."""
+    """The cost of a job in each repetition, without imports and the loading of the model."""
 
     job: str
     program: str
@@ -188,7 +188,7 @@ class Cost:
     seconds: list[float]
     cpu_seconds: list[float]
     peak_gib: list[float]
-    largest_difference: float  # of a weight or an effect in nats, compared with ours
+    largest_difference: float  # between a weight, or an effect in nats, and ours
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a reviewer asks: how firm each choice and effect is, and 28 criteria for claims about components of a model.
+"""Questions of a reviewer: how firm each choice and effect is, and 28 criteria for claims about components of a model.
 
 The first table has the rows without a bar of the findings of tested models, of a planted head and of an untrained
 model. The second goes through the criteria of Mechanistic Validity (github.com/mechanistic-validity): whether a claim

@@ -24,7 +24,7 @@ from training.metrics import load_metrics
 
 
 class _Columns(NamedTuple):
-    """What the tables show, by name."""
+    """The columns of the tables, by name."""
 
     means: tuple[str, ...]
     heads: tuple[str, ...]
@@ -124,7 +124,7 @@ class SeedsResults:
     not_tested: str | None = may_be_absent()
 
     def lines(self) -> list[str]:
-        # What the heads do
+        # Results of the heads
         seeds = ", ".join(str(row.seed) for row in self.training)
         chosen = "Heads are chosen on one part of the items and tested once on another."
         lines = [

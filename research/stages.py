@@ -44,8 +44,8 @@ class _Point:
     active: float  # the answer is right
     passive: float
     passive_first: float  # the answer fits the first noun; 0 or 1: whatever the verb
-    head: str  # of highest block accuracy at this checkpoint, on the same texts
-    accuracy: float  # of this head
+    head: str  # the one of highest block accuracy at this checkpoint, on the same texts
+    accuracy: float  # that of this head
 
     def cells(self) -> list[str]:
         shares = [value_cell(share, ".3f") for share in (self.active, self.passive, self.passive_first, self.accuracy)]

@@ -1,8 +1,8 @@
 """Controls of the finding "whose": what follows place and form must be refused, and planted links found at their size.
 
 The passages, their place rule, the edges and the decision are those that `eval.py run=RUN` tests. In some worlds the
-authors choose anew, by a rule of place and form; in others the edges are made, from such a rule or from the author's
-choice. "Before" is the test without what place and form predict of the edges. Writes research/results/whose.{json,md}.
+authors choose again, by a rule of place and form; in others the edges are made, from such a rule or from the author's
+choice. "Before": without the prediction of the edges by place and form. Writes research/results/whose.{json,md}.
 
 The rules have no content words. "words of form": a ridge regression on the features of the place rule, the function
 words around both people and at the end, and quotations, fitted to the training text. "place and form": the mean of the
@@ -56,9 +56,9 @@ from settings.errors import UserError
 
 FORM = (*sorted(word_set("function words")), *".,!?'\"")  # no content words
 QUOTES = frozenset('"\u201c\u201d')
-PENALTY = 0.1  # of a row; chosen once, others were not tried on the tested passages
+PENALTY = 0.1  # ridge penalty per fitted row; chosen once, others were not tried on the tested passages
 N_FOLDS = 5
-NOISES = (0.0, 0.5, 1.0)  # standard deviations of what is added to a rule of standard deviation 1
+NOISES = (0.0, 0.5, 1.0)  # standard deviations of the noise added to a rule of standard deviation 1
 SIZES = (0.2, 0.3, 0.5)  # standard deviations between the means of the edges where nearest is meant and is not
 N_BOOTSTRAP = 200
 FOUND = ("before", "passed", "supported", "words")
@@ -108,8 +108,8 @@ class WhoseResults:
 
     head: str
     n_permutations: int
-    values: dict[str, Estimate]  # of the finding
-    areas: dict[str, float]  # of the rules
+    values: dict[str, Estimate]  # measures of the finding
+    areas: dict[str, float]  # AUC of each rule
     rows: list[_Row]
 
     def lines(self) -> list[str]:
@@ -153,7 +153,7 @@ def _worlds(known: Known, edges: np.ndarray, rules: dict[str, np.ndarray], n: in
 
 
 def _row_of(world: _World, decisions: np.ndarray, versions: np.ndarray, n_permutations: int) -> _Row:
-    """Return what is found in a world; `decisions` [2, N] and `versions` [D, N] belong to the edges of the head."""
+    """Return the results in a world; `decisions` [2, N] and `versions` [D, N] belong to the edges of the head."""
     known = world.known
     by_form = edges_by_form(world.edges, known.form, known.documents)
     strata = strata_of(known.place)
@@ -245,7 +245,7 @@ def main(options: _WhoseOptions) -> None:
     all_items = source_of(run, config, options.cache_dir).items
     items = all_items.of(WHOSE.name, TESTED)
 
-    # What eval.py tests: the edges of the head, and the decision
+    # The inputs of the test in eval.py: the edges of the head, and the decision
     sites = EditedPairs(run.model, items, config.tokens_per_batch)
     known = Known.of(items)
     margins = sites.margins([heads], ["swap"])

@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def extra(name: str) -> str:
-    """Return what pip installs for an extra: of the package, or in a checkout of this folder."""
+    """Return the argument of pip for an extra: that of the package, or in a checkout that of this folder."""
     return f"'antecedent-lab[{name}]'" if __name__.startswith("antecedent_lab.") else f"'.[{name}]'"
 
 

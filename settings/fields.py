@@ -1,4 +1,4 @@
-"""Fields of the dataclasses of settings: each has its meaning, its limits, and what it decides about a run."""
+"""Fields of the dataclasses of settings: each has its meaning, its limits, and its effect on a run."""
 
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
@@ -8,7 +8,7 @@ from settings.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """What a setting says about itself."""
+    """The meaning and the limits of a setting."""
 
     meaning: str  # one line, for --help
     low: float | None = None  # low <= value

@@ -57,7 +57,7 @@ class Optimizer(Enum):
 
 # Which directories a run uses: always those of the command line.
 DIRECTORIES = ("out", "resume", "cache_dir")
-# What else a resumed run may change. The text of a path is compared by its fingerprint.
+# The other settings that a resumed run may change. The text of a path is compared by its fingerprint.
 CHANGEABLE = {"max_steps", "device", "threads", "keep_checkpoints", "log_every_steps"}
 CHANGEABLE |= {"data.path", "data.validation_path"}
 _presentation = partial(setting, affects_result=False)
@@ -255,7 +255,7 @@ def _full_name(group: str, name: str) -> str:
     return name if group == "run" else f"{group}.{name}"
 
 
-# What every setting of train.py says about itself, by its name on the command line.
+# Meaning and limits of every setting of train.py, by its name on the command line.
 INFOS: dict[str, SettingInfo] = {}
 for group, schemas in _SCHEMAS.items():
     for schema in schemas:

@@ -1,8 +1,12 @@
 """Training from top to bottom: take a step, log it now and then, evaluate now and then.
 
-`backward()` is two calls below `train`: `train_step` makes the batches, `update` the gradient (trainer.py). All that is
-not learning is a `Watcher`: the terminal and the curves (logging.py), the checkpoints (checkpoint.py). start.py
-prepares what a run starts from.
+- `backward()` is two calls below `train`: `train_step` makes the batches, `update` the gradient (trainer.py).
+- All that is not learning is a `Watcher`: the terminal and the curves (logging.py), the checkpoints (checkpoint.py).
+  The start of a run is prepared by start.py, and its probe comes from probe/emergence.py.
+- A new run is evaluated and saved before its first step.
+- The device is waited for at logged steps and evaluations only.
+- Every evaluation reads the same tokens and chooses the best checkpoint by them; the last one also reads more.
+- The probe looks at steps that are denser at the beginning (`is_probe_step`).
 """
 
 from collections.abc import Sequence
@@ -23,7 +27,7 @@ MAX_SKIPPED_STEPS = 10  # in a row: not one bad batch, but diverged weights
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured between two steps."""
+    """The measurements between two steps."""
 
     is_due: bool  # whether it is printed and saved; the others only make the curves finer
     losses: LossSummary | None  # of the validation text, at the last step of more of it
@@ -32,7 +36,7 @@ class Evaluation:
 
 
 class Watcher:
-    """Something that looks on while a model is trained, on rank 0 alone; a subclass does what it needs."""
+    """An observer of training, on rank 0 alone; a subclass overrides the methods that it needs."""
 
     def log(self, trainer: Trainer, values: dict[str, Any]) -> None:
         """Be called every log_every_steps with the numbers of the step, by their names in metrics.jsonl."""
@@ -102,7 +106,8 @@ def evaluate(trainer: Trainer, validation: Split, probe: Probe | None, watchers:
 
     is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
     losses, comparable_loss = None, nan
-    if is_evaluation or 16 * step >= run.max_steps:  # earlier the loss of the batches says enough
+    # At earlier steps of the probe the loss of the batches says enough: for English all would cost 6 % of training.
+    if is_evaluation or 16 * step >= run.max_steps:
         losses = measure(run.validation_tokens)
         comparable_loss = losses.loss
     if step == run.max_steps:

@@ -1,4 +1,4 @@
-"""What a run needs before its first step: processes, device, data, model, folder, and the watchers of rank 0."""
+"""Prepare a run for its first step: processes, device, data, model, folder, and the watchers of rank 0."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from training.run_dir import check_out_is_free, environment, locked_run, run_con
 from training.trainer import Recorder, Trainer, check_batch, make_trainer
 from training.weight_history import pack_parameters
 
-Initial = tuple[Transformer, Tokenizer]  # what a run starts from
+Initial = tuple[Transformer, Tokenizer]  # the model and tokenizer to start from
 Training = tuple[Trainer, Split, Probe | None, list[Watcher], StopRequest]  # what `training.loop.train` takes
 State = dict[str, Any]  # of a checkpoint
 

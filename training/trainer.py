@@ -1,12 +1,10 @@
 """The trainer: model, loss, batches, optimizers and counters, and the training step that changes them.
 
-What is special about a step:
-
-- Batch and dropout are functions of seed and step, so a checkpoint needs no state of a random generator.
-- The loss is the mean over the targets of all micro-batches and processes, not a mean of their means.
-- A gradient that is not finite changes no weight: on the device, every change is multiplied by 0.
-- No number is read from the device, so the host can prepare the next step while a GPU computes.
-- What differs from step to step is in tensors, so that a GPU can record the step once and run the record (extras/gpu).
+- No step waits for a GPU: loss, gradient norm and the counters of skipped steps stay on the device.
+- A gradient that is not finite changes no weight and no state; the step is counted as skipped.
+- Batches and dropout depend on seed, step and rank alone, so a resumed run takes the same steps.
+- The loss is the mean over the targets of all micro-batches and ranks, not the mean of their means.
+- On a GPU one step is recorded and then repeated as a whole (extras/gpu), if train.py gives a `Recorder`.
 """
 
 import time
@@ -37,7 +35,7 @@ Recorder = Callable[[Update, Sequence[LoadedBatch], Sequence[Tensor], float], Up
 
 @dataclass
 class Trainer:
-    """What a training step reads and changes: model, loss, batches, optimizers and counters."""
+    """The state of a training step: model, loss, batches, optimizers and counters."""
 
     settings: TrainSettings
     model: Transformer

@@ -29,7 +29,7 @@ from settings.data import StoriesConfig
 # To be raised whenever the same config gives other stories; caches depend on it.
 GENERATOR_VERSION = 8
 _CELLS = 4  # stories per block
-_HOLDOUTS = ("iid", "headline")  # of dev and of test: heads and settings are chosen on dev, never on test
+_HOLDOUTS = ("iid", "headline")  # dev, test: heads and settings are chosen on dev, never on test
 
 
 @contextmanager

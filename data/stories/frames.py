@@ -26,7 +26,7 @@ def _frames(slots: str, text: str) -> tuple[str, ...]:
 
 
 def _cause_frames(did: str, did_often: str) -> tuple[str, ...]:
-    """Return the frames of two animals and a verb that tells which of them a pronoun means."""
+    """Return the frames of two animals and a verb that decides which of them a pronoun means."""
     return (
         *_frames("PLACE", f"the {{A}} {did} the {{B}} PLACE because"),
         *_frames("PLACE", f"PLACE the {{A}} {did} the {{B}} because"),

@@ -52,7 +52,7 @@ _PLOTS = (
         "no_pronoun name", "no_pronoun", 0.24, "{INTRODUCTION} {VERB} {ENDING}", "gender", (),
         introduction="{NAME}",
     ),
-    # Without these two a held-out noun never stands beside such a verb, and some models do not link it.
+    # Without these two a held-out noun never occurs with such a verb, and some models do not link it.
     Plot("no_pronoun active", "no_pronoun", 0.21, _BECAUSE_KNOWN, "animals", frames.ACTIVE_FRAMES),
     Plot("no_pronoun passive", "no_pronoun", 0.05, _BECAUSE_KNOWN, "animals", frames.PASSIVE_FRAMES),
     Plot(

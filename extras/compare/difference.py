@@ -1,4 +1,4 @@
-"""What differs between two models of one shape on the same items, for example before and after fine-tuning.
+"""The differences of two models of one shape on the same items, for example before and after fine-tuning.
 
 answer      half of the change of the answer margin between the two texts of a pair, in nats
 effect      how much of the margin a head moves, in nats: by attention its weights on both mentions change places,

@@ -6,7 +6,7 @@ from extras.english.whose import WhoseOutcome
 from probe.outcomes import OUTCOMES
 from probe.questions import QUESTIONS
 
-for outcome in (EdgeOutcome(), WhoseOutcome()):  # in the order in which they are asked
+for outcome in (EdgeOutcome(), WhoseOutcome()):  # in the order of the study
     OUTCOMES[outcome.name] = outcome
 for question in (NEXT_PRONOUN, WHOSE):
     QUESTIONS[question.name] = question

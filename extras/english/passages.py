@@ -1,7 +1,7 @@
 """Passages before a pronoun: the place where a causal model must decide between "she" and "he".
 
 A model that has just read "She" need not find out whom it means. One word earlier it has to write "She" or "He", so it
-must know who is mentioned, and of which gender. A passage is the text up to a pronoun of any English text. It mentions
+must know the mentioned people and their genders. A passage is the text up to a pronoun of any English text. It mentions
 one known person, or exactly one of each class (a woman and a man). Its twin is the same text with every person replaced
 by a counterpart of the other class: Lily by Tom, king by queen.
 
@@ -366,7 +366,7 @@ def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -
 
 
 def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | None, reader: Reader) -> Cell:
-    """Return a passage or its twin in tokens; `forms` are the pronoun of who is meant and the other one."""
+    """Return a passage or its twin in tokens; `forms` are the pronoun of the meant person and the other one."""
     # Both pronouns follow the same tokens and are one token each.
     answer, foil = (encode_text(reader.tokenizer, twin.text + form) for form in forms)
     prefix = tuple(answer.ids[:-1])

@@ -23,20 +23,20 @@ _AFTER = (("and",), (",",), ("'", "\u2019"), ("said", "asked", "told"), ("was", 
 _LAST = ((",",), ("and",), (".", "!", "?"), ('"', "\u201d", "'", "\u2019"), ("but", "so"), ("that", "if"),
          ("when", "because", "as"), ("to", "for", "with", "at", "of"))  # fmt: skip
 _PARENTS = frozenset("mom dad mommy daddy mother father mum mummy grandma grandpa".split())
-_PENALTIES = (0.05, 0.1, 0.2, 0.4)  # of the mean log loss; one is chosen by cross-validation on the fitted text
+_PENALTIES = (0.05, 0.1, 0.2, 0.4)  # added to the mean log loss; one is chosen by cross-validation on the fitted text
 _N_FOLDS = 5
 MIN_FITTED = 1000  # passages; a rule fitted to fewer would leave more to the head
-N_NAMES = 12  # of each gender that are drawn from
+N_NAMES = 12  # names are drawn from this many of each gender
 _NAMES = (FEMININE_NAMES, MASCULINE_NAMES)
 
 
 def nearest(passage: Passage) -> int:
-    """Return the class of the person who is mentioned last."""
+    """Return the class of the last mentioned person."""
     return int(passage.mentions[1][-1] > passage.mentions[0][-1])
 
 
 def place_features(passage: Passage) -> list[float]:
-    """Return the features of a passage with two people: of the nearest, of the other one, and of the last words."""
+    """Return the features of a passage with two people: of the nearest, the other one, and the last words."""
     near = nearest(passage)
     values = [*_features_of(passage, near), *_features_of(passage, 1 - near)]
 
@@ -108,7 +108,7 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     """Return passages with two people, with their log odds of the rule and redrawn names, so that none dominates.
 
     The names are the most frequent of each gender that have the same number of tokens (`n_tokens`), up to N_NAMES. A
-    person who is no name ("the king") keeps the noun.
+    person without a name ("the king") keeps the noun.
     """
     counts = Counter[str]()
     for passage in passages:

@@ -1,4 +1,4 @@
-"""English text as a source of items: the passages of documents, and the same with names drawn anew."""
+"""English text as a source of items: the passages of documents, and the same with newly drawn names."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ MANY_HEADS = 128
 MAX_WHOSE = 2000  # passages with two people and new names
 MAX_CHARACTERS = 1_000_000  # the part of a validation text that is searched for passages to watch
 MIN_PASSAGES = 20  # with one entity, and with two, that a curve of training needs
-_FITTED_TOKENS = 2**21  # of the training text that the place rule is fitted to
+_FITTED_TOKENS = 2**21  # the place rule is fitted to so much of the training text
 
 
 def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None, config: ProbeConfig) -> Source:
@@ -95,7 +95,7 @@ def passages_of(reader: Reader, n_heads: int, passages: Sequence[Passage], confi
 def whose_passages_of(
     reader: Reader, passages: Sequence[Passage], training: Sequence[Passage], config: ProbeConfig
 ) -> Items:
-    """Return passages with names drawn anew, and the same with every content word replaced.
+    """Return passages with newly drawn names, and the same with every content word replaced.
 
     All `passages` mention two entities, as those of the `training` text, which the place rule is fitted to and the
     words come from.

@@ -10,8 +10,8 @@ head's edges must predict whom the author means among passages that are alike in
     c   the coefficient of z(E) in the logistic regression of y on 1, L, F and z(E)
     p   the share of permutations of y within strata of L whose c is at least as large
 
-Is it form or words? E is measured again with every content word replaced (`extras.english.replaced`). If words tell
-nothing, the versions and E are exchangeable, so that E tells nothing beyond L, F and the mean of all of them.
+Is it form or words? E is measured again with every content word replaced (`extras.english.replaced`). If words add
+nothing, the versions and E are exchangeable, so that E predicts nothing beyond L, F and the mean of all of them.
 
 And it must be causal: with the head's weights split as in the mean passage of a stratum, D must depend less on y.
 Axes: N passages, B resamplings, S strata.
@@ -49,10 +49,10 @@ from probe.statistics import resampling_counts, sample_of
 MIN_PASSAGES = 700  # with fewer, links of the size that is found in small models are missed too often
 N_PERMUTATIONS = 2000  # whatever the settings: p must be able to be far below the bar
 UNSURE = 1.1  # log odds of the place rule up to which it is unsure: a probability from .25 to .75
-N_STRATA = 20  # of the log odds of the place rule; half of them with less than FEW passages
+N_STRATA = 20  # bins of the log odds of the place rule; half as many with less than FEW passages
 FEW = 500
-_N_FOLDS = 5  # of the documents
-_PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0)  # of the regression of the edges; that of the smallest error is used
+_N_FOLDS = 5  # parts of the documents for cross-validation
+_PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0)  # for the regression of the edges; that with the smallest error is used
 _NEWTON_STEPS = 8
 _ROWS_AT_ONCE = 200
 

@@ -33,7 +33,7 @@ class _ExternalModel(NamedTuple):
     tokenizer: Tokenizer  # adds nothing around a text
     bos_id: int  # the token before every text
     path: Path  # folder or hub snapshot
-    facts: dict[str, Any]  # what results say about it, with the names of probe.json; commit None: not of the hub
+    facts: dict[str, Any]  # its description in results, with the names of probe.json; commit None: not from the hub
 
 
 def open_transformers(

@@ -88,7 +88,7 @@ class PretrainedView(ObservedModel):
         self.n_layer = int(model.config.num_hidden_layers)
         self._layers = list[nn.Module]()
         self._projections = list[nn.Module]()
-        self._n_outputs = 0  # of a layer, if it returns the stream as the first of a tuple
+        self._n_outputs = 0  # length of the tuple, stream first, that a layer returns; 0: the stream alone
 
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]

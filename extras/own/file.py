@@ -27,7 +27,7 @@ class _Header:
 
     question: str | None = None
     description: str | None = None
-    link: str = "the query to its antecedent"  # what a head links: "a verb to its subject"
+    link: str = "the query to its antecedent"  # the two ends of the link: "a verb to its subject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _names(text: LinkedText) -> tuple[str, str, str]:
 
 
 def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
-    """Return the numbers of frames, and of words of each side; of both sides together if they share words."""
+    """Return the numbers of frames and of the words of each side, or of all words if the sides share some."""
     frames, first, second = (set(names) for names in zip(*map(_names, texts), strict=True))
     if not first.isdisjoint(second):
         first = second = first | second

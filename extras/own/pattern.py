@@ -8,7 +8,7 @@ from data.pairs import Link, LinkedText, Span
 from data.words import with_words
 from settings.errors import UserError
 
-OWN = "own"  # family of the items, until they are asked
+OWN = "own"  # family of the items, until a question gives its name
 _FORM = "a pattern has {A} and later {B}, then the <query>, and perhaps a [payoff]; {X}, {Y} and {one|two} anywhere"
 _TEXT = r"([^<>\[\]{}]*)"
 _WORD = r"([^<>\[\]{}]+)"
@@ -20,7 +20,7 @@ _SHORT = re.compile(r"([<\[])([^<>\[\]{}]*\|[^<>\[\]{}]*)")  # <one|two> is shor
 def fill(where: str, pattern: str, words: Sequence[str], order: int, meant: int) -> LinkedText:
     """Return the text in which words[order] stands first and words[meant] is meant.
 
-    Every place of a word before the query is a mention; the payoff is the answer. UserError for what is no pattern.
+    Every place of a word before the query is a mention; the payoff is the answer. UserError if the text is no pattern.
     """
     filled = pattern
     for letter, number in {"A": order, "B": 1 - order, "X": meant, "Y": 1 - meant}.items():

@@ -21,7 +21,7 @@ from probe.text_tables import Table
 from training.metrics import WeightHistory
 from training.weight_history import pack_parameters
 
-MAX_SENTENCE_WEIGHTS = 1_000_000  # of all sentences, up to 5 MB
+MAX_SENTENCE_WEIGHTS = 1_000_000  # attention weights of all sentences together, up to 5 MB
 
 
 def page_content(

@@ -1,4 +1,4 @@
-"""What the page shows: the fields are the keys of its JSON."""
+"""The content of the page: the fields are the keys of its JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ class LiveTokenizer:
     merges: list[str]  # of "bpe": "left right", in the order in which they were learned; with `space` their ids
     start: int  # the token before every text
     unknown: int | None
-    # What a "bpe" writes for a space, and before a text, which it reads whole; a byte is "<0xE2>". None: GPT-2's "bpe"
+    # The character of a "bpe" for a space, and before a text, which it reads whole; a byte: "<0xE2>". None: GPT-2's
     space: str | None = None
 
 
@@ -36,7 +36,7 @@ class LiveModel:
     text: str  # the sentence that the page begins with
     verb_groups: list[dict[str, list[str]]]  # "words", and the "verbs" that only they have; empty: not of stories
     chosen_tokenizer: str | None = None  # that the user named for a model of another program
-    english: str = ""  # a page beside this one whose model knows more words; "": none
+    english: str = ""  # a page in the same folder whose model knows more words; "": none
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 

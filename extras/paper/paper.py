@@ -26,7 +26,7 @@ Lines = dict[str, list[tuple[int, float]]]  # points by name
 
 
 def paper_rows(results: ProbeResults) -> list[list[str]]:
-    """Return the header and a row for each finding; "" for what was not measured."""
+    """Return the header and a row for each finding; "" for a missing measure."""
     rows = [list(COLUMNS)]
     for finding in results.findings:
         judged = finding.judged

@@ -26,7 +26,7 @@ _SHAPE = ("model_type", "n_layer", "n_head", "d_model", "vocab_size")  # facts t
 
 
 def compare_sweep(sweep: Path, tested: Tested) -> None:
-    """Test the runs of a sweep; print and write what holds over its seeds or, if settings differ, what they change."""
+    """Test the runs of a sweep; print and write the results over its seeds or, if settings differ, their effects."""
     # Errors in the sweep are reported before minutes of probing.
     runs = _finished_runs(sweep)
     configs = {run.name: load_run_settings(run)[1] for run in runs}
@@ -76,7 +76,7 @@ def _compare(
 ) -> None:
     """Test models, each by its name, which makes a record; print the tables of all, and write them to root/probe.
 
-    `units` are what they are called.
+    `units` are their names.
     """
     with results_folder(root, root / "probe") as folder:
         records = list[SweepRun]()

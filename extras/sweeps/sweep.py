@@ -94,7 +94,7 @@ class Sweep:
     """The content of sweep.json."""
 
     schema_version: int = 7
-    units: str  # what the numbers in `Variant.seeds` are: "seeds" or "models"
+    units: str  # the kind of the numbers in `Variant.seeds`: "seeds" or "models"
     standard: dict[str, Any]  # the standard's value of every setting that a run changes
     variants: list[Variant]  # the standard first
     warnings: list[str]

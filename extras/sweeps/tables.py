@@ -32,7 +32,7 @@ def sweep_markdown(sweep: Sweep) -> str:
         rows.append([variant.name, str(len(variant.seeds)), *means])
     lines += markdown_table(["variant", sweep.units, *(measure_of(name).label for name in names)], rows)
 
-    # What the heads do at the end of training; questions of one outcome have the same measures.
+    # Scores of the heads at the end of training; questions of one outcome have the same measures.
     for outcome_name, outcome in OUTCOMES.items():
         rows = []
         for index, question in enumerate(sweep.variants[0].questions):

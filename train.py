@@ -72,14 +72,8 @@ def main(config: DictConfig) -> int:
             return None
         return training_probe(corpus, settings, watched(corpus, settings))
 
-    with open_training(settings, make_probe, record_step, arguments, label, initial) as (
-        trainer,
-        corpus,
-        watchers,
-        stop,
-    ):
-        train(trainer, corpus.validation, watchers, stop)
-    return stop.exit_status
+    with open_training(settings, make_probe, record_step, arguments, label, initial) as training:
+        return train(*training)
 
 
 def command() -> None:

@@ -72,7 +72,10 @@ def corpus_fingerprint(config: DataConfig, tokenizer: Tokenizer | None = None) -
         content.append(GENERATOR_VERSION)
     if isinstance(config, TextConfig):
         for files in config_files(config):
-            content.append(files and [("".join(file.suffixes), _file_hash(file)) for file in files])
+            hashes = None
+            if files:
+                hashes = [("".join(file.suffixes), _file_hash(file)) for file in files]
+            content.append(hashes)
     if tokenizer is not None:
         content.append(tokenizer.to_str())
     return hashlib.sha256(json.dumps(content, default=str, sort_keys=True).encode()).hexdigest()
@@ -275,12 +278,14 @@ def _tokenize(
             counts[split].is_exact &= tokenizer.decode(encodings[0], skip_special_tokens=False) == sample.text
             for (split, piece), ids in zip(batch, encodings, strict=True):
                 count = counts[split]
-                has_end = piece.starts_document or not count.tokens
-                tokens = np.array([end, *ids] if has_end else ids, dtype)
+                if unknown is not None:
+                    count.unknown += ids.count(unknown)
+                if piece.starts_document or not count.tokens:
+                    ids = [end, *ids]
+                tokens = np.array(ids, dtype)
                 streams[split].write(tokens.tobytes())
                 count.tokens += len(tokens)
                 count.bytes += len(piece.text.encode())
-                count.unknown += 0 if unknown is None else ids.count(unknown)
                 bar.update(len(piece.text))
     return counts
 

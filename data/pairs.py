@@ -274,14 +274,16 @@ def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: 
     query = words[link.query][-1]
 
     # The payoff is read one token before the first token that differs between answers and foils.
-    payoff = None
+    payoff = target = None
     n_fitting = 0
     if link.payoff and choices.answers and choices.foils:
         word = _with_space(text, encoding.offsets, words[link.payoff])
         payoff = word[0] - 1 + choices.n_shared
+        target = ids[payoff]
         # Words of several tokens have other probabilities at the first.
         if len(word) == 1 and choices.first_tokens.count(ids[word[0] - 1]) <= 1:
             n_fitting = link.n_fitting
+    subject = words[link.subject] if link.subject else None
     return Cell(
         tokens=(bos_id, *ids[: max(query, payoff or 0)]),
         query=query,
@@ -290,8 +292,8 @@ def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: 
         answers=choices.answers,
         foils=choices.foils,
         payoff=payoff,
-        target=None if payoff is None else ids[payoff],
-        subject=words[link.subject] if link.subject else None,
+        target=target,
+        subject=subject,
         n_fitting=n_fitting,
         has_word_tokens=query == len(words_of(text[: link.query[1]])),
         has_lost_answer=bool(link.payoff and link.answers) and payoff is None,
@@ -335,11 +337,8 @@ def _payoff_choices(tokenizer: Tokenizer, answers: tuple[str, ...], foils: tuple
         n_shared = len(commonprefix([word[:shortest] for word in tokens.values()]))
 
     # A token that begins an answer and a foil says nothing.
-    answer_ids = [tokens[word][n_shared] for word in answers]
-    foil_ids = [tokens[word][n_shared] for word in foils]
-    return _Choices(
-        n_shared,
-        answers=tuple(dict.fromkeys(token for token in answer_ids if token not in foil_ids)),
-        foils=tuple(dict.fromkeys(token for token in foil_ids if token not in answer_ids)),
-        first_tokens=tuple(ids[0] for ids in tokens.values()),
-    )
+    answer_ids = dict.fromkeys(tokens[word][n_shared] for word in answers)
+    foil_ids = dict.fromkeys(tokens[word][n_shared] for word in foils)
+    only_answers = tuple(token for token in answer_ids if token not in foil_ids)
+    only_foils = tuple(token for token in foil_ids if token not in answer_ids)
+    return _Choices(n_shared, only_answers, only_foils, tuple(ids[0] for ids in tokens.values()))

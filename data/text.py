@@ -53,10 +53,13 @@ def file_texts(config: TextConfig) -> Texts:
     shared = set(map(Path.resolve, train)) & set(map(Path.resolve, validation or ()))
     if shared:
         raise UserError(f"data.validation_path={config.validation_path}: {min(shared)} is in data.path too; remove it")
-    return Texts(
-        lambda: first_bytes(read_files(train, config.column), config.max_bytes),
-        None if validation is None else lambda: read_files(validation, config.column),
-    )
+
+    def read_train() -> Iterator[Piece]:
+        return first_bytes(read_files(train, config.column), config.max_bytes)
+
+    if validation is None:
+        return Texts(read_train, None)
+    return Texts(read_train, lambda: read_files(validation, config.column))
 
 
 def config_files(config: TextConfig) -> tuple[list[Path], list[Path] | None]:
@@ -268,13 +271,13 @@ def _hub_split(config: HubConfig, split: str, max_bytes: int | None, cache_dir: 
 
     # With a limit the beginning is streamed, otherwise `datasets` keeps the split in its cache.
     _silence()
-    is_local = Path(config.name).is_dir()
+    revision = None if Path(config.name).is_dir() else config.revision
     try:
         rows = datasets.load_dataset(
             config.name,
             config.subset,
             split=split,
-            revision=None if is_local else config.revision,
+            revision=revision,
             streaming=max_bytes is not None,
             cache_dir=str(cache_dir / "datasets"),
         )

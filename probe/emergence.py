@@ -15,9 +15,8 @@ from probe.pictures import draw_snapshot
 from probe.questions import SAME_WORDS, STORY_QUESTIONS, Question
 from probe.results import NO_BAR, Head
 from probe.sentences import next_tokens
-from settings.train import RunSettings, TrainSettings
+from settings.train import TrainSettings
 from training.evaluate import Probe, ProbeRecord
-from training.loop import is_due
 from training.metrics import HeadPoint
 
 N_GREEDY = 16  # tokens of an opening from a text, and of a continuation
@@ -25,22 +24,24 @@ N_GREEDY = 16  # tokens of an opening from a text, and of a continuation
 Watched = dict[Question, Items]  # the items of each question that training is watched with
 
 
-def _measure(model: Transformer, step: int, *, run: RunSettings, corpus: Corpus, items: Watched) -> ProbeRecord | None:
-    """Measure a model on `items` at a step of its training; None if training has diverged."""
+def _measure(
+    model: Transformer, is_evaluation: bool, *, tokens_per_batch: int, corpus: Corpus, items: Watched
+) -> ProbeRecord | None:
+    """Measure a model on `items`, at evaluations with images and lines; None if training has diverged."""
     if not all(weight.isfinite().all() for weight in model.parameters()):
         return None
     view = TransformerView(model)
     points = {}
     try:
         for question, of_question in items.items():
-            points[question.name] = OUTCOMES[question.outcome].point(view, of_question, run.tokens_per_batch)
+            points[question.name] = OUTCOMES[question.outcome].point(view, of_question, tokens_per_batch)
     except FloatingPointError:
         return None
     values = {name: point.recorded() for name, point in points.items()}
 
     images: dict[str, np.ndarray] = {}
     lines: list[str] = []
-    if is_due(step, run.eval_every_steps, run.max_steps):
+    if is_evaluation:
         images = draw_snapshot(points)
         lines = _greedy_lines(view, corpus, items)
     return ProbeRecord(values, images, lines, [_phrase(name, point) for name, point in points.items()])
@@ -70,7 +71,7 @@ def _greedy_lines(model: ObservableModel, corpus: Corpus, items: Watched) -> lis
 
 def training_probe(corpus: Corpus, settings: TrainSettings, items: Watched) -> Probe:
     """Return the probe to run during training on `items`; it draws images at the steps with an evaluation."""
-    return partial(_measure, run=settings.run, corpus=corpus, items=items)
+    return partial(_measure, tokens_per_batch=settings.run.tokens_per_batch, corpus=corpus, items=items)
 
 
 def watched_stories(corpus: Corpus, n_sequences: int) -> Watched:

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from settings.data import SCHEMAS, DataConfig
 from settings.errors import UserError
-from settings.fields import SettingInfo, check_limits, setting, setting_info
+from settings.fields import SettingInfo, check_limits, setting
 from settings.model import ModelConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -124,6 +124,14 @@ class TrainSettings:
     optim: OptimSettings
 
 
+_SCHEMAS: dict[str, list[type[Any]]] = {
+    "run": [RunSettings],
+    "model": [ModelConfig],
+    "data": [*SCHEMAS.values()],
+    "optim": [OptimSettings],
+}
+
+
 def to_settings(schema: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     """Return the flat dataclass `schema` with checked values; UserError, in which `prefix` precedes the name."""
     types = {field.name: field.type for field in fields(schema)}
@@ -160,14 +168,15 @@ def describe_type(annotation: Any) -> str:
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return "; did you mean X?" with the most similar of `names`, or those of its group; "" if there is neither."""
     # The names of a group are compared without the prefix that they share.
-    group, _, last = name.rpartition(".")
-    prefix = f"{group}." if group else ""
-    in_group = [other.removeprefix(prefix) for other in names if prefix and other.startswith(prefix)]
-    if in_group:
-        similar = difflib.get_close_matches(last, in_group, n=1)
-        return f"; did you mean {prefix}{similar[0]}?" if similar else f"; {group} has {', '.join(in_group)}"
-    similar = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    group, dot, last = name.rpartition(".")
+    prefix = group + dot
+    options = [other.removeprefix(prefix) for other in names if other.startswith(prefix)]
+    if not options:  # no such group
+        prefix, last, options = "", name, list(names)
+    similar = difflib.get_close_matches(last, options, n=1)
+    if similar:
+        return f"; did you mean {prefix}{similar[0]}?"
+    return f"; {group} has {', '.join(options)}" if prefix else ""
 
 
 def settings_from_arguments(schema: type, arguments: Sequence[str]) -> Any:
@@ -207,11 +216,10 @@ def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
 
 def saved_settings(config: Any) -> TrainSettings:
     """Return the settings in the config.json of a run; raises UserError if they are damaged or of another version."""
-    names = [field.name for field in fields(TrainSettings)]
-    if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in names):
+    if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in _SCHEMAS):
         raise UserError("config.json: not the settings of a run")
     try:
-        return _from_groups(**{name: config[name] for name in names})
+        return _from_groups(**{name: config[name] for name in _SCHEMAS})
     except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None
 
@@ -236,23 +244,23 @@ def _from_groups(run: Any, model: Any, data: Any, optim: Any) -> TrainSettings:
 
 def flatten(settings: TrainSettings) -> dict[str, Any]:
     """Return every setting by its name on the command line, enums by their value."""
-    return _by_name(asdict(settings))
-
-
-def _by_name(groups: Mapping[str, Any]) -> dict[str, Any]:
     flat = {}
-    for group, values in groups.items():
-        prefix = "" if group == "run" else f"{group}."
+    for group, values in asdict(settings).items():
         for name, value in values.items():
-            flat[f"{prefix}{name}"] = value.value if isinstance(value, Enum) else value
+            flat[_full_name(group, name)] = value.value if isinstance(value, Enum) else value
     return flat
+
+
+def _full_name(group: str, name: str) -> str:
+    return name if group == "run" else f"{group}.{name}"
 
 
 # Meaning and limits of every setting of train.py, by its name on the command line.
 INFOS: dict[str, SettingInfo] = {}
-for schema in (RunSettings, ModelConfig, OptimSettings, *SCHEMAS.values()):
-    prefix = {RunSettings: "", ModelConfig: "model.", OptimSettings: "optim."}.get(schema, "data.")
-    INFOS |= {f"{prefix}{field.name}": info for field in fields(schema) if (info := setting_info(field))}
+for group, schemas in _SCHEMAS.items():
+    for schema in schemas:
+        for field in fields(schema):
+            INFOS[_full_name(group, field.name)] = field.metadata["setting"]
 
 
 def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -> TrainSettings:
@@ -261,24 +269,23 @@ def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -
     `config` is what Hydra makes of the arguments `overrides` and the defaults, `saved` the content of config.json.
     UserError for another value of any other setting.
     """
-    # A group stands for all settings that it can change.
+    saved_settings(saved)  # or a UserError
     named = {override.partition("=")[0].lstrip("+") for override in overrides}
-    values = flatten(saved_settings(saved))
-    for name, value in _by_name(_groups(config)).items():
-        group = name.rpartition(".")[0]
-        is_named = named & {name, group, "experiment", "variant" if group == "model" else name}
-        # A branch of a dataset was resolved to a commit when the run began.
-        is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
-        if name in DIRECTORIES or (is_named and name in CHANGEABLE):
-            values[name] = value
-        elif is_named and not is_branch and values.get(name) != value:
-            old = values.get(name)
-            raise UserError(f"{name}={value}: a resumed run keeps {name}={old}; start a new one from it with init=")
-
-    groups: dict[str, dict[str, Any]] = {"run": {}, "model": {}, "data": {}, "optim": {}}
-    for name, value in values.items():
-        group, _, field = name.rpartition(".")
-        groups[group or "run"][field] = value
+    groups = {group: dict(saved[group]) for group in _SCHEMAS}
+    for group, values in _groups(config).items():
+        for field, value in values.items():
+            name = _full_name(group, field)
+            # A group stands for all settings that it can change.
+            choices = {name, group, "experiment"}
+            if group == "model":
+                choices.add("variant")
+            # A branch of a dataset was resolved to a commit when the run began.
+            is_branch = name == "data.revision" and not re.fullmatch("[0-9a-f]{40}", value or "")
+            old = groups[group].get(field)
+            if name in DIRECTORIES or (named & choices and name in CHANGEABLE):
+                groups[group][field] = value
+            elif named & choices and not is_branch and old != value:
+                raise UserError(f"{name}={value}: a resumed run keeps {name}={old}; start a new one from it with init=")
     return _from_groups(**groups)
 
 

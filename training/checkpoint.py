@@ -8,15 +8,16 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from settings.errors import UserError, damaged_file_error
-from settings.files import now, read_json, remove_unfinished_files, write_atomically
+from settings.files import now, remove_unfinished_files, write_atomically
 from settings.typed_json import from_json, to_json
-from training.loop import Evaluation, Watcher, is_due
+from training.loop import Evaluation, Watcher
 from training.trainer import Trainer
 
 MANIFEST = "manifest.json"
@@ -58,45 +59,35 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
 
 
 class Checkpoints(Watcher):
-    """Save a run at its evaluations, and when it is stopped."""
+    """Save a run at its evaluations, and when it is stopped.
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], state: Mapping[str, Any] | None) -> None:
-        """`folder` is that of the checkpoints, `config` is saved with each, `state` is that of a resumed run."""
+    It stands after the log of the run: a checkpoint is saved when the records of its step are on the disk.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """`folder` is that of the checkpoints; `config` is saved with each."""
         self._folder = folder
         self._config = config
-        self._state = state
 
     def look(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        if not evaluation.is_due or evaluation.first is None or not evaluation.is_finite or trainer.has_diverged:
+        loss = evaluation.comparable_loss
+        if not evaluation.is_due or not isfinite(loss) or trainer.has_diverged:
             return
-        # The weights that init= begins with are another run's: never the best ones of this one.
-        loss = evaluation.first.loss
-        is_best = loss <= trainer.best_loss and not (trainer.settings.run.init and trainer.step == 0)
+        # Untrained weights are never the best ones, nor those of another run, which init= begins with.
+        is_best = trainer.step > 0 and loss <= trainer.best_loss
         if is_best:
             trainer.best_loss = loss
         self._save(trainer, is_best=is_best)
 
     def end(self, trainer: Trainer) -> None:
-        run = trainer.settings.run
-        if trainer.step == run.max_steps or trainer.saved_step == trainer.step or trainer.has_diverged:
-            return
-        # Before the first evaluation only untrained weights have been measured, and they are not the best.
-        start = self._state["step"] if self._state else 0
-        is_early = trainer.step // run.eval_every_steps == start // run.eval_every_steps
-        self._save(trainer, is_best=is_early and not self._has_measured_best())
+        is_saved = any(entry.step == trainer.step for entry in read_manifest(self._folder))
+        if not is_saved and not trainer.has_diverged:
+            # Until a loss of trained weights is measured, the newest are the best.
+            self._save(trainer, is_best=trainer.best_loss == inf)
 
     def _save(self, trainer: Trainer, *, is_best: bool) -> None:
         content = trainer.state() | {"config": self._config}
         save_checkpoint(self._folder, content, best=is_best, keep=trainer.settings.run.keep_checkpoints)
-        trainer.saved_step = trainer.step
-
-    def _has_measured_best(self) -> bool:
-        """Whether the part of the run before this one left a best checkpoint whose loss was measured."""
-        best = [entry.step for entry in read_manifest(self._folder) if entry.best]
-        if self._state is None or not any(best):
-            return False
-        before = self._state["config"]["run"]
-        return best != [self._state["step"]] or is_due(best[0], before["eval_every_steps"], before["max_steps"])
 
 
 def load_checkpoint(folder: Path, wanted: str = "last") -> dict[str, Any]:
@@ -137,28 +128,6 @@ def read_checkpoint(folder: Path, entry: Checkpoint) -> dict[str, Any] | None:
     return None
 
 
-def load_resumable(run: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest undamaged checkpoint, None before the first; UserError if `config` cannot resume the run."""
-    if read_json(run / "config.json").get("data_fingerprint") != config["data_fingerprint"]:
-        raise UserError(f"{run}: the text, or the generator of the stories, has changed; start a new run")
-    try:
-        state = load_checkpoint(run / "checkpoints")
-    except FileNotFoundError:
-        # A run that has recorded steps had a checkpoint, of step 0 at least.
-        metrics = run / "metrics.jsonl"
-        if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
-            remedy = "copy them from a backup, or start a new run"
-            raise UserError(f"{run}: the checkpoints are missing; {remedy}") from None
-        return None
-    step = state.get("step")
-    if not isinstance(step, int) or not isinstance(state.get("config"), dict):
-        raise UserError(f"{run}: the checkpoint was written by another version; start a new run")
-    max_steps = config["run"]["max_steps"]
-    if step > max_steps:
-        raise UserError(f"max_steps={max_steps}: the run has already taken {step} steps")
-    return state
-
-
 def drop_checkpoints_after(folder: Path, step: int) -> None:
     """Delete the checkpoints of later steps, which are damaged, and what a killed process left in `folder`."""
     _keep_only(folder, [entry for entry in read_manifest(folder) if entry.step <= step])
@@ -171,8 +140,7 @@ def read_manifest(folder: Path) -> list[Checkpoint]:
     remedy = f"copy it from a backup, or delete {folder} to train again"
     if not path.exists():
         # A process can be killed between its first checkpoint and the manifest, but not later.
-        names = [file.name for file in folder.glob("step_*") if file.name != "step_00000000.pt"]
-        if any(map(CHECKPOINT.fullmatch, names)):
+        if any(CHECKPOINT.fullmatch(file.name) for file in folder.glob("step_*[1-9]*")):
             raise UserError(f"{path}: missing; {remedy}")
         return []
 

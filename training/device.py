@@ -55,15 +55,16 @@ def choose_device(device: Device, precision: Precision, threads: int | None = No
 
     # bfloat16 only pays where there are instructions for it.
     if is_cuda:
+        kind, facts = "cuda", torch.cuda.get_device_name()
         multiplies_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
+        n_threads = torch.get_num_threads()
+        kind, facts = "cpu", "1 thread" if n_threads == 1 else f"{n_threads} threads"
         multiplies_bfloat16 = _cpu_multiplies_bfloat16()
-    is_bfloat16 = precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16)
-    dtype = torch.bfloat16 if is_bfloat16 else torch.float32
-    n = torch.get_num_threads()
-    name = f"cuda ({torch.cuda.get_device_name()})" if is_cuda else f"cpu ({n} thread{'s' if n > 1 else ''})"
-    description = f"{name}, {str(dtype).removeprefix('torch.')}"
-    return ComputeDevice(torch.device("cuda" if is_cuda else "cpu"), dtype, description)
+    dtype = torch.float32
+    if precision is Precision.bfloat16 or (precision is Precision.auto and multiplies_bfloat16):
+        dtype = torch.bfloat16
+    return ComputeDevice(torch.device(kind), dtype, f"{kind} ({facts}), {str(dtype).removeprefix('torch.')}")
 
 
 def _cpu_multiplies_bfloat16() -> bool:
@@ -125,11 +126,12 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     if world_size == 1:
         yield SINGLE_PROCESS
         return
-    use_cuda = use_cuda and torch.cuda.is_available()
-    if use_cuda:
+    backend = "gloo"
+    if use_cuda and torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
         # Each machine numbers its devices from 0.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo", timeout=TIMEOUT)
+    dist.init_process_group(backend, timeout=TIMEOUT)
     yield Distributed(dist.get_rank(), world_size)
     dist.barrier()
     dist.destroy_process_group()

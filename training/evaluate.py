@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -31,7 +31,8 @@ class ProbeRecord:
     summary: list[str]  # per question: "number L1H0 accuracy 0.98 (bar 0.61)"
 
 
-Probe = Callable[[Transformer, int], ProbeRecord | None]  # model in eval mode, step
+# A model in eval mode, and whether images and lines are made too; None: training has diverged
+Probe = Callable[[Transformer, bool], ProbeRecord | None]
 MakeProbe = Callable[[Corpus, TrainSettings], Probe | None]  # None: no probe
 
 
@@ -84,6 +85,7 @@ class LossSummary:
 
     loss: float
     bits_per_byte: float
+    whole: bool  # the whole split, not a part
     floor: float | None = None  # the entropy lower bound
     gap: float | None = None  # loss minus bound
     gap_error: float | None = None  # its standard error
@@ -109,9 +111,10 @@ def validation_loss(
     parts = distributed.gather(_row_losses(model, own_batches, autocast))
     losses, counts, floors = map(torch.cat, zip(*parts, strict=True))  # each [R]
     loss, _ = mean_and_error(losses, counts)
-    bits_per_byte = split.bits_per_byte(loss)
+    whole = n_tokens is None or n_tokens >= len(split.tokens)
+    summary = LossSummary(loss, split.bits_per_byte(loss), whole)
     if not len(floors):  # only stories have a lower bound
-        return LossSummary(loss, bits_per_byte)
+        return summary
     floor, _ = mean_and_error(floors, counts)
     gap, error = mean_and_error(losses - floors, counts)
-    return LossSummary(loss, bits_per_byte, floor, gap, error)
+    return replace(summary, floor=floor, gap=gap, gap_error=error)

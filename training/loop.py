@@ -1,7 +1,8 @@
-"""Training: take the steps, measure the loss now and then, and let others look on.
+"""Training from top to bottom: take a step, log it now and then, evaluate now and then.
 
-- All that is not learning is a `Watcher`: the terminal and the curves (logging.py), the checkpoints (checkpoint.py),
-  the probe (probe/emergence.py). The start of a run is prepared by start.py.
+- `backward()` is two calls below `train`: `train_step` makes the batches, `update` the gradient (trainer.py).
+- All that is not learning is a `Watcher`: the terminal and the curves (logging.py), the checkpoints (checkpoint.py).
+  The start of a run is prepared by start.py, and its probe comes from probe/emergence.py.
 - A new run is evaluated and saved before its first step.
 - The device is waited for at logged steps and evaluations only.
 - Every evaluation reads the same tokens and chooses the best checkpoint by them; the last one also reads more.
@@ -10,15 +11,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from statistics import fmean
 from typing import Any
 
 from data.loader import Split
 from settings.errors import UserError
 from training.device import StopRequest
-from training.evaluate import LossSummary, validation_loss
+from training.evaluate import LossSummary, Probe, ProbeRecord, validation_loss
 from training.trainer import StepStats, Trainer, train_step, wait_for_device
 
 LAST_VALIDATION = 64  # the last evaluation reads up to this many times validation_tokens
@@ -30,75 +30,58 @@ class Evaluation:
     """The measurements between two steps."""
 
     is_due: bool  # whether it is printed and saved; the others only make the curves finer
-    first: LossSummary | None = None  # on the first validation_tokens, which chooses the best checkpoint
-    losses: LossSummary | None = None  # the same, but at the last step on LAST_VALIDATION as many: to record
-    is_whole: bool = False  # whether `losses` are of the whole validation split
-
-    @property
-    def is_finite(self) -> bool:
-        return all(losses is None or isfinite(losses.loss) for losses in (self.first, self.losses))
+    losses: LossSummary | None  # of the validation text, at the last step of more of it
+    comparable_loss: float  # on the same tokens at every step, which chooses the best checkpoint; nan: not measured
+    probe: ProbeRecord | None
 
 
 class Watcher:
     """An observer of training, on rank 0 alone; a subclass overrides the methods that it needs."""
 
-    def start(self, trainer: Trainer) -> None:
-        """Be called before the first step of this process."""
-
-    def step(self, trainer: Trainer) -> None:
-        """Be called after each step; the device may still be at work on it."""
-
     def log(self, trainer: Trainer, values: dict[str, Any]) -> None:
         """Be called every log_every_steps with the numbers of the step, by their names in metrics.jsonl."""
 
     def look(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        """Be called at evaluations, and at `is_probe_step`; the model is in eval mode."""
+        """Be called at evaluations, and at `is_probe_step`."""
 
     def end(self, trainer: Trainer) -> None:
         """Be called after the last step, or when a signal has stopped the run."""
 
 
-def train(trainer: Trainer, validation: Split, watchers: Sequence[Watcher], stop: StopRequest) -> None:
-    """Take the steps that are left, unless a signal stops the run; every rank calls it, and rank 0 has the watchers."""
+def train(
+    trainer: Trainer, validation: Split, probe: Probe | None, watchers: Sequence[Watcher], stop: StopRequest
+) -> int:
+    """Take the steps that are left, unless a signal stops the run; return the exit status of the process.
+
+    Every rank calls it; rank 0 has the probe and the watchers.
+    """
     run = trainer.settings.run
-    for watcher in watchers:
-        watcher.start(trainer)
-    if trainer.saved_step < 0:  # a new run begins with an evaluation and a checkpoint
-        evaluate(trainer, validation, watchers)
+    if trainer.step == 0:  # a new run begins with an evaluation and a checkpoint
+        evaluate(trainer, validation, probe, watchers)
 
     while trainer.step < run.max_steps and not is_stopped(stop, trainer):
         stats = train_step(trainer)
-        for watcher in watchers:
-            watcher.step(trainer)
         if is_due(trainer.step, run.log_every_steps, run.max_steps):
             log_step(trainer, stats, watchers)
         if is_due(trainer.step, run.eval_every_steps, run.max_steps) or is_probe_step(trainer.step, run.max_steps):
-            evaluate(trainer, validation, watchers)
+            evaluate(trainer, validation, probe, watchers)
 
     wait_for_device(trainer)
     for watcher in watchers:
         watcher.end(trainer)
+    return stop.exit_status
 
 
 def log_step(trainer: Trainer, stats: StepStats, watchers: Sequence[Watcher]) -> None:
     """Show a training step, and stop a run that cannot learn. Between evaluations the only wait for the device."""
     wait_for_device(trainer)
     loss = fmean(trainer.distributed.gather(stats.loss.item()))
-
-    # Losses and norms are of this step, the speed is of all steps since the last record. The first step has none.
-    speed = None
-    if trainer.n_tokens:
-        speed = round(trainer.n_tokens / (trainer.seconds - trainer.recorded_seconds))
-    trainer.recorded_seconds = trainer.seconds
-    trainer.n_tokens = 0
     values = {
         "loss": loss,
         "bits_per_byte": trainer.loader.batches.split.bits_per_byte(loss),
         "gradient_norm": stats.gradient_norm.item(),
         "learning_rate": stats.learning_rate,
         "skipped": int(trainer.skipped),
-        "tokens_per_second": speed,
-        "seconds": round(trainer.seconds, 3),
     }
     for watcher in watchers:
         watcher.log(trainer, values)
@@ -109,29 +92,33 @@ def log_step(trainer: Trainer, stats: StepStats, watchers: Sequence[Watcher]) ->
         raise _diverged(trainer, f"{MAX_SKIPPED_STEPS} steps in a row had a loss or gradient that is not finite")
 
 
-def evaluate(trainer: Trainer, validation: Split, watchers: Sequence[Watcher]) -> None:
-    """Measure the validation loss, on all ranks, and let the watchers look at the model."""
+def evaluate(trainer: Trainer, validation: Split, probe: Probe | None, watchers: Sequence[Watcher]) -> None:
+    """Measure the validation loss, on all ranks, and the heads, on rank 0, and show them."""
     run, step = trainer.settings.run, trainer.step
-    is_last = step == run.max_steps
     wait_for_device(trainer)  # or the steps in its queue would count as time of the evaluation
     trainer.model.eval()
-    evaluation = Evaluation(is_due(step, run.eval_every_steps, run.max_steps))
+
+    def measure(n_tokens: int) -> LossSummary:
+        tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # what fits one device in training
+        return validation_loss(
+            trainer.model, validation, tokens_per_batch, n_tokens, trainer.device.autocast(), trainer.distributed
+        )
+
+    is_evaluation = is_due(step, run.eval_every_steps, run.max_steps)
+    losses, comparable_loss = None, nan
     # At earlier steps of the probe the loss of the batches says enough: for English all would cost 6 % of training.
-    if evaluation.is_due or 16 * step >= run.max_steps:
-        tokens_per_batch = run.tokens_per_batch // trainer.distributed.world_size  # fits one device in training
-        measure = partial(
-            validation_loss, trainer.model, validation, tokens_per_batch,
-            autocast=trainer.device.autocast(), distributed=trainer.distributed,
-        )  # fmt: skip
-        most = run.validation_tokens * LAST_VALIDATION
-        first = measure(run.validation_tokens)
-        losses = measure(most) if is_last else first
-        evaluation = Evaluation(evaluation.is_due, first, losses, is_last and len(validation.tokens) <= most)
+    if is_evaluation or 16 * step >= run.max_steps:
+        losses = measure(run.validation_tokens)
+        comparable_loss = losses.loss
+    if step == run.max_steps:
+        losses = measure(run.validation_tokens * LAST_VALIDATION)
+        if not isfinite(losses.loss):
+            raise _diverged(trainer, "the validation loss is not finite")
+
+    record = probe(trainer.model, is_evaluation) if probe else None
     for watcher in watchers:
-        watcher.look(trainer, evaluation)
+        watcher.look(trainer, Evaluation(is_evaluation, losses, comparable_loss, record))
     trainer.model.train()
-    if is_last and watchers and not evaluation.is_finite:
-        raise _diverged(trainer, "the validation loss is not finite")
 
 
 def is_stopped(stop: StopRequest, trainer: Trainer) -> bool:
@@ -150,8 +137,9 @@ def is_due(step: int, interval: int, max_steps: int) -> bool:
 
 def is_probe_step(step: int, max_steps: int) -> bool:
     """Return True at step 0, at max_steps / 2^i, i = 0 to 8, and at 3 max_steps / 2^i, i = 2 to 5."""
-    due = {0} | {round(max_steps / 2**i) for i in range(9)} | {round(3 * max_steps / 2**i) for i in range(2, 6)}
-    return step in due
+    shares = [1 / 2**i for i in range(9)]
+    shares += [3 / 2**i for i in range(2, 6)]
+    return step == 0 or step in [round(max_steps * share) for share in shares]
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:

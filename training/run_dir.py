@@ -8,27 +8,17 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from settings.errors import UserError
-from settings.files import (
-    LOCK,
-    UNFINISHED,
-    FolderLock,
-    lock,
-    remove_unfinished_files,
-    write_atomically,
-    write_json,
-)
+from settings.files import LOCK, UNFINISHED, lock, naming
 from settings.train import TrainSettings
 from training.checkpoint import MANIFEST, read_manifest
 
@@ -36,17 +26,23 @@ RUNS = Path("runs")
 PACKAGES = ("torch", "datasets", "tokenizers", "tensorboard", "hydra-core", "numpy")
 
 
-def create_run(out: str | None) -> tuple[Path, FolderLock]:
-    """Create `out`, or a directory in runs/ named by the time; return it and its lock. OSError if it is in use."""
+@contextmanager
+def locked_run(out: str | None, *, resume: bool = False) -> Iterator[Path]:
+    """Yield `out`, or a directory in runs/ named by the time, which is created and locked in the body.
+
+    OSError if another process has it, or if it is not empty, unless `resume`. An error of the body that names no file,
+    as of a full disk, names the directory.
+    """
     path = RUNS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f") if out is None else Path(out)
     path.mkdir(parents=True, exist_ok=True)
-    run_lock = lock(path)
-    check_out_is_free(str(path))  # another process may have started a run before we got the lock
-    return path, run_lock
+    with closing(lock(path)), naming(path):
+        if not resume:
+            check_out_is_free(str(path))  # another process may have started a run before we got the lock
+        yield path
 
 
 def check_out_is_free(out: str | None) -> None:
-    """Raise OSError if `create_run` would fail: `out` is not empty, or no directory can be created there."""
+    """Raise OSError if `locked_run` would fail: `out` is not empty, or no directory can be created there."""
     path = RUNS if out is None else Path(out)
     # Locks and unfinished files, left by a killed process, do not count.
     names = [file.name for file in path.iterdir()] if out is not None and path.is_dir() else []
@@ -75,11 +71,13 @@ def find_run(run: str | None, setting: str = "run") -> Path:
 
 
 def _last_saved(folder: Path) -> str:
-    """Return when the newest checkpoint in `folder` was saved; if it does not say, when its manifest was written."""
-    saved = ""
-    with suppress(UserError):  # a damaged run is named when it is opened
-        saved = max((entry.saved for entry in read_manifest(folder)), default="")
-    return saved or datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime, UTC).isoformat()
+    """Return when the newest checkpoint in `folder` was saved: the time of a file is that of its copy.
+
+    "" if the manifest is damaged, which is said when the run is opened.
+    """
+    with suppress(UserError):
+        return max((entry.saved for entry in read_manifest(folder)), default="")
+    return ""
 
 
 def find_runs(sweep: str) -> list[Path]:
@@ -102,25 +100,14 @@ def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-def run_config(settings: TrainSettings, tokenizer: Tokenizer, data_fingerprint: str) -> dict[str, Any]:
-    """Return the content of config.json: the settings and what identifies the data."""
+def run_config(settings: TrainSettings, tokenizer: bytes, data_fingerprint: str) -> dict[str, Any]:
+    """Return the content of config.json: the settings and what identifies the data and tokenizer.json."""
     config = asdict(replace(settings, run=replace(settings.run, resume=False))) | {
         "data_fingerprint": data_fingerprint,
-        "tokenizer_sha256": sha256(tokenizer.to_str(pretty=True).encode()).hexdigest(),
+        "tokenizer_sha256": sha256(tokenizer).hexdigest(),
     }
     content: dict[str, Any] = json.loads(json.dumps(config, default=lambda enum: enum.value))
     return content
-
-
-def write_run_files(
-    run: Path, config: Mapping[str, Any], tokenizer: Tokenizer, environment: Mapping[str, Any], *, is_new: bool
-) -> None:
-    """Write config.json and tokenizer.json, for a new run also environment.json."""
-    remove_unfinished_files(run)  # the directory is locked
-    if is_new or not (run / "environment.json").exists():
-        write_json(run / "environment.json", environment)
-    write_json(run / "config.json", config)
-    write_atomically(run / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
 
 
 def environment(device: str, threads: int, processes: int = 1) -> dict[str, Any]:

@@ -54,27 +54,24 @@ class Trainer:
     recorded: Update | None = None  # the record, which every step runs
     step: int = 0  # optimizer steps taken, skipped steps included
     seconds: float = 0.0  # in training steps
-    # For the speed: tokens read by all ranks since the last record of metrics, and `seconds` at that record. Both are
-    # None before the first step of this process, which compiles and records.
-    n_tokens: int | None = None
-    recorded_seconds: float = 0.0
-    best_loss: float = float("inf")  # lowest validation loss
-    saved_step: int = -1  # step of the newest checkpoint; -1: none
+    best_loss: float = float("inf")  # lowest validation loss after step 0
 
     @property
     def has_diverged(self) -> bool:
         """True if the newest weights are not worth a checkpoint. Waits for the device."""
         return bool(self.skipped_in_row >= 2)
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that all ranks read in a step; the last batch of an epoch of stories may have fewer."""
+        n_rows = self.loader.batches.n_rows * self.settings.run.gradient_accumulation_steps
+        return n_rows * self.settings.model.context_length
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds: weights and states of the optimizers by name, and the counters."""
-        names = self._names()
-        states: dict[str, Any] = {}
-        for optimizer in self.optimizers:
-            states |= {names[weight]: _copied(state) for weight, state in optimizer.state.items()}
         return {
             "model": _copied(self.model.state_dict()),
-            "optimizer": states,
+            "optimizer": {name: _copied(state) for name, state in self._optimizer_states().items()},
             "step": self.step,
             "seconds": self.seconds,
             "best_loss": self.best_loss,
@@ -82,41 +79,35 @@ class Trainer:
             "skipped_in_row": int(self.skipped_in_row),
         }
 
-    def changed_tensors(self) -> list[Tensor]:
-        """Return the tensors that a step changes."""
-        states = [state for optimizer in self.optimizers for state in optimizer.state.values()]
-        tensors = [tensor for state in states for tensor in state.values()]
-        return [*self.model.parameters(), *tensors, self.skipped, self.skipped_in_row]
-
-    def _names(self) -> dict[Tensor, str]:
-        return {weight: name for name, weight in self.model.named_parameters()}
-
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, saved: dict[str, Any]) -> None:
         """Restore the result of `state`, or raise UserError if it does not fit; the optimizers keep their settings."""
         try:
-            self.model.load_state_dict(state["model"])
-            self._load_optimizers(state["optimizer"])
-            self.step, self.seconds, self.best_loss = state["step"], state["seconds"], state["best_loss"]
-            self.skipped.fill_(state["skipped"])
-            self.skipped_in_row.fill_(state["skipped_in_row"])
-        except torch.OutOfMemoryError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            self.model.load_state_dict(saved["model"])
+            for name, state in self._optimizer_states().items():
+                for key, tensor in state.items():
+                    tensor.copy_(saved["optimizer"][name][key])
+            self.step, self.seconds, self.best_loss = saved["step"], saved["seconds"], saved["best_loss"]
+            self.skipped.fill_(saved["skipped"])
+            self.skipped_in_row.fill_(saved["skipped_in_row"])
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
             problem = str(error).partition("\n")[0] or type(error).__name__
             raise UserError(f"the checkpoint does not fit the model ({problem}); start a new run") from None
-        self.recorded_seconds = self.seconds
-        self.saved_step = self.step
 
-    def _load_optimizers(self, saved: dict[str, Any]) -> None:
-        """Restore the states of the optimizers, by name of their weight; ValueError if they have other shapes."""
-        names = self._names()
+    def changed_tensors(self) -> list[Tensor]:
+        """Return the tensors that a step changes."""
+        tensors = [*self.model.parameters(), self.skipped, self.skipped_in_row]
+        for state in self._optimizer_states().values():
+            tensors += state.values()
+        return tensors
+
+    def _optimizer_states(self) -> dict[str, dict[str, Tensor]]:
+        """Return the states of the optimizers, not copied, by the name of their weight."""
+        names: dict[Tensor, str] = {weight: name for name, weight in self.model.named_parameters()}
+        states = {}
         for optimizer in self.optimizers:
             for weight, state in optimizer.state.items():
-                for name, tensor in state.items():
-                    loaded = saved[names[weight]][name]
-                    if loaded.shape != tensor.shape:
-                        raise ValueError(f"the optimizer's state of {names[weight]} has another shape")
-                    tensor.copy_(loaded)
+                states[names[weight]] = state
+        return states
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -161,10 +152,11 @@ def make_trainer(
 
     # The counters stay on the device, so that no step has to wait for it.
     skipped, skipped_in_row = torch.zeros(2, device=device.device).unbind()
+    if not is_cuda or n_ranks > 1:
+        record = None
     return Trainer(
-        settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row,
-        record=record if is_cuda and n_ranks == 1 else None,
-    )  # fmt: skip
+        settings, model, loss_fn, ddp_model, loader, optimizers, device, distributed, skipped, skipped_in_row, record
+    )
 
 
 class StepStats(NamedTuple):
@@ -199,11 +191,6 @@ def train_step(trainer: Trainer) -> StepStats:
 
     trainer.step += 1
     trainer.seconds += time.perf_counter() - start
-    if trainer.n_tokens is None:
-        trainer.n_tokens = 0
-        trainer.recorded_seconds = trainer.seconds
-    else:
-        trainer.n_tokens += trainer.distributed.world_size * sum(batch.targets.numel() for batch in batches)
     return StepStats(loss, norm, factor * optim.learning_rate)
 
 

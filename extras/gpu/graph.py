@@ -76,16 +76,16 @@ class StepGraph:
         """
         self._batches = batches
         device = batches[0].targets.device
-        is_cuda = device.type == "cuda"
+        devices = [device] if device.type == "cuda" else []
         # Not on the default stream, where nothing can be recorded; and to free another graph would end the recording.
-        stream = torch.cuda.Stream() if is_cuda else None
+        stream = torch.cuda.Stream() if devices else None
         if stream:
             stream.wait_stream(torch.cuda.current_stream())
         collects = gc.isenabled()
         gc.collect()
         gc.disable()
         try:
-            with torch.random.fork_rng([device] if is_cuda else []), torch.cuda.stream(stream):
+            with torch.random.fork_rng(devices), torch.cuda.stream(stream):
                 self._record(partial(step, batches), changed, record, stream, tolerance)
         except CannotRecordError:
             raise

@@ -100,7 +100,7 @@ def chosen_tokenizer(source: str, setting: str = "tokenizer") -> tuple[Tokenizer
         tokenizer = load_tokenizer(Path(source))
         return tokenizer, end_id(tokenizer)
     except (OSError, ValueError) as error:
-        raise UserError(f"tokenizer={source}: {one_line(error)}") from None
+        raise UserError(f"{setting}={source}: {one_line(error)}") from None
 
 
 def _load(path: Path, named: str, device: torch.device) -> PretrainedView:

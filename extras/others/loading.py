@@ -88,24 +88,24 @@ def open_external(
     """
     external = open_transformers(name, device, tokenizer, setting)
     facts = external.facts
-
-    is_folder = Path(name).is_dir()
-    short = _folder_name(external.path) if is_folder else name
-    opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts)
-    results = opened.folder
-    if is_folder and out is None:
+    short, place = name, ""
+    if Path(name).is_dir():
+        folder = external.path.resolve()
+        short = folder.name
+        if (folder.parent.name, folder.name) == ("export", "hf"):  # that of a run
+            short = folder.parent.parent.name
         # Two folders of one name must not share results.
-        place = sha256(str(external.path.resolve()).encode()).hexdigest()[:6]
-        results = results.with_name(f"{results.name}-{place}")
-    check_results_folder(results)
+        place = "-" + sha256(str(folder).encode()).hexdigest()[:6]
+    opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts, place)
+    check_results_folder(opened.folder)
 
     # The observed attention must be what the model computes.
     try:
         _check_attention(external.view)
     except ValueError as error:
         raise UserError(f"{setting}={name}: {error}") from None
-    environment = {"model": name, **{fact: facts[fact] for fact in ("model_type", "sha256", "commit", "transformers")}}
-    return replace(opened, folder=results, source=name, environment=environment)
+    recorded = {fact: facts[fact] for fact in ("model_type", "sha256", "commit", "transformers")}
+    return replace(opened, source=name, environment={"model": name, **recorded})
 
 
 def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokenizer: Any) -> OpenedModel:
@@ -145,14 +145,25 @@ def _external(
     out: str | None,
     stories: DataConfig | None,
     facts: Mapping[str, Any],
+    place: str = "",
 ) -> OpenedModel:
-    """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it."""
-    items = _ENGLISH if stories is None else "stories"
-    default = name.replace("/", "--") + ("" if stories is None else "-stories")
+    """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it.
+
+    `place` ends the name of the default folder of its results.
+    """
+    items, fingerprint, suffix = _ENGLISH, _ENGLISH, place
+    if stories is not None:
+        items, fingerprint, suffix = "stories", corpus_fingerprint(stories), f"-stories{place}"
+    folder = EXTERNAL_RESULTS / f"{name.replace('/', '--')}{suffix}"
+    if out is not None:
+        folder = Path(out)
     module = module_of(model)
+    n_weights = n_parameters(module) if module else 0
     kind = facts["model_type"]
+    departures = () if kind == "llama" else (f"model_type={kind}",)
+    as_ours = partial(from_llama, model.model) if isinstance(model, PretrainedView) else None
     return OpenedModel(
-        folder=EXTERNAL_RESULTS / default if out is None else Path(out),
+        folder=folder,
         name=name,
         source=name,
         model=model,
@@ -160,12 +171,12 @@ def _external(
         tokenizer=reader[0],
         bos_id=reader[1],
         data=stories,
-        data_fingerprint=_ENGLISH if stories is None else corpus_fingerprint(stories),
+        data_fingerprint=fingerprint,
         shape={"name": name, "items": items, **facts},
-        n_parameters=n_parameters(module) if module else 0,
-        departures=() if kind == "llama" else (f"model_type={kind}",),
+        n_parameters=n_weights,
+        departures=departures,
         environment={"model": name},
-        as_ours=partial(from_llama, model.model) if isinstance(model, PretrainedView) else None,
+        as_ours=as_ours,
     )
 
 
@@ -173,14 +184,6 @@ def module_of(model: ObservableModel) -> nn.Module | None:
     """Return the module that a view observes; None for an object of the user's own without one."""
     module = getattr(model, "model", getattr(model, "module", None))
     return module if isinstance(module, nn.Module) else None
-
-
-def _folder_name(folder: Path) -> str:
-    """Return the name of a model's folder; for the export of a run, the run's name."""
-    path = folder.resolve()
-    if (path.parent.name, path.name) == ("export", "hf"):
-        return path.parent.parent.name
-    return path.name
 
 
 def _check_attention(model: ObservableModel) -> None:

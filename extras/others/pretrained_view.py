@@ -138,8 +138,8 @@ class PretrainedView(ObservedModel):
         token = _current_pass.set(current)
         try:
             with ExitStack() as stack:
-                keeps = current.keeps_streams or current.is_recording
-                joined = stack.enter_context(_keeping_inputs(self._projections if keeps else ()))
+                projections = self._projections if current.keeps_streams or current.is_recording else []
+                joined = stack.enter_context(_keeping_inputs(projections))
                 if current.keeps_streams:
                     stack.enter_context(self._keeping_streams(current.streams))
                 stack.enter_context(self.starting_at(current.first, current.start))
@@ -183,8 +183,11 @@ class PretrainedView(ObservedModel):
         """Put the L + 1 streams of `residual_stream` into a list."""
 
         def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
-            self._n_outputs = 0 if isinstance(output, Tensor) else len(output)
-            streams.append(output[0] if self._n_outputs else output)
+            self._n_outputs = 0
+            if not isinstance(output, Tensor):
+                self._n_outputs = len(output)
+                output = output[0]
+            streams.append(output)
 
         with _keeping_inputs(self._layers, streams), self._layers[-1].register_forward_hook(keep_output):
             yield
@@ -221,14 +224,17 @@ class PretrainedView(ObservedModel):
         norm = _first_attribute(body, _FINAL_NORMS)
         if norm is None:
             return None
-        # LayerNorm also subtracts the mean, which is a projection: applied before and after.
-        is_centred = isinstance(norm, nn.LayerNorm)
         eps = _first_attribute(norm, ("eps", "variance_epsilon"))
+        pulled: Tensor
+        if isinstance(norm, nn.LayerNorm):
+            # It also subtracts the mean, which is a projection: applied before and after.
+            centred = stream - stream.mean(-1, keepdim=True)
+            pulled = direction * norm.weight / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+            return pulled - pulled.mean(-1, keepdim=True)
         # Gemma and Qwen3.5 multiply by 1 + weight; an RMS norm of ones shows the gain.
-        gain = norm.weight if is_centred else norm(torch.ones_like(norm.weight)) * (1 + eps) ** 0.5
-        centred = stream - stream.mean(-1, keepdim=True) if is_centred else stream
-        pulled: Tensor = direction * gain / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
-        return pulled - pulled.mean(-1, keepdim=True) if is_centred else pulled
+        gain = norm(torch.ones_like(norm.weight)) * (1 + eps) ** 0.5
+        pulled = direction * gain / (stream.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+        return pulled
 
     def untrained(self, seed: int) -> "PretrainedView":
         """Return a model of the same shape with transformers' initial weights for `seed`; UserError without memory."""
@@ -248,7 +254,8 @@ def _keeping_inputs(modules: Sequence[nn.Module], kept: list[Tensor] | None = No
     inputs = [] if kept is None else kept
 
     def keep(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        inputs.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        inputs.append(hidden)
 
     with ExitStack() as hooks:
         for module in modules:
@@ -295,7 +302,10 @@ def _are_near(logits: Tensor, expected: Tensor) -> bool:
 
 def _first_attribute(module: Any, names: Sequence[str]) -> Any:
     """Return the first of these attributes that the module has and that is not None, if any."""
-    return next((value for name in names if (value := getattr(module, name, None)) is not None), None)
+    for name in names:
+        if getattr(module, name, None) is not None:
+            return getattr(module, name)
+    return None
 
 
 def _matrix(projection: Any) -> Tensor:

@@ -147,10 +147,3 @@ def test_answers_are_told_apart_by_one_token(text: str, answers: str, foils: str
     target = None if cell.target is None else tokenizer.id_to_token(cell.target)
     assert (*tokens, cell.payoff, target, cell.n_fitting) == expected
     assert cell.tokens == (0, *tokenizer.encode(text).ids[: cell.payoff or 2])
-
-
-def test_a_tokenizer_that_cannot_encode_a_story_is_a_value_error() -> None:
-    tokenizer = Tokenizer(models.WordLevel({"It": 0}))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(ValueError, match="tokenizer cannot encode|no tokens for itself"):
-        link_pairs(full_stories()["test"][:4], tokenizer, 0)

@@ -26,8 +26,7 @@ SCHEMA_BY_PREFIX += [("data.", schema) for schema in SCHEMAS.values()]
 NAMES = [prefix + field.name for prefix, schema in SCHEMA_BY_PREFIX for field in fields(schema)]
 CHOICES = [
     "model=nano", "model=nowhere", "data=text", "optim=sgd", "data=null", "experiment=lab/heads", "variant=../x",
-    "hydra.run.dir=x", "hydra/launcher=nowhere", "hydra.launcher._target_=os.system", "hydra.searchpath=[file:///]",
-    "hydra=null", "hydra.sweeper.max_batch_size=0", "+hydra.launcher.other=x", "hydra.mode=MULTIRUN",
+    "hydra/launcher=nowhere", "hydra.sweeper.max_batch_size=0", "+hydra.launcher.other=x", "hydra.mode=MULTIRUN",
 ]  # fmt: skip
 FLAGS = [
     "-m", "-h", "--help", "--hydra-help", "--cfg job", "-c hydra", "--resolve", "-p", "--config-name eval",

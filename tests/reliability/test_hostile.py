@@ -18,7 +18,7 @@ import torch
 from settings.typed_json import to_json
 from tests.extras.page.conftest import Markup
 from tests.program import run_program
-from training.checkpoint import load_checkpoint, read_manifest
+from training.checkpoint import MANIFEST, load_checkpoint, read_manifest
 
 # Markup, templates, special tokens, right-to-left marks, control of a terminal
 FRAGMENTS = [
@@ -104,9 +104,7 @@ def replace_newest_checkpoint(run: Path, content: bytes, **entry: Any) -> None:
     entries = to_json(read_manifest(folder))
     (folder / entries[-1]["file"]).write_bytes(content)
     entries[-1] |= {"sha256": hashlib.sha256(content).hexdigest(), **entry}
-    checksum = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-    for path in folder.glob("manifest*.json"):
-        path.write_text(json.dumps({"sha256": checksum, "checkpoints": entries}))
+    (folder / MANIFEST).write_text(json.dumps({"checkpoints": entries}))
 
 
 @pytest.mark.parametrize("name", gadgets(Path()))

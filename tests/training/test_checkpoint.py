@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
 from training.logging import RunLog
 from training.metrics import HeadPoint, load_metrics, read_records
-from training.run_dir import create_run, find_run, find_runs
+from training.run_dir import find_run, find_runs, locked_run
 from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
 
 
@@ -172,20 +173,18 @@ def test_a_folder_in_the_place_of_a_file_costs_no_other_file(tmp_path: Path) -> 
 
 def test_runs_without_a_name_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = [create_run(None) for _ in range(8)]
-    for path, run_lock in runs:
-        run_lock.close()
-        assert path.parent == Path("runs") and path.is_dir()
-    assert len({path for path, _ in runs}) == 8
+    with ExitStack() as stack:
+        runs = {stack.enter_context(locked_run(None)) for _ in range(8)}
+    assert len(runs) == 8 and runs == {*Path("runs").iterdir()}
 
 
 def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
     run_lock = lock(tmp_path)
-    for start in (lambda: lock(tmp_path), lambda: create_run(str(tmp_path))):
-        with pytest.raises(BlockingIOError, match="another process"):
-            start()
+    with pytest.raises(BlockingIOError, match="another process"), locked_run(str(tmp_path)):
+        pass
     run_lock.close()
-    create_run(str(tmp_path))[1].close()
+    with locked_run(str(tmp_path)):
+        pass
 
 
 def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
@@ -203,12 +202,11 @@ def test_the_newest_run_is_found_in_sweeps_too(newest: str, tmp_path: Path, monk
     with pytest.raises(FileNotFoundError, match="no run yet"):
         find_run(None)
     runs = [Path(name) for name in ("runs/a", newest, "runs/c", "sweep/0", "sweep/2", "sweep/10")]
-    for age, run in enumerate(runs):
-        (run / "checkpoints").mkdir(parents=True)
+    for run in runs:
+        run.mkdir(parents=True)
         (run / "config.json").write_text("{}")
         if run != Path("runs/c"):
-            (run / "checkpoints" / MANIFEST).write_text("{}")
-            os.utime(run / "checkpoints" / MANIFEST, (1000 + age, 1000 + age))
+            save(run / "checkpoints", 1)
     assert find_run(None) == Path(newest) and find_runs("sweep") == runs[3:]
 
 
@@ -236,12 +234,12 @@ N_WEIGHTS = sum(parameter.numel() for parameter in MODEL.parameters())
 PACKED = pack_parameters(MODEL.parameters(), torch.float16)
 
 
-# (step of the checkpoint, -1: none; first step that was not recorded) of each part of a run that was killed
-@pytest.mark.parametrize("parts", [[(-1, 8), (4, 10), (6, 12)], [(-1, 3), (-1, 2)]])
+# (first step, first step that was not recorded) of each part of a run that was killed
+@pytest.mark.parametrize("parts", [[(0, 8), (5, 10), (7, 12)], [(0, 3), (0, 2)]])
 def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
-    for resumed_step, end in parts:
-        log = RunLog(tmp_path, resumed_step)
-        for step in range(resumed_step + 1, end):
+    for first_step, end in parts:
+        log = RunLog(tmp_path, first_step)
+        for step in range(first_step, end):
             log.record(step, "train", {"loss": step + 0.5, "nested": {"inner": step}})
             log._weights.write(step, {"weights": PACKED})
         log.close()
@@ -294,6 +292,8 @@ def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run: Path
 def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: Path) -> None:
     metrics = load_metrics(run)
     assert [record.step for record in metrics.train] == [1, 2, 3, 4]
+    speeds = [record.other["tokens_per_second"] for record in metrics.train]
+    assert speeds[0] is None and all(speeds[1:])  # the first step compiles and records
     assert [record.step for record in metrics.validation] == [0, 1, 2, 3, 4] and metrics.has_ended(4)
     recorded = next(record for record in read_records(run) if record["split"] == "probe")
     [*_, point] = [point for point in metrics.probe if point.step == recorded["step"]]

@@ -17,7 +17,6 @@ from extras.gpu.graph import Results, record_step
 from tests.extras.gpu.recording import Operations, record_operations, tensors_in
 from tests.tiny_models import small_trainer
 from training.device import SINGLE_PROCESS, ComputeDevice
-from training.loop import log_step
 from training.optim import set_learning_rates
 from training.trainer import Trainer, make_trainer, train_step
 
@@ -83,22 +82,6 @@ def test_a_recorded_step_depends_on_tensors_alone(overrides: list[str], capsys: 
     assert found == expected and len(set(expected)) == 8
     assert have_equal_weights(recorded, eager)
     assert capsys.readouterr().err == ""
-
-
-def test_a_learning_rate_that_is_a_number_of_python_would_be_noticed() -> None:
-    recorded, eager = recorded_and_eager()
-    for trainer in (recorded, eager):
-        step = trainer.optimizers[0].step
-
-        def with_number(is_finite: torch.Tensor, trainer: Trainer = trainer, step: Callable[..., None] = step) -> None:
-            group = trainer.optimizers[0].groups[0]
-            rate, group.rate = group.rate, torch.tensor(float(group.rate))
-            step(is_finite)
-            group.rate = rate
-
-        trainer.optimizers[0].step = with_number  # type: ignore[method-assign]
-    assert losses(recorded, 3) != losses(eager, 3)
-    assert not have_equal_weights(recorded, eager)
 
 
 def record_that_raises(step: Callable[[], Results], stream: object) -> tuple[Callable[[], None], Results]:
@@ -195,28 +178,11 @@ def test_a_trainer_with_a_graph_is_freed_with_its_last_name() -> None:
         gc.enable()
 
 
-def test_the_first_step_which_compiles_and_records_is_not_in_the_speed() -> None:
-    trainer, _ = recorded_and_eager()
-    log_step(trainer, train_step(trainer), [])
-    assert (trainer.n_tokens, trainer.seconds > 0, trainer.recorded_seconds) == (0, True, trainer.seconds)
-    train_step(trainer)
-    assert trainer.n_tokens == trainer.loader(1).targets.numel()
-
-
-META = {
-    "bfloat16": ["precision=bfloat16"],
-    "float32": ["precision=float32"],
-    "AdamW": ["optim=adamw", "gradient_accumulation_steps=2"],
-    "dropout": ["model.dropout=0.1"],
-    "learned": ["model.position=learned"],
-    "sinusoids": ["model.position=sinusoidal"],
-    "sum": ["model.weighting=sum"],
-    "large": ["model=base", "tokens_per_batch=1024"],
-}
+ALL = CONFIGURATIONS | {"large": ["model=base", "tokens_per_batch=1024"]}
 WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "equal.default")  # a value decides on the host
 
 
-@pytest.mark.parametrize("overrides", META.values(), ids=META)
+@pytest.mark.parametrize("overrides", ALL.values(), ids=ALL)
 def test_a_step_on_a_device_neither_waits_for_it_nor_reads_another(
     overrides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,14 +221,15 @@ def _rules(run: OpenedModel, items: Items, config: ProbeConfig, cache_dir: str) 
     rows = [by_text[pair.texts[0]] for pair in items.pairs]
 
     # The authors' rule: each fifth of the documents by the others and the training text
-    place = place_rule.log_odds(rows)
+    place = place_rule(list(map(place_features, rows)))
     folds = np.unique([passage.doc for passage in rows], return_inverse=True)[1] % N_FOLDS
     crossed = np.empty((2, len(rows)))
     for fold in range(N_FOLDS):
         tested = [row for row, own in zip(rows, folds, strict=True) if own == fold]
         fitted = [*training, *(row for row, own in zip(rows, folds, strict=True) if own != fold)]
         by_words = place.std() * _words_rule(fitted, tested)
-        crossed[:, folds == fold] = fit_place_rule(fitted).log_odds(tested), by_words
+        by_place = fit_place_rule(fitted)(list(map(place_features, tested)))
+        crossed[:, folds == fold] = by_place, by_words
     authors = np.vstack([place, crossed]).mean(axis=0)
     return {"place rule": place, "words of form": _words_rule(training, rows), "place and form": authors}
 

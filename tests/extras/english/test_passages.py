@@ -1,6 +1,5 @@
 """Pronouns and mentions of English text, passages, their twins, and the place rule."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -17,7 +16,9 @@ from extras.english import passages
 from extras.english.lexicon import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from extras.english.parsing import MAX_WORDS, ParsedText
 from extras.english.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
-from tests.probe.factories import documents
+from extras.english.source import passages_of
+from settings.errors import UserError
+from tests.probe.factories import SETTINGS, documents
 
 
 def found_in(text: str) -> list[passages.Passage]:
@@ -41,20 +42,23 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
     assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS)
 
 
-# Of the last passage: the start of its text, the mentions of each class, who is meant
+# Of the last passage: the start of its text, the mentions of each class, who is meant, the first in the last sentence
+# with a person
 @pytest.mark.parametrize(("text", "expected"), [
-    ("Lily went to the park. She was happy.", ("Lily went", "Lily", "", 0)),
+    ("Lily went to the park. She was happy.", ("Lily went", "Lily", "", 0, "Lily")),
     # The persons of the sentence before are not in the longest run with two.
-    ("Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", 0)),
+    ("Anna came. It was late. Lily met Tom. Tom sat. She ran.", ("It was", "Lily", "Tom Tom", 0, "Tom")),
     # A passage without earlier pronouns is preferred, also one with one person of the author's class.
-    ("Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", 0)),
-    ("Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", 0)),
-    ("Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0)),
+    ("Tom said he was here. Tom met Lily. She ran home.", ("Tom met", "Lily", "Tom", 0, "Tom")),
+    ("Lily met Tom. He waved. Lily sang. She ran home.", ("Lily sang", "Lily", "", 0, "Lily")),
+    ("Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0, "Lily")),
+    ("Tom came with Lily. Then Lily left and he slept.", ("Tom came", "Lily Lily", "Tom", 1, "Lily")),
 ])  # fmt: skip
 def test_a_passage_is_the_best_run_of_sentences(text: str, expected: tuple) -> None:
     passage = found_in(text)[-1]
-    groups = [" ".join(passage.text[start:end] for start, end in group) for group in passage.mentions]
-    assert (*groups, passage.meant) == expected[1:] and passage.text.startswith(expected[0])
+    groups = [" ".join(passage.surfaces(side)) for side in (0, 1)]
+    assert (*groups, passage.meant, passage.text[slice(*passage.subject)]) == expected[1:]
+    assert passage.text.startswith(expected[0])
     assert passage.has_two == all(passage.entities) == all(groups)
     before, _, after = text.rpartition(passage.text)
     assert before + passage.text + after == text and passage.forms[passage.meant] == after.split()[0]
@@ -80,39 +84,36 @@ def test_a_sentence_has_at_most_one_passage() -> None:
     assert texts == ["Lily met Tom. ", "Tom sat. "]
 
 
-def test_the_subject_is_first_in_the_last_sentence_with_a_person() -> None:
-    for text, subject in (
-        ("Tom came with Lily. Then Lily left and he slept.", "Lily"),
-        ("Lily met Tom. Tom saw Lily. It was late. She ran home.", "Tom"),
-    ):
-        passage = found_in(text)[0]
-        assert passage.text[slice(*passage.subject)] == subject
+def without_mentions(passage: passages.Passage) -> str:
+    return with_words(passage.text, dict.fromkeys(chain(*passage.mentions), "_"))
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    # Two names change places; nouns and titles have fixed counterparts, if any.
+    # Two names change places; nouns and titles have fixed counterparts.
     ("Lily met Tom there. Tom waved to Lily. She ran.", "Tom met Lily there. Lily waved to Tom. "),
     ("The king saw the girl. She ran home.", "The queen saw the boy. "),
     ("Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
     ("Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
-    ("The goddess came. She ran.", None), ("Sir Hill came. He ran.", None),
 ])  # fmt: skip
-def test_a_twin_has_the_other_class_everywhere(text: str, expected: str | None) -> None:
+def test_a_twin_has_the_other_class_everywhere(text: str, expected: str) -> None:
     passage = found_in(text)[-1]
-    replacements = passages.Counterparts([passage], lambda name: 1, seed=0).of(passage)
-    twin = replacements and passages.make_twin(passage, replacements)
-    assert (twin and twin.text) == expected
-    # The words that were not replaced are found again.
-    for word in re.finditer(r"\w+", passage.text) if twin else ():
-        is_kept = not any(start <= word.start() < end for start, end in twin.changes)
-        assert not is_kept or twin.text[slice(*twin.moved(word.span()))] == word.group()
+    twin = passages.Counterparts([passage], lambda name: 1, seed=0).twin(passage)
+    assert (twin.text, twin.meant) == (expected, 1 - passage.meant)
+    assert without_mentions(twin) == without_mentions(passage) and twin.subject in chain(*twin.mentions)
+
+
+@pytest.mark.parametrize("text", ["The goddess came. She ran.", "Sir Hill came. He ran."])
+def test_an_entity_without_a_counterpart_has_no_twin(text: str) -> None:
+    with pytest.raises(UserError, match="no counterpart"):
+        passages.Counterparts([], len, seed=0).twin(found_in(text)[0])
 
 
 def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens() -> None:
     [passage] = found_in("Elizabeth met Tom in the park. She ran home.")
-    replacements = passages.Counterparts([passage], len, seed=0).of(passage)
-    for name, others in (("Elizabeth", MASCULINE_NAMES), ("Tom", FEMININE_NAMES)):
-        assert replacements[name] in others and len(replacements[name]) == len(name)
+    twin = passages.Counterparts([passage], len, seed=0).twin(passage)
+    [woman], [man] = map(twin.surfaces, (0, 1))
+    assert woman in FEMININE_NAMES and man in MASCULINE_NAMES
+    assert (len(woman), len(man)) == (len("Tom"), len("Elizabeth"))
 
     # Only Owen and Jack are frequent.
     [lily] = found_in("Lily came. She ran home.")
@@ -121,7 +122,7 @@ def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens() -> None:
     for name, n in (("Owen", frequent), ("Jack", frequent), ("Hugo", frequent - 1)):
         men += n * found_in(f"{name} came. He ran home.")
     counterparts = passages.Counterparts([lily, *men], lambda name: 1, seed=0)
-    assert {counterparts.of(lily)["Lily"] for _ in range(30)} == {"Owen", "Jack"}
+    assert {counterparts.twin(lily).text for _ in range(30)} == {"Owen came. ", "Jack came. "}
 
 
 def test_content_words_are_neither_mentions_nor_function_words() -> None:
@@ -181,8 +182,8 @@ def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:
 
 
 def test_a_document_is_in_one_half() -> None:
-    items = passages.passage_parts(PASSAGES, "q", passages.Reader(TOKENIZER, 0, 64), 0, (9, 9))
-    halves = [{pair.clusters[0] for pair in items.of("q", part).pairs} for part in ("dev", "tested")]
+    items = passages_of(passages.Reader(TOKENIZER, 0, 64), 1, PASSAGES, SETTINGS)
+    halves = [{pair.clusters[0] for pair in items.pairs if pair.part == part} for part in ("dev", "tested")]
     assert all(halves) and not halves[0] & halves[1]
     assert sorted(pair.meant for pair in items.pairs if not pair.has_two) == [0, 1]
 
@@ -229,24 +230,20 @@ def fitted(rule_is_subject: bool) -> PlaceRule:
 def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject: bool) -> None:
     test = labelled(rule_is_subject)[1::2]
     is_nearest = np.array([passage.meant == nearest(passage) for passage in test])
-    accuracy = ((fitted(rule_is_subject).log_odds(test) > 0) == is_nearest).mean()
-    assert len(test) > 20 and accuracy > 0.95, accuracy
+    log_odds = fitted(rule_is_subject)(list(map(place_features, test)))
+    assert len(test) > 20 and ((log_odds > 0) == is_nearest).mean() > 0.95
 
 
 def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() -> None:
     rule = fitted(True)
     passage = PEOPLE[0]
-    swapped = replace(passage, meant=1 - passage.meant)
+    features = place_features(passage)
+    assert place_features(replace(passage, meant=1 - passage.meant)) == features
     drawn = redrawn([passage], rule, lambda name: 1, seed=3)[0]
-    assert place_features(swapped) == place_features(passage)
-    assert drawn.place == rule.log_odds([passage])[0] == pytest.approx(rule.log_odds([drawn])[0])
-    [passage] = passages.with_two(passages.passages_in([("d", "Lily met the king in the park. She was glad.")]))
-    [drawn] = redrawn([passage], fitted(True), lambda name: 1, seed=0)
-    assert drawn.text == passage.text and np.isfinite(drawn.place)
-
-
-def without_mentions(passage: passages.Passage) -> str:
-    return with_words(passage.text, dict.fromkeys(chain(*passage.mentions), "_"))
+    assert drawn.place == rule([features])[0] == pytest.approx(rule([place_features(drawn)])[0])
+    nouns = found_in("Lily met the king in the park. She was glad.")
+    [drawn] = redrawn(nouns, rule, lambda name: 1, seed=0)
+    assert drawn.text == nouns[0].text and np.isfinite(drawn.place)
 
 
 def test_names_are_drawn_anew_with_as_many_tokens_and_everything_else_stays() -> None:

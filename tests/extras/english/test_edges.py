@@ -1,6 +1,5 @@
 """Questions by edges: planted heads are found, and nothing without one."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +11,6 @@ from data.pairs import Items
 from extras.compare.difference import difference
 from extras.english import edges
 from extras.english.edges import Half, candidates_of
-from extras.english.passages import Passage
 from extras.english.questions import NEXT_PRONOUN, REPLACED, TESTED, UNKNOWN_TO_MODEL, WHOSE
 from model.observe import ObservableModel, TransformerView
 from probe.questions import DEV
@@ -25,7 +23,7 @@ from tests.tiny_models import random_view, untrained
 N_WORDS = copying_model([1.0]).vocab_size
 
 
-def studied(model: ObservableModel, found: Sequence[Passage] | None = None) -> Any:
+def studied(model: ObservableModel) -> Any:
     """Return the finding, or the sentence why there is none."""
 
     def untrained_model(seed: int) -> ObservableModel:
@@ -33,7 +31,7 @@ def studied(model: ObservableModel, found: Sequence[Passage] | None = None) -> A
             return random_view(N_WORDS, 7 + seed, context_length=64)
         return copying_model([1.0] * model.n_head, 1 + seed, knows_gender=False)
 
-    result = study(model, untrained_model, passage_items(found), [NEXT_PRONOUN], SETTINGS, documents())
+    result = study(model, untrained_model, passage_items(), [NEXT_PRONOUN], SETTINGS, documents())
     [answer] = [*result.findings, *result.missing]
     return answer
 
@@ -149,13 +147,17 @@ def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_w
     assert min(whose.head.value(name) for name in ("p_beyond_place", "p_form", "p_words")) > 0.01
 
 
-def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
-    two = [passage for passage in passages() if passage.has_two]
-    one = [passage for passage in passages() if not passage.has_two]
-    model = copying_model((3.0,))
-    counts = f"{len(one)} passages with one person (needed: 40) and 3 passages with a woman and a man (needed: 40)"
-    assert studied(model, [*one, *two[:3]]) == f"next_pronoun_gender: {counts}"
-    few_documents = [replace(passage, doc=f"d{i % 4}") for i, passage in enumerate(passages())]
-    assert "those with one person: only 0 documents in one half (needed: 9)" in studied(model, few_documents)
-    clumped = [replace(passage, doc="a") for passage in two]
-    assert "those with a woman and a man: only" in studied(model, [*one, *clumped])
+def test_too_few_passages_documents_or_entities_are_a_sentence_with_the_counts() -> None:
+    items = passage_items()
+    problem = edges.EdgeOutcome().problem
+    assert problem(NEXT_PRONOUN, items) == ""
+    two = items.where(lambda pair: pair.has_two)
+    few = problem(NEXT_PRONOUN, items.where(lambda pair: not pair.has_two) + two.take(range(3)))
+    assert few.startswith(f"{NEXT_PRONOUN.name}: 3 passages with a woman and a man (needed: 40); ")
+    for number, missing in ((0, "1 documents with one person in one half"), (1, "1 different entities of one class")):
+        pairs = []
+        for pair in items.pairs:
+            clusters = [*pair.clusters]
+            clusters[number] = "same"
+            pairs.append(replace(pair, clusters=tuple(clusters)))
+        assert missing in problem(NEXT_PRONOUN, Items(pairs))

@@ -172,7 +172,9 @@ def _tested(opened: OpenedModel, passages: Sequence[Passage], config: ProbeConfi
     has_none = [not _EARLIER & set(map(str.lower, ENGLISH_WORD.findall(pair.texts[0]))) for pair in items.pairs]
     parts = {"all": items, "no pronoun before": items.take(np.flatnonzero(has_none).tolist())}
     for name, part in parts.items():
-        values = whose_values(EditedPairs(opened.model, part, config.tokens_per_batch), finding.judged.heads, config)
+        values = whose_values(
+            EditedPairs(opened.model, part, config.tokens_per_batch), finding.judged.heads, config, Items([])
+        )
         place = np.array([pair.place for pair in part.pairs]) > 0
         is_nearest = preferred("nearest", part) > 0
         yield _Row(

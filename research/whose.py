@@ -34,7 +34,6 @@ from extras.english.whose import (
     area_under_curve,
     edges_by_form,
     edges_of,
-    edges_of_versions,
     found_beyond,
     permuted_within,
     share_of_choice,
@@ -249,11 +248,10 @@ def main(options: _WhoseOptions) -> None:
     # What eval.py tests: the edges of the head, and the decision
     sites = EditedPairs(run.model, items, config.tokens_per_batch)
     known = Known.of(items)
-    margins = sites.margins([heads], ["swap"])
-    edges = edges_of(margins, known)
+    edges = edges_of(sites, heads)
     replaced = all_items.of(WHOSE.name, REPLACED)
-    versions = edges_of_versions(sites, replaced, heads, config)
-    decisions = np.stack([margins.decision * known.to_nearest, split_as_alike(sites, heads, known)])
+    versions = edges_of(EditedPairs(run.model, replaced, config.tokens_per_batch), heads).reshape(-1, len(items))
+    decisions = np.stack([sites.clean.mean(axis=1) * known.to_nearest, split_as_alike(sites, heads, known)])
 
     # The draws of each world
     rules = _rules(run, items, config, options.cache_dir)

@@ -7,7 +7,6 @@ the story have no features of their own, but a few that show the form of a sente
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 from scipy import special
@@ -127,7 +126,7 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
 
 def _with_products(features: np.ndarray) -> np.ndarray:
     """Return a constant, the features and all products of two, [N, 1 + F + F (F - 1) / 2]."""
-    first, second = np.array(list(combinations(range(features.shape[1]), 2))).T
+    first, second = np.triu_indices(features.shape[1], k=1)
     return np.hstack([np.ones((len(features), 1)), features, features[:, first] * features[:, second]])
 
 

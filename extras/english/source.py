@@ -46,22 +46,24 @@ def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None,
     questions = [NEXT_PRONOUN]
     warnings = [UNKNOWN_TRAINING] if opened.is_external else []
 
+    problem = ""
+    training = list[Passage]()
     if path is not None:
-        warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
+        problem = "with path=: the place rule is of other text"
     elif n_heads > MANY_HEADS:
-        large = f"in a model of more than {MANY_HEADS} heads"
-        warnings.append(f"Whose gender a head copies is not tested {large}: enough passages would take too long.")
+        problem = f"in a model of more than {MANY_HEADS} heads: enough passages would take too long"
     else:
         training = with_two(passages_in(_training_documents(corpus)))
         if len(training) < MIN_FITTED:
-            few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
-            warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
-        else:
-            if reads_shipped_text(corpus):
-                unseen = sections(read_documents([UNSEEN_TEXT]))
-                passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
-            items += whose_passages_of(reader, with_two(passages), training, config)
-            questions.append(WHOSE)
+            problem = f"with {len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
+    if problem:
+        warnings.append(f"Whose gender a head copies is not tested {problem}.")
+    else:
+        if reads_shipped_text(corpus):
+            unseen = sections(read_documents([UNSEEN_TEXT]))
+            passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
+        items += whose_passages_of(reader, with_two(passages), training, config)
+        questions.append(WHOSE)
 
     source_name = ""
     data = {"fingerprint": opened.data_fingerprint}

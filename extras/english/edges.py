@@ -320,21 +320,22 @@ def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:
     values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
     if len(wrong):
         values["author_where_nearest_wrong"] = sample_of(items.take(wrong), is_right[wrong]).mean(config)
-    rules = {"nearest": float((nearest > 0).mean())}
-    return Part(n=len(items), values=values, rules=rules)
+    return Part(n=len(items), values=values, rules=rule_accuracies(items, "nearest"))
+
+
+def rule_accuracies(items: Items, *rules: str) -> dict[str, float]:
+    """Return how often simple rules pick the author's entity."""
+    return {name: float((preferred(name, items) > 0).mean()) for name in rules}
 
 
 def _rules(items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
-    accuracies = {name: float((preferred(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
-    untested = [document for document in documents if document[0] not in tested_documents]
-    ngram = ngram_rule(untested)
-    # 1: the first class, 0: the second, 1/2: undecided
-    predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])
+    last_words = ngram_rule([document for document in documents if document[0] not in tested_documents])
+    predicted = np.array([last_words(pair.texts[0]) for pair in items.pairs])
     meant = np.array([pair.meant for pair in items.pairs])
-    accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
-    return accuracies
+    accuracies = rule_accuracies(items, "nearest", "first", "subject")
+    return accuracies | {"last words": float((1 - np.abs(predicted - meant)).mean())}
 
 
 def _typical(sites: EditedPairs, head: Head, heads: Sequence[Head]) -> list[Shown]:

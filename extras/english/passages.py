@@ -226,7 +226,7 @@ def content_words(passage: Passage) -> list[Span]:
     words = []
     for match in ENGLISH_WORD.finditer(passage.text):
         word = match.group()
-        is_free = all(match.end() <= start or end <= match.start() for start, end in taken)
+        is_free = not any(start <= match.start() < end for start, end in taken)
         if is_free and len(word) > 3 and word.isalpha() and word.lower() not in _FUNCTION_WORDS:
             words.append(match.span())
     return words
@@ -235,8 +235,8 @@ def content_words(passage: Passage) -> list[Span]:
 def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
-    The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
-    same N_LAST words, backing off to fewer words; 1/2 for words that it has not seen.
+    The rule returns the class, 0 or 1, that is more frequent after the same N_LAST words, backing off to fewer words;
+    1/2 for words that it has not seen.
     """
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for _, text in documents:
@@ -251,7 +251,7 @@ def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
         for ending in _endings(ENGLISH_WORD.findall(text)):
             first, second = counts.get(ending, (0, 0))
             if first != second:
-                return float(first > second)
+                return float(first < second)
         return 0.5
 
     return rule

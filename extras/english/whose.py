@@ -25,6 +25,7 @@ import numpy as np
 from scipy import special
 
 from data.pairs import Items
+from extras.english.edges import rule_accuracies
 from extras.english.questions import REPLACED, TESTED
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs
@@ -54,7 +55,6 @@ FEW = 500
 _N_FOLDS = 5  # of the documents
 _PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0)  # of the regression of the edges; that of the smallest error is used
 _NEWTON_STEPS = 8
-_ROWS_AT_ONCE = 200
 
 
 class WhoseOutcome(Outcome):
@@ -88,10 +88,10 @@ content words, and whether the true ones tell more; choice: share of it lost."""
 
     def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
         for question in questions:
-            copied = [finding for finding in job.findings if finding.question == question.heads_of]
-            if copied and copied[0].verdict == SUPPORTED:
+            copied = next((found for found in job.findings if found.question == question.heads_of), None)
+            if copied and copied.verdict == SUPPORTED:
                 job.progress("whose gender it copies", 0.9)
-                yield _WhoseCase(question, copied[0], job)
+                yield _WhoseCase(question, copied, job)
             else:
                 job.missing.append(f"{question.name}: asked of a head that is supported for {question.heads_of}")
 
@@ -163,12 +163,11 @@ class _WhoseCase(Case):
         items = self.sites.items
         known = Known.of(items)
         by_place = (known.place > 0) == known.is_nearest
-        is_right = {"nearest": known.is_nearest, "subject": preferred("subject", items) > 0, "place rule": by_place}
         return {
             "n": len(items),
             "clusters": items.n_clusters(),
             "smallest_p": 1 / (N_PERMUTATIONS + 1),
-            "rules": {name: float(of_rule.mean()) for name, of_rule in is_right.items()},
+            "rules": rule_accuracies(items, "nearest", "subject") | {"place rule": float(by_place.mean())},
         }
 
 
@@ -323,17 +322,13 @@ def edge_coefficients(labels: np.ndarray, covariates: np.ndarray, edges: np.ndar
     """
     standardised = (edges - edges.mean()) / (edges.std() or 1.0)
     inputs = np.column_stack([np.ones(len(edges)), covariates, standardised])  # [N, K + 2]
-    found = []
-    for first in range(0, len(labels), _ROWS_AT_ONCE):
-        rows = labels[first : first + _ROWS_AT_ONCE].astype(float)
-        weights = np.zeros((len(rows), inputs.shape[1]))
-        for _ in range(_NEWTON_STEPS):
-            chance = special.expit(weights @ inputs.T)  # [B, N]
-            gradient = (rows - chance) @ inputs - 1e-6 * weights
-            curvature = np.einsum("bn,ni,nj->bij", chance * (1 - chance), inputs, inputs, optimize=True)
-            weights += np.linalg.solve(curvature + 1e-6 * np.eye(inputs.shape[1]), gradient[..., None])[..., 0]
-        found.append(weights[:, -1])
-    return np.concatenate(found)
+    weights = np.zeros((len(labels), inputs.shape[1]))
+    for _ in range(_NEWTON_STEPS):
+        chance = special.expit(weights @ inputs.T)  # [B, N]
+        gradient = (labels - chance) @ inputs - 1e-6 * weights
+        curvature = np.einsum("bn,ni,nj->bij", chance * (1 - chance), inputs, inputs, optimize=True)
+        weights += np.linalg.solve(curvature + 1e-6 * np.eye(inputs.shape[1]), gradient[..., None])[..., 0]
+    return weights[:, -1]
 
 
 def share_of_choice(decisions: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, counts: np.ndarray) -> Estimate:

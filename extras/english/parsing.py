@@ -68,13 +68,13 @@ class ParsedText:
             if i - MAX_WORDS <= begin < i:
                 yield begin, [mention for mention in near if mention.first >= begin]
 
-    def pronouns(self) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield each pronoun: the first word of its sentence, its index, and its forms in both classes."""
+    def pronouns(self) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Yield the index of each pronoun, and its forms in both classes."""
         for start, end in pairwise([*self.sentences, len(self.words)]):
             for i in range(start, end - 1):
                 forms = pronoun_forms(self.words[i], self.words[i + 1])
                 if forms is not None and self.words[i - 1].lower() != "of":
-                    yield start, i, forms  # after "of" another form would be unusual
+                    yield i, forms  # after "of" another form would be unusual
 
     def span(self, mention: Mention, begin: int) -> Span:
         """Return the characters of a mention, counted from word `begin`."""

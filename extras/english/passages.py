@@ -102,18 +102,17 @@ def with_two(passages: Iterable[Passage]) -> list[Passage]:
 
 
 def find_passages(doc: str, text: str) -> Iterator[Passage]:
-    """Yield the passages of a document, at most one per sentence.
+    """Yield the passages of a document, at most one per sentence, because a later one would have an earlier pronoun.
 
     A passage is the longest run of whole sentences, followed by the pronoun's sentence up to the pronoun, of at most
     MAX_WORDS words, without an earlier pronoun of either class, that mentions exactly one entity of each class. Failing
     that, one that mentions exactly one entity, of the author's class.
     """
     parsed = ParsedText(text)
-    last_sentence = -1  # index of the sentence with the last passage
-    for sentence, i, forms in parsed.pronouns():
+    for i, forms in parsed.pronouns():
         meant = forms.index(parsed.words[i])
         window = _best_window(parsed, i, meant)
-        if sentence == last_sentence or window is None:
+        if window is None:
             continue
         begin, mentions = window
 
@@ -133,7 +132,6 @@ def find_passages(doc: str, text: str) -> Iterator[Passage]:
             entities=(entities[0], entities[1]),
             subject=parsed.span(subject, begin),
         )
-        last_sentence = sentence
 
 
 def _best_window(parsed: ParsedText, i: int, meant: int) -> tuple[int, list[Mention]] | None:

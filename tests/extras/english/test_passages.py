@@ -177,7 +177,7 @@ def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:
 
 
 def test_a_document_is_in_one_half() -> None:
-    items = made.passage_items()
+    items = made.passage_items([replace(each, doc=f"d{i // 4}") for i, each in enumerate(made.passages())])
     halves = [{pair.clusters[0] for pair in items.pairs if pair.part == part} for part in ("dev", "tested")]
     assert all(halves) and not halves[0] & halves[1]
     assert {pair.meant for pair in items.pairs if not pair.has_two} == {0, 1}

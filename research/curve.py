@@ -88,9 +88,10 @@ def _measured(model: TransformerView, items: Items, config: ProbeConfig) -> tupl
     dev = Half(model, items.of(NEXT_PRONOUN.name, DEV), config.tokens_per_batch)
     head = heads[int(dev.edge_effects(alone(heads)).values.mean(axis=0).argmax())]
     tested = Half(model, items.of(NEXT_PRONOUN.name, TESTED), config.tokens_per_batch)
-    moved, total = tested.swaps([[head]])
+    moved, total = tested.two.swaps([[head]])
     (swap,) = estimate_ratios({"swap": moved[:, 0]}, total, tested.two.items, config).values()
-    values = whose_values(EditedPairs(model, items.of(WHOSE.name, TESTED), config.tokens_per_batch), [head], config)
+    sites = EditedPairs(model, items.of(WHOSE.name, TESTED), config.tokens_per_batch)
+    values = whose_values(sites, [head], config, Items([]))
     beyond, p, share, auc = (values[name] for name in ("beyond_place", "p_beyond_place", "choice_share", "author_auc"))
     return str(head), swap, beyond.value, p.value, share, auc.value
 

@@ -22,7 +22,7 @@ from data.tokenizer import encode_text
 from data.words import ENGLISH_WORD
 from extras.english.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from extras.english.parsing import PRONOUNS, pronoun_forms
-from extras.english.passages import Passage, Reader, make_twin, passage_items
+from extras.english.passages import Passage, Reader, passage_items
 from extras.english.place import fit_place_rule, redrawn
 from extras.english.questions import NEXT_PRONOUN, WHOSE
 from extras.english.source import MANY_HEADS
@@ -130,15 +130,12 @@ def _named(passages: Sequence[Passage], seed: int = 0) -> list[Passage]:
     found = []
     for passage in passages:
         drawn = [pool[int(rng.integers(len(pool)))] for pool in pools]
-        replacements = {name: drawn[side] for side in (0, 1) for name in passage.surfaces(side)}
+        changes = {span: drawn[side] for side in (0, 1) for span in passage.mentions[side]}
         spans = sorted(span for side in passage.mentions for span in side)
         overlap = any(first[1] > second[0] for first, second in zip(spans, spans[1:], strict=False))
-        twin = None if overlap else make_twin(passage, replacements)
-        if twin is not None:
-            moved = tuple(tuple(map(twin.moved, side)) for side in passage.mentions)
+        if not overlap:
             names = (drawn[0].lower(), drawn[1].lower())
-            new = replace(passage, text=twin.text, mentions=moved, entities=names)  # type: ignore[arg-type]
-            found.append(replace(new, subject=twin.moved(passage.subject)))
+            found.append(replace(passage.with_words(changes), entities=names))
     return found
 
 
@@ -175,7 +172,9 @@ def _tested(opened: OpenedModel, passages: Sequence[Passage], config: ProbeConfi
     has_none = [not _EARLIER & set(map(str.lower, ENGLISH_WORD.findall(pair.texts[0]))) for pair in items.pairs]
     parts = {"all": items, "no pronoun before": items.take(np.flatnonzero(has_none).tolist())}
     for name, part in parts.items():
-        values = whose_values(EditedPairs(opened.model, part, config.tokens_per_batch), finding.judged.heads, config)
+        values = whose_values(
+            EditedPairs(opened.model, part, config.tokens_per_batch), finding.judged.heads, config, Items([])
+        )
         place = np.array([pair.place for pair in part.pairs]) > 0
         is_nearest = preferred("nearest", part) > 0
         yield _Row(

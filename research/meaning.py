@@ -176,12 +176,12 @@ def _rows(
 ) -> Iterator[_Row]:
     """Yield the rows of the decision and of the edges of `heads`; `both`: passages, and content words replaced."""
     items, replaced = both
-    sets = [heads] if heads else []
     scores = []
     for part in both:
-        known = Known.of(part)
-        margins = EditedPairs(model, part, per_batch).margins(sets, ["swap"] if sets else [])
-        scores.append([margins.decision * known.to_nearest, *([edges_of(margins, known)] if sets else [])])
+        sites = EditedPairs(model, part, per_batch)
+        scores.append([sites.clean.mean(axis=1) * Known.of(part).to_nearest])
+        if heads:
+            scores[-1].append(edges_of(sites, heads))
     known = Known.of(items)
     subject = preferred("subject", items) * known.to_nearest
     labels = ["decision", " + ".join(map(str, heads))]

@@ -34,7 +34,6 @@ from extras.english.whose import (
     area_under_curve,
     edges_by_form,
     edges_of,
-    edges_of_versions,
     found_beyond,
     permuted_within,
     share_of_choice,
@@ -221,14 +220,15 @@ def _rules(run: OpenedModel, items: Items, config: ProbeConfig, cache_dir: str) 
     rows = [by_text[pair.texts[0]] for pair in items.pairs]
 
     # The authors' rule: each fifth of the documents by the others and the training text
-    place = place_rule.log_odds(rows)
+    place = place_rule(list(map(place_features, rows)))
     folds = np.unique([passage.doc for passage in rows], return_inverse=True)[1] % N_FOLDS
     crossed = np.empty((2, len(rows)))
     for fold in range(N_FOLDS):
         tested = [row for row, own in zip(rows, folds, strict=True) if own == fold]
         fitted = [*training, *(row for row, own in zip(rows, folds, strict=True) if own != fold)]
         by_words = place.std() * _words_rule(fitted, tested)
-        crossed[:, folds == fold] = fit_place_rule(fitted).log_odds(tested), by_words
+        by_place = fit_place_rule(fitted)(list(map(place_features, tested)))
+        crossed[:, folds == fold] = by_place, by_words
     authors = np.vstack([place, crossed]).mean(axis=0)
     return {"place rule": place, "words of form": _words_rule(training, rows), "place and form": authors}
 
@@ -248,11 +248,10 @@ def main(options: _WhoseOptions) -> None:
     # The inputs of the test in eval.py: the edges of the head, and the decision
     sites = EditedPairs(run.model, items, config.tokens_per_batch)
     known = Known.of(items)
-    margins = sites.margins([heads], ["swap"])
-    edges = edges_of(margins, known)
+    edges = edges_of(sites, heads)
     replaced = all_items.of(WHOSE.name, REPLACED)
-    versions = edges_of_versions(sites, replaced, heads, config)
-    decisions = np.stack([margins.decision * known.to_nearest, split_as_alike(sites, heads, known)])
+    versions = edges_of(EditedPairs(run.model, replaced, config.tokens_per_batch), heads).reshape(-1, len(items))
+    decisions = np.stack([sites.clean.mean(axis=1) * known.to_nearest, split_as_alike(sites, heads, known)])
 
     # The draws of each world
     rules = _rules(run, items, config, options.cache_dir)

@@ -6,7 +6,10 @@ logit attribution (Elhage et al. 2021) ranks them, and only the best are edited.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,9 +22,9 @@ from probe.config import ProbeConfig
 from probe.edits import DOSES, EditedPairs, Sets, all_heads, alone, curve_of, exchange_divergences, grown, screened
 from probe.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Named, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, Question
-from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Grid, Head, Part, Shown, Tested, TestedModel, percent
+from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Head, Part, Shown, Tested, TestedModel, Values, percent
 from probe.rules import preferred
-from probe.statistics import Sample, chosen_again, estimate_ratios, sample_of
+from probe.statistics import MaxT, Sample, chosen_again, estimate_ratios, sample_of
 from training.metrics import HeadPoint
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -54,30 +57,20 @@ swap: share of the decision that changes sides if the head's attention to the tw
 the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
-        counts = []
-        problems = []
-        for name, has_two in (("one person", False), ("a woman and a man", True)):
-            documents = []
-            for half in (DEV, TESTED):
-                pairs = items.of(question.name, half).pairs
-                documents.append([pair.clusters[0] for pair in pairs if pair.has_two == has_two])
-            n_passages = sum(map(len, documents))
-            fewest = min(map(len, map(set, documents)))
-            counts.append(f"{n_passages} passages with {name} (needed: {MIN_PASSAGES})")
-            if n_passages < MIN_PASSAGES:
-                kind = "(two)" if has_two else "(one)"
-                reasons = [(n, reason) for reason, n in items.reasons(question.name).items() if reason.endswith(kind)]
-                n_left_out, reason = max(reasons, default=(0, ""))
-                problems.append(f"{n_left_out:,} left out: {reason}" if reason else "")
-            elif fewest < MIN_CLUSTERS:
-                problems.append(f"those with {name}: only {fewest} documents in one half (needed: {MIN_CLUSTERS})")
-
+        found = []  # how many there are, of what, and how many are needed
+        for people, passages in zip(("one person", "a woman and a man"), _one_and_two(items), strict=True):
+            halves = [passages.of(question.name, part) for part in (DEV, TESTED)]
+            n_documents = min(half.n_clusters()["documents"] for half in halves)
+            found.append((sum(map(len, halves)), f"passages with {people}", MIN_PASSAGES))
+            found.append((n_documents, f"documents with {people} in one half", MIN_CLUSTERS))
         _, *of_classes = items.of(question.name, TESTED).n_clusters().values()
-        if not problems and min(of_classes) < MIN_CLUSTERS:
-            few = f"only {min(of_classes)} different entities of one class in the tested half"
-            problems.append(f"{few} (needed: {MIN_CLUSTERS})")
-        counted = f"{question.name}: {' and '.join(counts)}"
-        return "; ".join([counted, *filter(None, problems)]) if problems else ""
+        found.append((min(of_classes), "different entities of one class in the tested half", MIN_CLUSTERS))
+        problems = [f"{n} {what} (needed: {least})" for n, what, least in found if n < least]
+        if not problems:
+            return ""
+        for reason, n in Counter(items.reasons(question.name)).most_common(1):
+            problems.append(f"{n:,} left out: {reason}")
+        return f"{question.name}: {'; '.join(problems)}"
 
     def cases(self, job: Job, questions: Sequence[Question]) -> Iterator[Case]:
         for question in questions:
@@ -132,7 +125,7 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
         """Return the share of the answer that each head's swap moves, not held out; the head named has the largest."""
         passages = Half(model, items, tokens_per_batch)
         heads = all_heads(model)
-        moved, total = passages.swaps(alone(heads))
+        moved, total = passages.two.swaps(alone(heads))
         if not np.isfinite(total).all() or not np.isfinite(moved).all():
             raise FloatingPointError("a margin is not finite")
 
@@ -142,7 +135,7 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
         values = {
             "swap": float(shares.max()),
             "margin": float(mean / 2),
-            "follows": float(np.heaviside(passages.one.clean.mean(axis=1), 0.5).mean()),
+            "follows": float(passages.follows.mean()),
         }
         return point_of(heads[int(shares.argmax())], {"swap": shares.reshape(model.n_layer, model.n_head)}, values)
 
@@ -151,8 +144,7 @@ class Half:
     """The passages of one part, with the unedited pass of a model over them."""
 
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
-        self.one = EditedPairs(model, items.where(lambda pair: not pair.has_two), tokens_per_batch)
-        self.two = EditedPairs(model, items.where(lambda pair: pair.has_two), tokens_per_batch)
+        self.one, self.two = (EditedPairs(model, passages, tokens_per_batch) for passages in _one_and_two(items))
         self.items = self.one.items + self.two.items
 
     def edge_effects(self, sets: Sets) -> Sample:
@@ -164,8 +156,28 @@ class Half:
         of_two = self.two.margins(sets, ["cut_meant", "cut_other"]).lost("specificity") / 2
         return sample_of(self.items, np.concatenate([of_one, of_two]))
 
-    def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        return self.two.swaps(sets)
+    @property
+    def follows(self) -> np.ndarray:
+        """Whether the answer follows the one entity into the twin, [N]; 1/2 for a tie."""
+        return np.asarray(np.heaviside(self.one.clean.mean(axis=1), 0.5))
+
+
+def _one_and_two(items: Items) -> tuple[Items, Items]:
+    """Return the passages with one entity, and those with two."""
+    return items.where(lambda pair: not pair.has_two), items.where(lambda pair: pair.has_two)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is chosen on one half of the documents."""
+
+    candidates: list[Head]  # that are edited
+    head: Head  # the one of the largest edge effect
+    rival: Head | None  # the next one
+    chosen_again: float
+    steps: list[tuple[Head, float]]  # heads added one by one, with their joint swap
+    items: Items  # passages with two entities
+    margins: np.ndarray  # [N, 2] of these
 
 
 class _EdgeCase(Case):
@@ -178,99 +190,112 @@ class _EdgeCase(Case):
         self.job = job
         self.config = job.config
 
+    def _half(self, part: str) -> Half:
+        return Half(self.job.model, self.job.items.of(self.question.name, part), self.config.tokens_per_batch)
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        self.job.progress("choosing a head", 0.0)
+        half = self._half(DEV)  # not kept: a gigabyte in a model of 135 million weights
+        candidates = candidates_of(self.job.model, half)
+        effects = half.edge_effects(alone(candidates))
+        order = effects.values.mean(axis=0).argsort()[::-1]
+        best, *others = [candidates[i] for i in order]
+        again = chosen_again([effects.values], effects.designs[0], self.config.seed)
+        steps = grown(half.two.swaps, candidates)
+        return Chosen(candidates, best, next(iter(others), None), again, steps, half.two.items, half.two.clean)
+
+    @cached_property
+    def tested(self) -> Half:
+        self.job.progress("testing", 0.4)
+        return self._half(TESTED)
+
+    @cached_property
+    def effects(self) -> Sample:
+        """The effects of all candidates."""
+        return self.tested.edge_effects(alone(self.chosen.candidates))
+
+    @cached_property
+    def test(self) -> MaxT:
+        return self.effects.test(self.config)
+
+    @cached_property
+    def divergences(self) -> list[Values]:
+        """Those of the head and of the set, if any, in one pass: it takes longest in a large model."""
+        self.job.progress("what the head decides", 0.8)
+        sets = [[self.chosen.head]]
+        if len(self.chosen.steps) > 1:
+            sets.append([head for head, _ in self.chosen.steps])
+        return exchange_divergences(self.job.model, self.tested.two.items, sets, self.config)
+
     def choose(self) -> list[Head]:
-        job = self.job
-        job.progress("choosing a head", 0.0)
-        choosing = Half(job.model, job.items.of(self.question.name, DEV), self.config.tokens_per_batch)
-        self.candidates = candidates_of(job.model, choosing)
-        singles = alone(self.candidates)
-        effects = choosing.edge_effects(singles)
-        order = effects.values.mean(axis=0).argsort()
-        self.head = self.candidates[order[-1]]
-        self.rival = self.candidates[order[-2]] if len(order) > 1 else None
-        self.chosen_again = chosen_again([effects.values], effects.designs[0], self.config.seed)
-        self.steps = grown(choosing.swaps, self.candidates)
-        items_of_dev = choosing.two.items
-        margins_of_dev = choosing.two.clean
-        del choosing  # a gigabyte in a model of 135 million weights
-
-        job.progress("testing", 0.4)
-        self.tested = Half(job.model, job.items.of(self.question.name, TESTED), self.config.tokens_per_batch)
-        self.effects = self.tested.edge_effects(singles)
-        self.test = self.effects.test(self.config)
-
-        job.progress("what the head decides", 0.8)
-        two = self.tested.two
-        of_both = _part_of(items_of_dev + two.items, np.vstack([margins_of_dev, two.clean]), self.config)
-        self.parts = {"both halves": of_both}
-        follows = np.heaviside(self.tested.one.clean.mean(axis=1), 0.5)
-        self.answers = {"follows": sample_of(self.tested.one.items, follows).mean(self.config)}
-        self.answers |= _part_of(two.items, two.clean, self.config).values
-        # One pass for the head and for the set: it takes longest in a large model.
-        sets: list[tuple[Head, ...]] = [(self.head,)]
-        if len(self.steps) > 1:
-            sets.append(tuple(head for head, _ in self.steps))
-        divergences = exchange_divergences(job.model, two.items, sets, self.config)
-        self.divergences = dict(zip(sets, divergences, strict=True))
-        return [self.head]
+        return [self.chosen.head]
 
     def measure(self, heads: Sequence[Head]) -> Measured:
         config = self.config
+        is_set = len(heads) > 1
+        one, two = self.tested.one, self.tested.two
         effects = self.tested.edge_effects([heads])
         test = effects.test(config)
-        p = float(self.test.p[self.candidates.index(heads[0])])
-        if len(heads) > 1:
-            p = min(1.0, 2 * float(test.p[0]))  # a set is tested after the head
 
-        # Passages with two entities; the edge to a content word is compared where there is one.
-        items = self.tested.two.items
-        margins = self.tested.two.margins([heads], ["swap", *DOSES, "cut_meant", "cut_other", "cut_control"])
-        lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other", "cut_control")}
-        has_control = np.array([bool(cell.control) for cell in items.cells]).reshape(-1, 2).all(axis=1)
-        lost["beyond_control"] = lost["cut_meant"] - np.where(has_control, lost.pop("cut_control"), 0.0)
-
-        # Shares of the size of the margin: signed by the author's pronoun, its mean would be near 0 in a weak model.
-        size = np.abs(margins.decision)
-        shares = estimate_ratios(lost, size, items, config)
+        # Passages with two entities; without a content word, to cut its edge takes nothing.
+        margins = two.margins([heads], ["swap", *DOSES, "cut_meant", "cut_other", "cut_control"])
+        lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other")}
+        lost["beyond_control"] = lost["cut_meant"] - margins.lost("cut_control")[:, 0]
         exchanged = {name: margins.swaps(name)[0][:, 0] for name in ("swap", *DOSES)}
         _, total = margins.swaps()
+
         values = {
-            **self.answers,
-            **shares,
-            **estimate_ratios(exchanged, total, items, config),
-            **self.divergences[tuple(heads)],
-            "flips": sample_of(items, margins.flips()[:, 0]).mean(config),
+            "follows": sample_of(one.items, self.tested.follows).mean(config),
+            **_part_of(two.items, two.clean, config).values,
+            # Shares of the margin's size: signed by the author's pronoun, its mean would be near 0 in a weak model.
+            **estimate_ratios(lost, np.abs(margins.decision), two.items, config),
+            **estimate_ratios(exchanged, total, two.items, config),
+            **self.divergences[is_set],
+            "flips": sample_of(two.items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],
             "t": Estimate(float(test.t[0])),
-            "p": Estimate(p),
+            "p": Estimate(min(1.0, 2 * float(test.p[0]))),  # a set is tested after the head
         }
-        if len(heads) == 1:
-            values["chosen_again"] = Estimate(self.chosen_again)
-            if self.rival:
-                moved, total = self.tested.swaps([[self.rival]])
-                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, items, config)
+        if not is_set:
+            values["p"] = Estimate(float(self.test.p[self.chosen.candidates.index(heads[0])]))
+            values["chosen_again"] = Estimate(self.chosen.chosen_again)
+            if self.chosen.rival:
+                moved, total = two.swaps([[self.chosen.rival]])
+                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, two.items, config)
         return Measured(values)
 
     def grow(self, head: Tested) -> Curve:
-        return curve_of(self.steps, self.tested.swaps, self.tested.two.items, self.config)
+        two = self.tested.two
+        return curve_of(self.chosen.steps, two.swaps, two.items, self.config)
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         tested = self.tested
+        chosen = self.chosen
+        two = tested.two
+        both_margins = np.vstack([chosen.margins, two.clean])
+
         model = self.job.model
         columns = {"edge_effect": self.effects.values.mean(axis=0), "t": self.test.t, "p": self.test.p}
+        grids = {}
+        for name, values in columns.items():
+            grid = np.full((model.n_layer, model.n_head), np.nan)  # heads that were not edited
+            grid[*np.array(chosen.candidates).T] = values
+            grids[name] = grid.tolist()
+
         n_heads = len(all_heads(model))
-        n_edited = len(self.candidates)
+        n_edited = len(chosen.candidates)
         few = f"of {n_heads} heads only {n_edited} were edited: those with the largest direct effect on dev"
         return {
             "n": len(tested.items),
-            "clusters": {"one": len(tested.one.items), "two": len(tested.two.items)} | tested.items.n_clusters(),
+            "clusters": {"one": len(tested.one.items), "two": len(two.items)} | tested.items.n_clusters(),
             "left_out": self.job.items.reasons(self.question.name),
             "smallest_p": self.test.smallest_p,
-            "rules": _rules(tested.two.items, self.job.documents),
-            "grids": _grids(model, self.candidates, columns),
-            "parts": self.parts,
-            "examples": _typical(tested, self.head, judged.heads),
-            "rival": self.rival,
+            "rules": _rules(two.items, self.job.documents),
+            "grids": grids,
+            "parts": {"both halves": _part_of(chosen.items + two.items, both_margins, self.config)},
+            "examples": _typical(two, chosen.head, judged.heads),
+            "rival": chosen.rival,
             "notes": [few] if n_edited < n_heads else [],
         }
 
@@ -295,38 +320,28 @@ def _part_of(items: Items, margins: np.ndarray, config: ProbeConfig) -> Part:
     values = {"author": sample_of(items, is_right).mean(config), "author_where_nearest_wrong": NOT_KNOWN}
     if len(wrong):
         values["author_where_nearest_wrong"] = sample_of(items.take(wrong), is_right[wrong]).mean(config)
-    rules = {"nearest": float((nearest > 0).mean())}
-    return Part(n=len(items), values=values, rules=rules)
+    return Part(n=len(items), values=values, rules=rule_accuracies(items, "nearest"))
+
+
+def rule_accuracies(items: Items, *rules: str) -> dict[str, float]:
+    """Return how often simple rules pick the author's entity."""
+    return {name: float((preferred(name, items) > 0).mean()) for name in rules}
 
 
 def _rules(items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
-    accuracies = {name: float((preferred(name, items) > 0).mean()) for name in ("nearest", "first", "subject")}
     tested_documents = {pair.clusters[0] for pair in items.pairs}
-    untested = [document for document in documents if document[0] not in tested_documents]
-    ngram = ngram_rule(untested)
-    # 1: the first class, 0: the second, 1/2: undecided
-    predicted = np.array([ngram(pair.texts[0]) for pair in items.pairs])
+    last_words = ngram_rule([document for document in documents if document[0] not in tested_documents])
+    predicted = np.array([last_words(pair.texts[0]) for pair in items.pairs])
     meant = np.array([pair.meant for pair in items.pairs])
-    accuracies["last words"] = float(np.where(predicted == 0.5, 0.5, predicted == (meant == 0)).mean())
-    return accuracies
+    accuracies = rule_accuracies(items, "nearest", "first", "subject")
+    return accuracies | {"last words": float((1 - np.abs(predicted - meant)).mean())}
 
 
-def _grids(model: ObservableModel, candidates: Sequence[Head], columns: dict[str, np.ndarray]) -> dict[str, Grid]:
-    """Return numbers of the candidates as grids, nan for heads that were not edited."""
-    grids = {}
-    for name, values in columns.items():
-        grid = np.full((model.n_layer, model.n_head), np.nan)
-        grid[tuple(np.array(candidates).T)] = values
-        grids[name] = grid.tolist()
-    return grids
-
-
-def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
-    """Return tested passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`."""
+def _typical(sites: EditedPairs, head: Head, heads: Sequence[Head]) -> list[Shown]:
+    """Return passages with a typical effect of exchanging the weights of `heads`, and the weights of `head`."""
     # The 20 % of the passages whose share exchanged is nearest to the median.
-    sites = tested.two
-    moved, total = tested.swaps([heads])
+    moved, total = sites.swaps([heads])
     shares = moved[:, 0] / np.maximum(total, np.finfo(float).tiny)
     distance = np.abs(shares - np.median(shares))
     nearest = np.argsort(distance, kind="stable")[: max(N_EXAMPLES, len(shares) // 5)]
@@ -337,16 +352,16 @@ def _typical(tested: Half, head: Head, heads: Sequence[Head]) -> list[Shown]:
     examples = []
     for i in nearest[np.argsort(-of_pronouns, kind="stable")[:N_EXAMPLES]]:
         pair = sites.items.pairs[i]
-        text = pair.texts[0]
-        of_forms = probabilities[i, :, :: 1 - 2 * pair.meant].tolist()  # in the order of pair.forms
-        names = [_surface(text, pair.clusters[side]) for side in (1 + pair.meant, 2 - pair.meant)]
+        text = pair.texts[0].rstrip(" ")  # the pronoun's token has the space
+        persons = [_surface(text, pair.clusters[1 + side]) for side in (pair.meant, 1 - pair.meant)]
+        unedited, exchanged = probabilities[i, :, :: 1 - 2 * pair.meant].tolist()  # in the order of pair.forms
         shown = Shown.of(
             "typical",
-            text.rstrip(" "),  # the pronoun's token has the space
+            text,
             pair.cells[0],
-            weights=dict(zip(names, weights[i].tolist(), strict=True)),
-            next=list(zip(pair.forms, of_forms[0], strict=True)),
-            exchanged=list(zip(pair.forms, of_forms[1], strict=True)),
+            weights=dict(zip(persons, weights[i].tolist(), strict=True)),
+            next=list(zip(pair.forms, unedited, strict=True)),
+            exchanged=list(zip(pair.forms, exchanged, strict=True)),
         )
         examples.append(shown)
     return examples

@@ -1,4 +1,4 @@
-"""English words whose gender is known: first names and nouns for people (english.txt).
+"""English words whose gender is known: first names and nouns for people (lexicon.txt).
 
 Written by hand for this project. A name is listed if it is common in English books or in the birth records of the US
 Social Security Administration (ssa.gov/oact/babynames, public domain) and clearly belongs to one gender there; names
@@ -14,7 +14,7 @@ _WORDS = word_lists(Path(__file__).with_suffix(".txt"))
 
 
 def word_set(section: str) -> frozenset[str]:
-    """Return the words of a section of english.txt."""
+    """Return the words of a section of lexicon.txt."""
     return frozenset(_WORDS[section].split())
 
 

@@ -3,9 +3,8 @@
 The lexicon (extras/english/lexicon.py) says which class a person has: feminine or masculine.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from data.pairs import Span
@@ -61,22 +60,21 @@ class ParsedText:
         self.words = [match.group() for match in self.matches]
         self.sentences = _sentence_starts(self.words)  # index of the first word of each
         self.mentions = _find_mentions(self.words)
-        self._firsts = [mention.first for mention in self.mentions]
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
         """Yield the first word and the mentions of each run of sentences up to word `i`, the longest first."""
-        begins = self.sentences[bisect_left(self.sentences, i - MAX_WORDS) : bisect_left(self.sentences, i)]
-        near = self.mentions[bisect_left(self._firsts, i - MAX_WORDS) : bisect_left(self._firsts, i)]
-        for begin in begins:
-            yield begin, [mention for mention in near if mention.first >= begin]
+        near = [mention for mention in self.mentions if i - MAX_WORDS <= mention.first < i]
+        for begin in self.sentences:
+            if i - MAX_WORDS <= begin < i:
+                yield begin, [mention for mention in near if mention.first >= begin]
 
-    def pronouns(self) -> Iterator[tuple[int, int, tuple[str, str]]]:
-        """Yield each pronoun: the first word of its sentence, its index, and its forms in both classes."""
+    def pronouns(self) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Yield the index of each pronoun, and its forms in both classes."""
         for start, end in pairwise([*self.sentences, len(self.words)]):
             for i in range(start, end - 1):
                 forms = pronoun_forms(self.words[i], self.words[i + 1])
                 if forms is not None and self.words[i - 1].lower() != "of":
-                    yield start, i, forms  # after "of" another form would be unusual
+                    yield i, forms  # after "of" another form would be unusual
 
     def span(self, mention: Mention, begin: int) -> Span:
         """Return the characters of a mention, counted from word `begin`."""
@@ -92,19 +90,20 @@ def _find_mentions(words: Sequence[str]) -> list[Mention]:
     mentions: list[Mention] = []
     i = 0
     while i < len(words):
-        side, entity, last = _known(words, i)
-        previous = mentions[-1] if mentions else None
+        mention = _mention_at(words, i)
+        if mention is None:
+            i += 1
+            continue
+        i = mention.last + 1
         # "Mary Stuart": two people without a word between them are one.
-        if side is not None and previous and previous.last == i - 1:
-            mentions[-1] = Mention(previous.side, entity, previous.first, last)
-        elif side is not None:
-            mentions.append(Mention(side, entity, i, last))
-        i = last + 1
+        if mentions and mentions[-1].last == mention.first - 1:
+            mention = replace(mentions.pop(), entity=mention.entity, last=mention.last)
+        mentions.append(mention)
     return mentions
 
 
-def _known(words: Sequence[str], i: int) -> tuple[int | None, str, int]:
-    """Return the class (None: unknown) and the entity that start at word i, and the entity's last word."""
+def _mention_at(words: Sequence[str], i: int) -> Mention | None:
+    """Return the mention that starts at word i, if the lexicon knows its class."""
     word = words[i]
     lower = word.lower()
     if word in TITLES:
@@ -112,8 +111,9 @@ def _known(words: Sequence[str], i: int) -> tuple[int | None, str, int]:
         is_name = name < len(words) and words[name].istitle() and words[name].isalpha()
         # "the Master. He" has no surname.
         if is_name and words[name].lower() not in _NO_SURNAMES:
-            return TITLES[word], f"{lower} {words[name].lower()}", name
-    return NAME_CLASSES.get(word, NOUN_CLASSES.get(lower)), lower, i
+            return Mention(TITLES[word], f"{lower} {words[name].lower()}", i, name)
+    side = NAME_CLASSES.get(word, NOUN_CLASSES.get(lower))
+    return None if side is None else Mention(side, lower, i, i)
 
 
 def _sentence_starts(words: Sequence[str]) -> list[int]:

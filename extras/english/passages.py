@@ -5,25 +5,23 @@ must know the mentioned people and their genders. A passage is the text up to a 
 one known person, or exactly one of each class (a woman and a man). Its twin is the same text with every person replaced
 by a counterpart of the other class: Lily by Tom, king by queen.
 
-The lexicon (english.py) knows the classes. Nothing is annotated: the author's own pronoun gives the antecedent.
+The lexicon (lexicon.py) knows the classes. Nothing is annotated: the author's own pronoun gives the antecedent.
 """
 
 import re
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from data.pairs import Cell, Items, Pair, Span, word_positions
+from data.pairs import Cell, Items, Pair, Span, Word, word_positions
 from data.tokenizer import encode_text, unknown_id
 from data.words import ENGLISH_WORD, with_words
-from extras.english.lexicon import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, TITLES, word_set
+from extras.english.lexicon import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES, NAME_CLASSES, word_set
 from extras.english.parsing import PRONOUNS, Mention, ParsedText, pronoun_forms
 from settings.errors import UserError
 
@@ -48,7 +46,7 @@ class Passage:
     mentions: tuple[tuple[Span, ...], tuple[Span, ...]]  # by class
     entities: tuple[str, str]  # name or noun of each class; "" if it is not mentioned
     subject: Span  # the first mention in the last sentence that has one
-    place: float | None = None  # log odds of the place rule (data.place) that the nearest entity is meant
+    place: float | None = None  # log odds of the place rule (place.py) that the nearest entity is meant
     form: tuple[float, ...] = ()  # its features
 
     @property
@@ -56,41 +54,37 @@ class Passage:
         return all(self.entities)
 
     def surfaces(self, side: int) -> list[str]:
+        """Return the mentions of a class as the text writes them."""
         return [self.text[start:end] for start, end in self.mentions[side]]
 
+    def with_words(self, changes: Mapping[Span, str]) -> "Passage":
+        """Return the passage with other words at some places, by the characters of each."""
 
-@dataclass(frozen=True, slots=True)
-class Twin:
-    """A passage with counterparts in place of its entities."""
+        def moved(span: Span) -> Span:
+            start, end = span
+            for (first, last), word in changes.items():
+                shift = len(word) - (last - first)
+                start += shift * (last <= span[0])
+                end += shift * (last <= span[1])
+            return start, end
 
-    text: str
-    changes: Mapping[Span, str] = field(default_factory=dict)  # new words by their characters of the passage
-
-    def moved(self, span: Span) -> Span:
-        """Return the characters in the twin of a word of the passage."""
-        first, last = span
-        for (start, end), word in self.changes.items():
-            shift = len(word) - (end - start)
-            first += shift if end <= span[0] else 0
-            last += shift if end <= span[1] else 0
-        return first, last
+        feminine, masculine = (tuple(map(moved, spans)) for spans in self.mentions)
+        text = with_words(self.text, changes)
+        return replace(self, text=text, mentions=(feminine, masculine), subject=moved(self.subject))
 
 
 def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
     """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences."""
     named_sections = list[tuple[str, str]]()
     for number, text in enumerate(documents):
-        if len(text) <= SECTION_CHARACTERS:
-            named_sections.append((f"d{number}", text))
-            continue
-        section = ""
+        parts = [""]
         for sentence in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
-            section += sentence
-            if len(section) >= SECTION_CHARACTERS:
-                named_sections.append((f"d{number}s{len(named_sections)}", section))
-                section = ""
-        if section.strip():
-            named_sections.append((f"d{number}s{len(named_sections)}", section))
+            parts[-1] += sentence
+            if len(parts[-1]) >= SECTION_CHARACTERS:
+                parts.append("")
+        for part in filter(str.strip, parts):
+            suffix = f"s{len(named_sections)}" if len(text) > SECTION_CHARACTERS else ""
+            named_sections.append((f"d{number}{suffix}", part))
     return named_sections
 
 
@@ -108,25 +102,21 @@ def with_two(passages: Iterable[Passage]) -> list[Passage]:
 
 
 def find_passages(doc: str, text: str) -> Iterator[Passage]:
-    """Yield the passages of a document, at most one per sentence.
+    """Yield the passages of a document, at most one per sentence, because a later one would have an earlier pronoun.
 
     A passage is the longest run of whole sentences, followed by the pronoun's sentence up to the pronoun, of at most
     MAX_WORDS words, without an earlier pronoun of either class, that mentions exactly one entity of each class. Failing
     that, one that mentions exactly one entity, of the author's class.
     """
     parsed = ParsedText(text)
-    is_pronoun = [word.lower() in _EARLIER for word in parsed.words]
-    last_sentence = -1  # index of the sentence with the last passage
-    for sentence, i, forms in parsed.pronouns():
-        if sentence == last_sentence:
-            continue
+    for i, forms in parsed.pronouns():
         meant = forms.index(parsed.words[i])
-        window = _best_window(parsed, i, is_pronoun, meant)
+        window = _best_window(parsed, i, meant)
         if window is None:
             continue
         begin, mentions = window
 
-        start = parsed.sentences[bisect_right(parsed.sentences, mentions[-1].first) - 1]
+        start = max(start for start in parsed.sentences if start <= mentions[-1].first)
         subject = next(mention for mention in mentions if mention.first >= start)
         spans: tuple[list[Span], list[Span]] = ([], [])
         entities = ["", ""]
@@ -142,24 +132,41 @@ def find_passages(doc: str, text: str) -> Iterator[Passage]:
             entities=(entities[0], entities[1]),
             subject=parsed.span(subject, begin),
         )
-        last_sentence = sentence
 
 
-def _best_window(
-    parsed: ParsedText, i: int, is_pronoun: Sequence[bool], meant: int
-) -> tuple[int, list[Mention]] | None:
+def _best_window(parsed: ParsedText, i: int, meant: int) -> tuple[int, list[Mention]] | None:
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
-    ranked: list[tuple[int, int, list[Mention]]] = []  # (rank, first word, mentions): the lowest is preferred
-    for begin, mentions in parsed.windows(i):
-        if any(is_pronoun[begin:i]):
+    with_one = None
+    for begin, mentions in parsed.windows(i):  # the longest first
+        if not _EARLIER.isdisjoint(map(str.lower, parsed.words[begin:i])):
             continue
         entities = {(mention.side, mention.entity) for mention in mentions}
-        if len(entities) == 2 and not set.intersection(*map(set, entities)):  # two classes and two names
-            ranked.append((0, begin, mentions))
-        elif len(entities) == 1 and mentions[0].side == meant:
-            ranked.append((1, begin, mentions))
-    best = min(ranked, key=lambda window: window[:2], default=None)
-    return best and best[1:]
+        sides = {side for side, _ in entities}
+        names = {name for _, name in entities}
+        if len(entities) == len(sides) == len(names) == 2:
+            return begin, mentions
+        if with_one is None and len(entities) == 1 and sides == {meant}:
+            with_one = (begin, mentions)
+    return with_one
+
+
+def name_counts(passages: Iterable[Passage]) -> Counter[str]:
+    """Return how often passages mention each person, by the words of the text."""
+    counts = Counter[str]()
+    for passage in passages:
+        counts.update(passage.surfaces(0) + passage.surfaces(1))
+    return counts
+
+
+def names_by_length(
+    names: Iterable[str], n_tokens: Callable[[str], int]
+) -> defaultdict[int, tuple[list[str], list[str]]]:
+    """Return the first names among `names` by their number of tokens (after a space), and by class."""
+    pools = defaultdict[int, tuple[list[str], list[str]]](lambda: ([], []))
+    for name in names:
+        if name in NAME_CLASSES:
+            pools[n_tokens(name)][NAME_CLASSES[name]].append(name)
+    return pools
 
 
 class Counterparts:
@@ -173,60 +180,42 @@ class Counterparts:
         """Collect the names of the passages; `n_tokens` counts the tokens of a word after a space."""
         self._n_tokens = n_tokens
         self._rng = np.random.default_rng(seed)
-        counts = Counter[str]()
-        for passage in passages:
-            counts.update(passage.surfaces(0) + passage.surfaces(1))
-
-        # The names of each side by number of tokens, and all of them as 0; all known names if none is frequent
-        self._names: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for side, names in enumerate((FEMININE_NAMES, MASCULINE_NAMES)):
+        counts = name_counts(passages)
+        self._names = []  # of each class: those that are frequent, all if none is
+        for names in (FEMININE_NAMES, MASCULINE_NAMES):
             often = [name for name in sorted(names) if counts[name] >= MIN_NAME_COUNT]
-            for name in often or sorted(names):
-                self._names[side, n_tokens(name)].append(name)
-                self._names[side, 0].append(name)
+            self._names.append(often or sorted(names))
+        self._by_length = names_by_length(chain(*self._names), n_tokens)
 
-    def of(self, passage: Passage) -> Mapping[str, str] | None:
-        """Return the replacement of each mention's text in a passage; None if a mention has none."""
-        sides = [sorted({*passage.surfaces(side)}) for side in (0, 1)]
-        if len(sides[0]) == len(sides[1]) == 1:
-            (name,), (counterpart,) = sides
-            are_names = name in FEMININE_NAMES and counterpart in MASCULINE_NAMES
-            if are_names and self._n_tokens(name) == self._n_tokens(counterpart):
-                return {name: counterpart, counterpart: name}
+    def twin(self, passage: Passage) -> Passage:
+        """Return a passage with counterparts of its entities; UserError if one has none.
 
-        replacements: dict[str, str] = {}
-        for side, surfaces in enumerate(sides):
-            for surface in surfaces:
-                is_name = surface in (FEMININE_NAMES, MASCULINE_NAMES)[side]
-                word = self._name(surface, 1 - side) if is_name else _counterpart(surface)
-                if word is None:
-                    return None
-                replacements[surface] = word
-        return replacements
+        The entity in the same place is meant, so that the pronoun is of the other class.
+        """
+        women, men = (sorted(set(passage.surfaces(side))) for side in (0, 1))
+        are_names = len(women) == len(men) == 1 and NAME_CLASSES.keys() >= {*women, *men}
+        if are_names and self._n_tokens(women[0]) == self._n_tokens(men[0]):
+            words = {women[0]: men[0], men[0]: women[0]}
+        else:
+            words = {woman: self._counterpart(woman, 1) for woman in women}
+            words |= {man: self._counterpart(man, 0) for man in men}
 
-    def _name(self, name: str, side: int) -> str:
-        pool = self._names.get((side, self._n_tokens(name))) or self._names[side, 0]
-        return pool[int(self._rng.integers(len(pool)))]
+        changed = passage.with_words({span: words[passage.text[slice(*span)]] for span in chain(*passage.mentions)})
+        return replace(changed, meant=1 - passage.meant, mentions=changed.mentions[::-1])
 
-
-def _counterpart(surface: str) -> str | None:
-    """Return the noun or the title and surname of the other gender, with the capitals of `surface`."""
-    title, space, name = surface.partition(" ")
-    bare_title = title.rstrip(".")
-    if bare_title in TITLES and space:
-        counterpart = _OTHER_TITLE.get(bare_title)
-        dot = "." if title.endswith(".") else ""
-        return counterpart and f"{counterpart}{dot} {name}"
-    counterpart = COUNTERPARTS.get(surface.lower())
-    return counterpart.capitalize() if counterpart and surface.istitle() else counterpart
-
-
-def make_twin(passage: Passage, replacements: Mapping[str, str]) -> Twin:
-    """Return a passage with counterparts of its entities."""
-    changes: dict[Span, str] = {}
-    for span in chain(*passage.mentions):
-        changes[span] = replacements[passage.text[slice(*span)]]
-    return Twin(with_words(passage.text, changes), changes)
+    def _counterpart(self, surface: str, side: int) -> str:
+        """Return a name, a noun or a title and surname of the class `side`, with the capitals of `surface`."""
+        if surface in NAME_CLASSES:
+            pool = self._by_length[self._n_tokens(surface)][side] or self._names[side]
+            return pool[int(self._rng.integers(len(pool)))]
+        title, _, surname = surface.partition(" ")
+        bare_title = title.rstrip(".")
+        if surname and bare_title in _OTHER_TITLE:
+            return f"{title.replace(bare_title, _OTHER_TITLE[bare_title])} {surname}"
+        noun = COUNTERPARTS.get(surface.lower())
+        if noun is None:
+            raise UserError("no counterpart of the other class")
+        return noun.capitalize() if surface.istitle() else noun
 
 
 def content_words(passage: Passage) -> list[Span]:
@@ -235,7 +224,7 @@ def content_words(passage: Passage) -> list[Span]:
     words = []
     for match in ENGLISH_WORD.finditer(passage.text):
         word = match.group()
-        is_free = all(match.end() <= start or end <= match.start() for start, end in taken)
+        is_free = not any(start <= match.start() < end for start, end in taken)
         if is_free and len(word) > 3 and word.isalpha() and word.lower() not in _FUNCTION_WORDS:
             words.append(match.span())
     return words
@@ -244,28 +233,32 @@ def content_words(passage: Passage) -> list[Span]:
 def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
-    The rule returns 1 for the first class, 0 for the second: the one that is more frequent after the
-    same N_LAST words, backing off to fewer words; 1/2 for words that it has not seen.
+    The rule returns the class, 0 or 1, that is more frequent after the same N_LAST words, backing off to fewer words;
+    1/2 for words that it has not seen.
     """
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for _, text in documents:
-        originals = ENGLISH_WORD.findall(text)
-        words = list(map(str.lower, originals))
-        for i in range(len(words) - 1):
-            forms = pronoun_forms(originals[i], words[i + 1])
+        words = ENGLISH_WORD.findall(text)
+        for i, (word, next_word) in enumerate(pairwise(words)):
+            forms = pronoun_forms(word, next_word)
             if forms is not None:
-                for n in range(N_LAST + 1):
-                    counts[tuple(words[max(0, i - n) : i])][forms.index(originals[i])] += 1
+                for ending in _endings(words[:i]):
+                    counts[ending][forms.index(word)] += 1
 
     def rule(text: str) -> float:
-        words = list(map(str.lower, ENGLISH_WORD.findall(text)))
-        for n in range(N_LAST, -1, -1):
-            first, second = counts.get(tuple(words[len(words) - n :]), (0, 0))
+        for ending in _endings(ENGLISH_WORD.findall(text)):
+            first, second = counts.get(ending, (0, 0))
             if first != second:
-                return float(first > second)
+                return float(first < second)
         return 0.5
 
     return rule
+
+
+def _endings(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the last N_LAST words in small letters, then fewer; all words if there are not so many."""
+    last = [word.lower() for word in words[-N_LAST:]]
+    return [tuple(last[max(0, len(last) - n) :]) for n in range(N_LAST, -1, -1)]
 
 
 class Reader(NamedTuple):
@@ -278,21 +271,6 @@ class Reader(NamedTuple):
     def n_tokens(self, word: str) -> int:
         """Return the number of tokens of a word after a space."""
         return len(encode_text(self.tokenizer, f" {word}").ids)
-
-
-def passage_parts(passages: Sequence[Passage], name: str, reader: Reader, seed: int, limits: tuple[int, int]) -> Items:
-    """Return the passages of the question `name` in the parts "dev" and "tested".
-
-    All passages of a document or section are in dev, a random half, or in tested. `limits` are the most passages with
-    one entity, and with two.
-    """
-    make = partial(passage_items, passages, name, reader, seed)
-    items = make(limits[0], has_two=False) + make(limits[1], has_two=True)
-
-    names = np.unique(np.array([pair.clusters[0] for pair in items.pairs], dtype=str))
-    chosen = set(np.random.default_rng(seed).permutation(names)[: len(names) // 2].tolist())
-    pairs = [replace(pair, part="dev" if pair.clusters[0] in chosen else "tested") for pair in items.pairs]
-    return Items(pairs, items.left_out)
 
 
 def passage_items(
@@ -313,49 +291,48 @@ def passage_items(
     context.
     """
     usable = [passage for passage in passages if passage.has_two == has_two]
+    kind = "two" if has_two else "one"
     rng = np.random.default_rng(seed)
     counterparts = Counterparts(usable, reader.n_tokens, seed)
     pairs = list[Pair]()
-    left_out = Counter[str]()
+    left_out = Counter[tuple[str, str]]()
     for i in rng.permutation(len(usable)):
         if len(pairs) == _SEARCHED * limit:
             break
         passage = usable[i]
-
-        replacements = counterparts.of(passage)
-        if replacements is None:
-            left_out["no counterpart of the other class"] += 1
-            continue
-        twin = make_twin(passage, replacements)
-        content = content_words(passage)
-        control = content[int(rng.integers(len(content)))] if content else None
-
         try:
+            twin = counterparts.twin(passage)
+            n_content = len(content_words(passage))
+            control = int(rng.integers(n_content)) if n_content else None
             cells = _cells(passage, twin, control, reader)
         except UserError as reason:
-            left_out[str(reason)] += 1
+            left_out[name, f"{reason} ({kind})"] += 1
             continue
-        texts = (passage.text, twin.text)
-        clusters = (passage.doc, *passage.entities)
-        pair = Pair(name, "", cells, texts, len(pairs), clusters, meant=passage.meant, forms=passage.forms)
-        pairs.append(replace(pair, place=passage.place, form=passage.form))
+        pair = Pair(
+            question=name,
+            part="",
+            cells=cells,
+            texts=(passage.text, twin.text),
+            block=len(pairs),
+            clusters=(passage.doc, *passage.entities),
+            meant=passage.meant,
+            forms=passage.forms,
+            place=passage.place,
+            form=passage.form,
+        )
+        pairs.append(pair)
 
     selected = cap_clusters([pair.clusters[1:] for pair in pairs], max_share, limit)
     if len(pairs) > len(selected):
         rest = f"more than enough, or an entity in more than {max_share:.0%} of the passages"
-        left_out[rest] = len(pairs) - len(selected)
-    kind = "two" if has_two else "one"
-    named = Counter({(name, f"{reason} ({kind})"): count for reason, count in left_out.items()})
-    return Items([pairs[i] for i in selected], named)
+        left_out[name, f"{rest} ({kind})"] = len(pairs) - len(selected)
+    return Items([pairs[i] for i in selected], left_out)
 
 
-def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -> tuple[Cell, Cell]:
+def _cells(passage: Passage, twin: Passage, control: int | None, reader: Reader) -> tuple[Cell, Cell]:
     """Return a passage and its twin in the tokens of a model; UserError with the reason why it is left out."""
-    # The entity in the same place is meant in the twin, where the pronoun is of the other class.
-    forms = (passage.forms[passage.meant], passage.forms[1 - passage.meant])
-    first = _cell(passage, Twin(passage.text), forms, control, reader)
-    second = _cell(passage, twin, forms[::-1], control, reader)
-
+    first = _cell(passage, control, reader)
+    second = _cell(twin, control, reader)
     answers = (*first.answers, *first.foils)
     is_unknown = unknown_id(reader.tokenizer) in answers
     if answers != (*second.foils, *second.answers) or first.answers == first.foils or is_unknown:
@@ -365,32 +342,36 @@ def _cells(passage: Passage, twin: Twin, control: Span | None, reader: Reader) -
     return first, second
 
 
-def _cell(passage: Passage, twin: Twin, forms: tuple[str, str], control: Span | None, reader: Reader) -> Cell:
-    """Return a passage or its twin in tokens; `forms` are the pronoun of the meant person and the other one."""
+def _cell(passage: Passage, control: int | None, reader: Reader) -> Cell:
+    """Return a passage or its twin in tokens; `control` is the number of a content word."""
     # Both pronouns follow the same tokens and are one token each.
-    answer, foil = (encode_text(reader.tokenizer, twin.text + form) for form in forms)
-    prefix = tuple(answer.ids[:-1])
-    if tuple(foil.ids[:-1]) != prefix or twin.text[answer.offsets[-1][0] :].strip():
+    encodings = [encode_text(reader.tokenizer, passage.text + form) for form in passage.forms]
+    answer, foil = encodings[passage.meant], encodings[1 - passage.meant]
+    prefix = answer.ids[:-1]
+    if foil.ids[:-1] != prefix or passage.text[answer.offsets[-1][0] :].strip():
         raise UserError("a pronoun is not one token")
 
-    spans = [*chain(*passage.mentions), *([control] if control else [])]
+    spans = list(chain(*passage.mentions))
+    if control is not None:
+        spans.append(content_words(passage)[control])
     try:
-        words = word_positions(twin.text, answer.offsets[:-1], map(twin.moved, spans))
+        words = word_positions(passage.text, answer.offsets[:-1], spans)
     except UserError:
         raise UserError("a word shares a token with its neighbour") from None
     tokens = (reader.bos_id, *prefix)
     if unknown_id(reader.tokenizer) in [tokens[i] for i in chain(*words.values())]:
         raise UserError("a word is unknown")
+    of_control: Word = () if control is None else words[spans[-1]]
     return Cell(
         tokens=tokens,
         query=len(prefix),
-        meant=tuple(words[twin.moved(span)] for span in passage.mentions[passage.meant]),
-        other=tuple(words[twin.moved(span)] for span in passage.mentions[1 - passage.meant]),
+        meant=tuple(words[span] for span in passage.mentions[passage.meant]),
+        other=tuple(words[span] for span in passage.mentions[1 - passage.meant]),
         answers=(answer.ids[-1],),
         foils=(foil.ids[-1],),
         payoff=len(prefix),
-        control=words[twin.moved(control)] if control else (),
-        subject=words[twin.moved(passage.subject)],
+        control=of_control,
+        subject=words[passage.subject],
     )
 
 

@@ -5,18 +5,19 @@ meant" on features of both mentions and of the words before the pronoun, and on 
 the story have no features of their own, but a few that show the form of a sentence.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 
 import numpy as np
 from scipy import special
 
+from data.pairs import Span
 from data.words import ENGLISH_WORD
-from extras.english.lexicon import FEMININE_NAMES, MASCULINE_NAMES
-from extras.english.passages import Passage, make_twin
+from extras.english.lexicon import NAME_CLASSES
+from extras.english.passages import Passage, name_counts, names_by_length
 
+# From the features [N, F] of passages to the log odds [N] that the nearest person is meant
+PlaceRule = Callable[[Sequence[Sequence[float]]], np.ndarray]
 _ENDS = frozenset(".!?")
 _BEFORE = (("and",), ("with", "to", "for", "of", "by", "at", "from"), ("the", "a", "an"), ("my", "his", "her", "their"))
 _AFTER = (("and",), (",",), ("'", "\u2019"), ("said", "asked", "told"), ("was", "had", "is"), (".", "!", "?"))
@@ -27,7 +28,6 @@ _PENALTIES = (0.05, 0.1, 0.2, 0.4)  # added to the mean log loss; one is chosen 
 _N_FOLDS = 5
 MIN_FITTED = 1000  # passages; a rule fitted to fewer would leave more to the head
 N_NAMES = 12  # names are drawn from this many of each gender
-_NAMES = (FEMININE_NAMES, MASCULINE_NAMES)
 
 
 def nearest(passage: Passage) -> int:
@@ -69,23 +69,9 @@ def _features_of(passage: Passage, side: int) -> list[float]:
     return values + [after[0] in group for group in _AFTER]
 
 
-@dataclass(frozen=True)
-class PlaceRule:
-    """A fitted place rule."""
-
-    means: np.ndarray  # [F] of the features
-    scales: np.ndarray  # [F]
-    weights: np.ndarray  # [1 + F + F (F - 1) / 2]: constant, features, products of two
-
-    def log_odds(self, passages: Sequence[Passage]) -> np.ndarray:
-        """Return the log odds that the nearest person is meant, [N]."""
-        features = np.array(list(map(place_features, passages)))
-        return np.asarray(_with_products((features - self.means) / self.scales) @ self.weights)
-
-
 def fit_place_rule(passages: Sequence[Passage]) -> PlaceRule:
     """Return the rule fitted to whom the author means in `passages`, all with two people."""
-    features = np.array(list(map(place_features, passages)))
+    features = np.array([place_features(passage) for passage in passages])
     is_nearest = np.array([passage.meant == nearest(passage) for passage in passages])
     means = features.mean(axis=0)
     scales = np.maximum(features.std(axis=0), 0.05)  # a feature that is nearly constant gets no large value
@@ -101,7 +87,12 @@ def fit_place_rule(passages: Sequence[Passage]) -> PlaceRule:
             weights = _fit(inputs[folds != fold], is_nearest[folds != fold], penalty)
             total += _log_losses(inputs[folds == fold] @ weights, is_nearest[folds == fold]).sum()
         losses.append(total)
-    return PlaceRule(means, scales, _fit(inputs, is_nearest, _PENALTIES[int(np.argmin(losses))]))
+    weights = _fit(inputs, is_nearest, _PENALTIES[int(np.argmin(losses))])
+
+    def rule(features: Sequence[Sequence[float]]) -> np.ndarray:
+        return np.asarray(_with_products((np.array(features) - means) / scales) @ weights)
+
+    return rule
 
 
 def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[str], int], seed: int) -> list[Passage]:
@@ -110,47 +101,32 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     The names are the most frequent of each gender that have the same number of tokens (`n_tokens`), up to N_NAMES. A
     person without a name ("the king") keeps the noun.
     """
-    counts = Counter[str]()
-    for passage in passages:
-        counts.update(passage.surfaces(0) + passage.surfaces(1))
-    by_length: dict[int, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for name, _ in counts.most_common():
-        for side, known in enumerate(_NAMES):
-            if name in known:
-                by_length[n_tokens(name)][side].append(name)
-    pools = max(by_length.values(), key=lambda pools: min(N_NAMES, *map(len, pools)), default=([], []))
+    names = [name for name, _ in name_counts(passages).most_common()]
+    by_length = names_by_length(names, n_tokens).values()
+    pools = max(by_length, key=lambda pools: min(N_NAMES, *map(len, pools)), default=([], []))
 
     rng = np.random.default_rng(seed)
+    features = [place_features(passage) for passage in passages]
     found = []
-    for passage, place in zip(passages, rule.log_odds(passages).tolist(), strict=True):
-        replacements = dict[str, str]()
+    for passage, form, place in zip(passages, features, rule(features).tolist(), strict=True):
+        changes = dict[Span, str]()
         entities = list(passage.entities)
         for side, pool in enumerate(pools):
-            names = {*passage.surfaces(side)}
-            replacements |= dict(zip(names, names, strict=True))
-            drawn = pool[int(rng.integers(min(N_NAMES, len(pool))))] if pool else ""
-            if drawn and names <= _NAMES[side]:  # a text may have names of one gender only
-                replacements |= dict.fromkeys(names, drawn)
+            if not pool:
+                continue  # a text may have names of one gender only
+            drawn = pool[int(rng.integers(min(N_NAMES, len(pool))))]
+            if NAME_CLASSES.keys() >= set(passage.surfaces(side)):
+                changes |= dict.fromkeys(passage.mentions[side], drawn)
                 entities[side] = drawn.lower()
-        new = make_twin(passage, replacements)
-        first, second = (tuple(map(new.moved, group)) for group in passage.mentions)
-        found.append(
-            replace(
-                passage,
-                text=new.text,
-                mentions=(first, second),
-                entities=(entities[0], entities[1]),
-                subject=new.moved(passage.subject),
-                place=place,
-                form=tuple(place_features(passage)),
-            )
-        )
+        first, second = entities
+        named = replace(passage.with_words(changes), entities=(first, second))
+        found.append(replace(named, place=place, form=tuple(form)))
     return found
 
 
 def _with_products(features: np.ndarray) -> np.ndarray:
     """Return a constant, the features and all products of two, [N, 1 + F + F (F - 1) / 2]."""
-    first, second = np.array(list(combinations(range(features.shape[1]), 2))).T
+    first, second = np.triu_indices(features.shape[1], k=1)
     return np.hstack([np.ones((len(features), 1)), features, features[:, first] * features[:, second]])
 
 

@@ -43,14 +43,13 @@ class ContentWords:
 
     def replaced(self, texts: tuple[str, str], rng: np.random.Generator) -> tuple[str, str]:
         """Return a passage and its twin, each with the same words in place of the same content words."""
-        first, second = map(_content_spans, texts)
-        drawn = []
-        for start, end in first:
+        words = []
+        for start, end in _content_spans(texts[0]):
             word = texts[0][start:end]
-            words = self._words.get(self._form(word), [word])
-            drawn.append(words[int(rng.integers(len(words)))])
-        of_first, of_second = (dict(zip(spans, drawn, strict=True)) for spans in (first, second))
-        return with_words(texts[0], of_first), with_words(texts[1], of_second)
+            alike = self._words.get(self._form(word), [word])
+            words.append(alike[int(rng.integers(len(alike)))])
+        first, second = (with_words(text, dict(zip(_content_spans(text), words, strict=True))) for text in texts)
+        return first, second
 
 
 def with_replaced(items: Items, words: ContentWords, reader: Reader, seed: int) -> tuple[Items, Items]:
@@ -68,8 +67,7 @@ def with_replaced(items: Items, words: ContentWords, reader: Reader, seed: int) 
             kept.append(pair)
         except UserError as reason:
             left_out[pair.question, str(reason)] += 1
-    draws = [pairs[draw] for draw in range(N_DRAWS) for pairs in versions]
-    return Items(kept, items.left_out + left_out), Items(draws)
+    return Items(kept, items.left_out + left_out), Items(list(chain(*zip(*versions, strict=True))))
 
 
 def _content_spans(text: str) -> list[Span]:

@@ -5,19 +5,21 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+
 from data.corpus import corpus_fingerprint, split_documents
 from data.loader import Corpus
 from data.pairs import Items
 from data.text import SHIPPED_TEXT, SHIPPED_TRAINING_TEXT, UNSEEN_TEXT, read_documents, text_files
 from data.tokenizer import end_id
-from extras.english.passages import Passage, Reader, passage_items, passage_parts, passages_in, sections, with_two
+from extras.english.passages import Passage, Reader, passage_items, passages_in, sections, with_two
 from extras.english.place import MIN_FITTED, fit_place_rule, redrawn
 from extras.english.questions import NEXT_PRONOUN, REPLACED, TESTED, WHOSE
 from extras.english.replaced import ContentWords, with_replaced
 from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
-from probe.questions import Question
+from probe.questions import DEV, Question
 from probe.source import UNKNOWN_TRAINING, Source
 from settings.data import TextConfig
 
@@ -44,22 +46,24 @@ def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None,
     questions = [NEXT_PRONOUN]
     warnings = [UNKNOWN_TRAINING] if opened.is_external else []
 
+    problem = ""
+    training = list[Passage]()
     if path is not None:
-        warnings.append("Whose gender a head copies is not tested with path=: the place rule is of other text.")
+        problem = "with path=: the place rule is of other text"
     elif n_heads > MANY_HEADS:
-        large = f"in a model of more than {MANY_HEADS} heads"
-        warnings.append(f"Whose gender a head copies is not tested {large}: enough passages would take too long.")
+        problem = f"in a model of more than {MANY_HEADS} heads: enough passages would take too long"
     else:
         training = with_two(passages_in(_training_documents(corpus)))
         if len(training) < MIN_FITTED:
-            few = f"{len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
-            warnings.append(f"Whose gender a head copies is not tested: no place rule with {few}.")
-        else:
-            if reads_shipped_text(corpus):
-                unseen = sections(read_documents([UNSEEN_TEXT]))
-                passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
-            items += whose_passages_of(reader, with_two(passages), training, config)
-            questions.append(WHOSE)
+            problem = f"with {len(training)} passages with two people in the training text (needed: {MIN_FITTED})"
+    if problem:
+        warnings.append(f"Whose gender a head copies is not tested {problem}.")
+    else:
+        if reads_shipped_text(corpus):
+            unseen = sections(read_documents([UNSEEN_TEXT]))
+            passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
+        items += whose_passages_of(reader, with_two(passages), training, config)
+        questions.append(WHOSE)
 
     source_name = ""
     data = {"fingerprint": opened.data_fingerprint}
@@ -87,9 +91,17 @@ def reads_shipped_text(corpus: Corpus | None) -> bool:
 
 
 def passages_of(reader: Reader, n_heads: int, passages: Sequence[Passage], config: ProbeConfig) -> Items:
-    """Return passages in the tokens of a model with `n_heads` heads in all, in two parts."""
+    """Return passages in the tokens of a model with `n_heads` heads in all; a random half of the documents is dev."""
     limits = MAX_PASSAGES if n_heads <= MANY_HEADS else MAX_PASSAGES_LARGE
-    return passage_parts(passages, NEXT_PRONOUN.name, reader, config.seed, limits)
+    items = Items([])
+    for has_two, limit in zip((False, True), limits, strict=True):
+        items += passage_items(passages, NEXT_PRONOUN.name, reader, config.seed, limit, has_two=has_two)
+
+    documents = sorted({pair.clusters[0] for pair in items.pairs})
+    shuffled = np.random.default_rng(config.seed).permutation(documents)
+    of_dev = set(shuffled[: len(documents) // 2].tolist())
+    pairs = [replace(pair, part=DEV if pair.clusters[0] in of_dev else TESTED) for pair in items.pairs]
+    return Items(pairs, items.left_out)
 
 
 def whose_passages_of(

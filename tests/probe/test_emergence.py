@@ -56,7 +56,7 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
     assert (point.layer, point.head) == (0, 1)
     assert point.grids["swap"] == [pytest.approx([0.25, 0.75], abs=1e-3)]
     assert point.values["swap"] == pytest.approx(0.75, abs=1e-3) and point.values["follows"] > 0.9
-    _, total = Half(made.copying_model([1.0, 3.0]), items, 4096).swaps([[Head(0, 1)]])
+    _, total = Half(made.copying_model([1.0, 3.0]), items, 4096).two.swaps([[Head(0, 1)]])
     assert point.values["margin"] == pytest.approx(total.mean() / 2, rel=1e-4)
     assert OUTCOMES["edge"].point(made.copying_model([0.0, 0.0]), items, 4096).grids["swap"] == [[0.0, 0.0]]
 

@@ -1,6 +1,5 @@
 """Questions by edges: planted heads are found, and nothing without one."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,10 +11,9 @@ from data.pairs import Items
 from extras.compare.difference import difference
 from extras.english import edges
 from extras.english.edges import Half, candidates_of
-from extras.english.passages import Passage
 from extras.english.questions import NEXT_PRONOUN, REPLACED, TESTED, UNKNOWN_TO_MODEL, WHOSE
 from model.observe import ObservableModel, TransformerView
-from probe.questions import DEV
+from probe.questions import DEV, Question
 from probe.results import NOT_ESTABLISHED, SUPPORTED, Finding, Head
 from probe.study import study
 from settings.errors import UserError
@@ -25,22 +23,20 @@ from tests.tiny_models import random_view, untrained
 N_WORDS = copying_model([1.0]).vocab_size
 
 
-def studied(model: ObservableModel, found: Sequence[Passage] | None = None) -> Any:
-    """Return the finding, or the sentence why there is none."""
+def studied(model: ObservableModel, items: Items, *questions: Question) -> list[Any]:
+    """Return the findings, and the sentences why there are no others."""
+    result = study(model, lambda seed: model, items, [NEXT_PRONOUN, *questions], SETTINGS, documents())
+    return [*result.findings, *result.missing]
 
-    def untrained_model(seed: int) -> ObservableModel:
-        if isinstance(model, TransformerView):
-            return random_view(N_WORDS, 7 + seed, context_length=64)
-        return copying_model([1.0] * model.n_head, 1 + seed, knows_gender=False)
 
-    result = study(model, untrained_model, passage_items(found), [NEXT_PRONOUN], SETTINGS, documents())
-    [answer] = [*result.findings, *result.missing]
-    return answer
+def finding_of(model: ObservableModel) -> Finding:
+    [finding] = studied(model, passage_items())
+    return finding
 
 
 @cache
 def copying(*gains: float) -> Finding:
-    return studied(copying_model(gains))
+    return finding_of(copying_model(gains))
 
 
 def test_the_planted_head_is_supported_and_one_that_writes_the_other_gender_is_not() -> None:
@@ -87,12 +83,12 @@ def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> 
 @pytest.mark.parametrize("seed", range(6))
 def test_heads_that_copy_something_else_than_gender_or_at_random_are_not_supported(seed: int) -> None:
     view = random_view(N_WORDS, seed - 3, context_length=64)
-    finding = studied(copying_model((2.0, 1.0), seed, knows_gender=False) if seed < 4 else view)
+    finding = finding_of(copying_model((2.0, 1.0), seed, knows_gender=False) if seed < 4 else view)
     assert finding.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED) and 0.1 < finding.head.value("follows") < 0.9
 
 
 def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
-    finding = studied(TransformerView(untrained(N_WORDS, context_length=64)))
+    finding = finding_of(TransformerView(untrained(N_WORDS, context_length=64)))
     assert (finding.verdict, finding.set, finding.curve) == (UNKNOWN_TO_MODEL, None, [])
     assert finding.head.value("follows") == 0.5 and np.isnan(finding.head.value("swap"))
 
@@ -112,7 +108,7 @@ def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypa
     assert set(candidates_of(model, Half(model, dev, 4096))) == edited
     monkeypatch.setattr(model, "final_norm_pullback", lambda *_: None)
     unknown = "the direct effects of the heads are not known for this kind of model"
-    assert studied(model).endswith(unknown)
+    assert studied(model, passage_items()) == [unknown]
     with pytest.raises(UserError, match=unknown):
         difference(model, model, passage_items(), NEXT_PRONOUN, SETTINGS)
 
@@ -129,33 +125,33 @@ def items_with_whose(n_copies: int) -> Items:
 
 
 def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_why() -> None:
-    questions = [NEXT_PRONOUN, WHOSE]
-    other = copying_model((0.0, -3.0))
-    found = study(other, lambda seed: other, items_with_whose(12), questions, SETTINGS, documents())
-    assert [finding.question for finding in found.findings] == [NEXT_PRONOUN.name]
-    assert found.missing == [f"{WHOSE.name}: asked of a head that is supported for {NEXT_PRONOUN.name}"]
+    [copies, why_not] = studied(copying_model((0.0, -3.0)), items_with_whose(12), WHOSE)
+    assert copies.question == NEXT_PRONOUN.name
+    assert why_not == f"{WHOSE.name}: asked of a head that is supported for {NEXT_PRONOUN.name}"
     model = copying_model((0.0, 3.0))
     few = items_with_whose(11)
     n = len(few.of(WHOSE.name, TESTED))
-    found = study(model, lambda seed: model, few, questions, SETTINGS, documents())
-    assert found.missing == [f"{WHOSE.name}: {n} passages with a woman and a man (needed: 700)"]
+    assert studied(model, few, WHOSE)[1:] == [f"{WHOSE.name}: {n} passages with a woman and a man (needed: 700)"]
 
     # The author is found by nothing here, with the true words and with others.
-    found = study(model, lambda seed: model, items_with_whose(12), questions, SETTINGS, documents())
-    copies, whose = found.findings
-    assert (copies.verdict, whose.verdict, whose.level, found.missing) == (SUPPORTED, NOT_ESTABLISHED, "E1", [])
+    copies, whose = studied(model, items_with_whose(12), WHOSE)
+    assert (copies.verdict, whose.verdict, whose.level) == (SUPPORTED, NOT_ESTABLISHED, "E1")
     assert whose.n >= 700 and whose.place == copies.place
     assert whose.head.value("form") == pytest.approx(whose.head.value("beyond_place"))
     assert min(whose.head.value(name) for name in ("p_beyond_place", "p_form", "p_words")) > 0.01
 
 
-def test_too_few_passages_are_a_sentence_with_the_counts() -> None:
-    two = [passage for passage in passages() if passage.has_two]
-    one = [passage for passage in passages() if not passage.has_two]
-    model = copying_model((3.0,))
-    counts = f"{len(one)} passages with one person (needed: 40) and 3 passages with a woman and a man (needed: 40)"
-    assert studied(model, [*one, *two[:3]]) == f"next_pronoun_gender: {counts}"
-    few_documents = [replace(passage, doc=f"d{i % 4}") for i, passage in enumerate(passages())]
-    assert "those with one person: only 0 documents in one half (needed: 9)" in studied(model, few_documents)
-    clumped = [replace(passage, doc="a") for passage in two]
-    assert "those with a woman and a man: only" in studied(model, [*one, *clumped])
+def test_too_few_passages_documents_or_entities_are_a_sentence_with_the_counts() -> None:
+    items = passage_items()
+    problem = edges.EdgeOutcome().problem
+    assert problem(NEXT_PRONOUN, items) == ""
+    two = items.where(lambda pair: pair.has_two)
+    few = problem(NEXT_PRONOUN, items.where(lambda pair: not pair.has_two) + two.take(range(3)))
+    assert few.startswith(f"{NEXT_PRONOUN.name}: 3 passages with a woman and a man (needed: 40); ")
+    for number, missing in ((0, "1 documents with one person in one half"), (1, "1 different entities of one class")):
+        pairs = []
+        for pair in items.pairs:
+            clusters = [*pair.clusters]
+            clusters[number] = "same"
+            pairs.append(replace(pair, clusters=tuple(clusters)))
+        assert missing in problem(NEXT_PRONOUN, Items(pairs))

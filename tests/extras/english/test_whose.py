@@ -22,61 +22,58 @@ from probe.results import Head
 from tests.probe import factories as made
 
 RNG = np.random.default_rng(0)
-PLACE = RNG.normal(0, 2, 600)
-IS_NEAREST = RNG.random(600) < special.expit(PLACE)
-
-
-def test_coefficients_are_those_of_a_logistic_regression() -> None:
-    edges = 0.8 * IS_NEAREST + RNG.normal(0, 1, 600)
-    inputs = np.stack([np.ones(600), PLACE, (edges - edges.mean()) / edges.std()], axis=1)
-
-    def loss(weights: np.ndarray) -> float:
-        return float(np.logaddexp(0, np.where(IS_NEAREST, -1, 1) * (inputs @ weights)).sum())
-
-    expected = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-8}).x[2]
-    labels = np.stack([IS_NEAREST, ~IS_NEAREST])
-    assert edge_coefficients(labels, PLACE[:, None], edges) == pytest.approx([expected, -expected], abs=1e-3)
-
-
-def p_of(edges: np.ndarray, is_nearest: np.ndarray, seed: int) -> float:
-    labels = permuted_within(is_nearest, strata_of(PLACE), 400, np.random.default_rng(seed))
-    coefficients = edge_coefficients(np.vstack([is_nearest, labels]), PLACE[:, None], edges)
-    return float((coefficients >= coefficients[0]).mean())
-
-
-def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_author_do() -> None:
-    strata = strata_of(PLACE)
-    authors = permuted_within(IS_NEAREST, strata, 40, np.random.default_rng(1))
-    by_place = [p_of(PLACE + RNG.normal(0, 1, 600), author, i) for i, author in enumerate(authors)]
-    assert np.mean(np.array(by_place) < 0.05) <= 0.15  # 2 of 40 are expected; more than 6 happen once in 300 times
-    assert p_of(0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) < 0.01
-    assert p_of(-0.7 * IS_NEAREST + RNG.normal(0, 1, 600), IS_NEAREST, 0) > 0.9
-
-
 FORM = RNG.normal(size=(900, 6))
+PLACE = 2 * FORM[:, 0]
 DOCUMENTS = np.repeat(np.arange(300), 3)
+NOISE = RNG.normal(size=900)
 
 
 def authors_of(log_odds: np.ndarray, seed: int) -> Known:
     """Return passages whose authors choose at random by `log_odds`; the place rule knows the first feature alone."""
     is_nearest = np.random.default_rng(seed).random(900) < special.expit(log_odds)
-    return Known(is_nearest, FORM[:, 0], FORM, DOCUMENTS)
+    return Known(is_nearest, PLACE, FORM, DOCUMENTS)
+
+
+KNOWN = authors_of(PLACE, 0)
+
+
+def p_of(edges: np.ndarray, covariates: np.ndarray, known: Known = KNOWN) -> float:
+    return found_beyond(edges, covariates, known.is_nearest, 0, 400)[1]
+
+
+def test_coefficients_are_those_of_a_logistic_regression() -> None:
+    edges = 0.8 * KNOWN.is_nearest + NOISE
+    inputs = np.stack([np.ones(900), PLACE, (edges - edges.mean()) / edges.std()], axis=1)
+
+    def loss(weights: np.ndarray) -> float:
+        return float(np.logaddexp(0, -KNOWN.to_nearest * (inputs @ weights)).sum())
+
+    expected = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-8}).x[2]
+    labels = np.stack([KNOWN.is_nearest, ~KNOWN.is_nearest])
+    assert edge_coefficients(labels, PLACE[:, None], edges) == pytest.approx([expected, -expected], abs=1e-3)
+
+
+def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_author_do() -> None:
+    by_place = [p_of(PLACE + NOISE, PLACE[:, None], authors_of(PLACE, seed)) for seed in range(40)]
+    assert np.mean(np.array(by_place) < 0.05) <= 0.15  # 2 of 40 are expected; more than 6 happen once in 300 times
+    assert p_of(0.7 * KNOWN.is_nearest + NOISE, PLACE[:, None]) < 0.01
+    assert p_of(-0.7 * KNOWN.is_nearest + NOISE, PLACE[:, None]) > 0.9
 
 
 def test_edges_and_authors_that_share_a_rule_of_form_are_refused_by_what_form_predicts_of_the_edges_alone() -> None:
     by_rule = FORM[:, 0] + FORM[:, 1] * FORM[:, 2]
     known = authors_of(FORM[:, 0] + by_rule, 1)
-    edges = by_rule + RNG.normal(0, 0.5, 900)
-    assert found_beyond(edges, known.place[:, None], known.is_nearest, 0, 400)[1] < 0.01
-    assert found_beyond(edges, known.covariates(edges), known.is_nearest, 0, 400)[1] > 0.05
+    edges = by_rule + NOISE / 2
+    assert p_of(edges, PLACE[:, None], known) < 0.01
+    assert p_of(edges, known.covariates(edges), known) > 0.05
     knows = edges + 0.6 * known.to_nearest
-    assert found_beyond(knows, known.covariates(knows), known.is_nearest, 0, 400)[1] < 0.01
+    assert p_of(knows, known.covariates(knows), known) < 0.01
 
 
 def test_what_form_predicts_of_edges_is_fitted_on_other_documents() -> None:
-    edges = np.stack([FORM[:, 0] + FORM[:, 1] * FORM[:, 2], RNG.normal(size=900)])
+    edges = np.stack([FORM[:, 0] + FORM[:, 1] * FORM[:, 2], NOISE])
     rule, noise = edges_by_form(edges, FORM, DOCUMENTS)
-    assert np.corrcoef(rule, edges[0])[0, 1] > 0.95 and abs(np.corrcoef(noise, edges[1])[0, 1]) < 0.1
+    assert np.corrcoef(rule, edges[0])[0, 1] > 0.95 and abs(np.corrcoef(noise, NOISE)[0, 1]) < 0.1
     changed = edges_by_form(edges + 9 * (DOCUMENTS == 7), FORM, DOCUMENTS)
     same_fold = DOCUMENTS % 5 == 7 % 5
     np.testing.assert_allclose(changed[0, same_fold], rule[same_fold], atol=0.01)
@@ -92,17 +89,16 @@ def test_a_reader_of_words_is_told_from_a_follower_of_form_that_no_feature_descr
     assert (values["p_words"].value < 0.01) == of_words
     assert of_words or values["p_form"].value < 0.01
     # Beyond the versions alone, the edges would know the form better, and seem to know words.
-    alone = np.column_stack([known.place, np.mean(versions, axis=0)])
-    assert found_beyond(edges, alone, known.is_nearest, 0, 400)[1] < 0.01
+    assert p_of(edges, np.column_stack([PLACE, np.mean(versions, axis=0)]), known) < 0.01
 
 
 def test_permutations_keep_the_labels_of_each_stratum() -> None:
     strata = strata_of(PLACE)
-    assert (np.bincount(strata) == 30).all() and len(np.unique(strata_of(PLACE[:400]))) == 10
-    permuted = permuted_within(IS_NEAREST, strata, 5, np.random.default_rng(0))
+    assert (np.bincount(strata) == 45).all() and len(np.unique(strata_of(PLACE[:400]))) == 10
+    permuted = permuted_within(KNOWN.is_nearest, strata, 5, np.random.default_rng(0))
     for row in permuted:
-        np.testing.assert_array_equal(np.bincount(strata, row), np.bincount(strata, IS_NEAREST))
-    assert (permuted != IS_NEAREST).any(axis=1).all()
+        np.testing.assert_array_equal(np.bincount(strata, row), np.bincount(strata, KNOWN.is_nearest))
+    assert (permuted != KNOWN.is_nearest).any(axis=1).all()
 
 
 def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None:

@@ -7,7 +7,7 @@ Axes: N texts, L layers, H heads per layer, T tokens of a text; in a batch B row
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
@@ -225,7 +225,7 @@ class OpenedModel:
         sides = []
         for side in (answers, foils):
             of_texts = [side] * len(texts) if isinstance(side, str) else side
-            if len(of_texts) != len(texts):
+            if not isinstance(of_texts, Sized) or len(of_texts) != len(texts):
                 raise UserError(f"answers: must be one text, or a list of {len(texts)} with one for each text")
             sides.append(of_texts)
         if at not in ("everywhere", "last"):

@@ -251,6 +251,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "answers of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"]]), "each: must be 2 lists"),
     "more of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"], [" b", " c"]]), "each: must be 2 lists"),
     "the same foil": (lambda m: m.effects(TEXTS, " she", [" he", " it", " she"]), "foils: a foil is the same as"),
+    "no text": (lambda m: m.effects(TEXTS, 5, " he"), "answers: must be one text, or a list of 3"),
     "two answers": (lambda m: m.effects(TEXTS, [" a", " b"], " he"), "answers: must be one text, or a list of 3"),
 }  # fmt: skip
 

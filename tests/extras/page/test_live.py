@@ -443,6 +443,13 @@ def test_a_printed_page_keeps_its_colours_and_cuts_no_line(view: Opened) -> None
     assert "query" in query.text_content() and query.locator(".cells").count() == 1
 
 
+def test_a_coloured_cell_tells_its_number_under_the_pointer(view: Opened) -> None:
+    view.find("#live-how summary").first.click()
+    row = view.find("#live-how .cells").nth(1)  # behind the query
+    row.hover(position={"x": 1, "y": 1})
+    assert re.fullmatch(r"cell 1: -?\d+\.\d{5}", row.get_attribute("title"))
+
+
 def test_a_lesson_is_about_the_sentence_and_the_changes_that_are_there(view: Opened) -> None:
     text = "The dog frightened the cat because it"
     view.type(text)

@@ -26,7 +26,7 @@ from extras.page.content import page_content
 from extras.page.live import live_tokenizer
 from extras.page.page import FOLDER
 from model.edits import cut_link, exchange_links, remove_head
-from model.observe import HeadEdit, ObservableModel, TransformerView, edited_heads
+from model.observe import HeadEdit, ObservableModel, TransformerView, apply_edits
 from model.transformer import Transformer
 from probe.sentences import tokenize_text
 from settings.errors import UserError
@@ -194,7 +194,10 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, make: Callable[[]
     for tokens, edits, case, found in computed(script, EXPLAIN, model, cases):
         layer, head = case["layer"], case["head"]
         record = view.record(tokens)[layer]
-        weights, outputs = edited_heads(record.scores, record.values, layer, edits)
+        weights = record.weights().clone()
+        apply_edits(weights, layer, [edits], "weights")
+        outputs = weights @ record.values
+        apply_edits(outputs, layer, [edits], "output")
         rows = {name: np.array([each[name] for each in found["rows"]], dtype=float) for name in found["rows"][0]}
         near(rows["products"].sum(1), rows["sum"])
         near(rows["products"], np.array(found["query"]) * rows["key"])

@@ -206,8 +206,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
 
     warnings = [*opened.began, *source.warnings]
     if _is_slow(opened):
-        few = f"at most {MAX_UNTRAINED_LARGE} untrained models"
-        warnings.append(f"On a CPU a model of this size is compared with {few}.")
+        warnings.append(f"Untrained models, on a CPU with a model of this size: at most {MAX_UNTRAINED_LARGE}.")
     findings = [_with_examples(opened, finding) for finding in studied.findings]
     studied = replace(studied, findings=findings)
     return ProbedModel(opened, _results(opened, source, config, warnings=warnings, **vars(studied)))

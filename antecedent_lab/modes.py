@@ -127,8 +127,10 @@ def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config:
             losses = record
     if losses is None:
         losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
-    loss = f"{losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte"
-    print(f"loss {loss} over {len(corpus.validation.tokens) - 1:,} validation tokens")
+    n_tokens = len(corpus.validation.tokens) - 1
+    print(
+        f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens"
+    )
     for note in corpus.notes:
         print(printable(f"note: {note}"))
 
@@ -145,8 +147,9 @@ def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened.folder, opened.results_folder / "compared" / folder_name(name)) as folder:
-        cache_dir = settings.cache_dir
-        results = compare_models(before, opened, items=settings.own_file, cache_dir=cache_dir, **asdict(config))
+        results = compare_models(
+            before, opened, items=settings.own_file, cache_dir=settings.cache_dir, **asdict(config)
+        )
         print(printable("\n".join(change_lines(results, all_rows=settings.verbose))))
         if folder is not None:
             content = comparison_content(before, opened, results, changed(results), arguments, settings.live)

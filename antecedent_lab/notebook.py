@@ -18,9 +18,8 @@ class Html(str):
         return f"<a page of {len(self):,} characters; a notebook shows it, write_text saves it>"
 
     def _repr_html_(self) -> str:
-        allowed = 'sandbox="allow-scripts"'
-        style = 'style="width: 100%; height: 60rem; border: 0"'
-        return f'<iframe title="Antecedent" {allowed} {style} srcdoc="{html.escape(self)}"></iframe>'
+        attributes = 'title="Antecedent" sandbox="allow-scripts" style="width: 100%; height: 60rem; border: 0"'
+        return f'<iframe {attributes} srcdoc="{html.escape(self)}"></iframe>'
 
 
 def sentence_view(opened: OpenedModel, text: str) -> Html:

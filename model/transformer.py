@@ -57,7 +57,8 @@ def rope_tables(n_positions: int, width: int, theta: float) -> tuple[Tensor, Ten
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate each pair (i, i + K/2) of `x` [..., T, K]; `cos` and `sin` [..., T, K] are of `rope_tables`."""
-    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
+    # In place: the memory costs more than the products.
+    return (x * cos).add_(x.roll(x.shape[-1] // 2, dims=-1).mul_(sin))
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

@@ -18,6 +18,7 @@ from probe.behaviour import (
     answer_with_words_shuffled,
     measure_payoffs,
     resolved_share,
+    values_of_answers,
 )
 from probe.config import ProbeConfig
 from probe.edits import (
@@ -287,8 +288,7 @@ class _AttentionCase(Case):
         remarks = {}
         if smallest_p >= MAX_P:
             n_clusters = min(len(np.unique(labels)) for labels in self.tested.items.clusterings())
-            few = f"with {n_clusters} different frames or words"
-            remarks["pronoun_flip"] = f"{few} no p can be below {show(smallest_p)}"
+            remarks["pronoun_flip"] = f"no p of {n_clusters} frames or words can be below {show(smallest_p)}"
         return Measured(values, self._exclusions(heads), instead, remarks)
 
     def grow(self, head: Tested) -> Curve:
@@ -300,7 +300,12 @@ class _AttentionCase(Case):
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
-            part.values.update(answer_values(self.model, self.part(name).items, self.config))
+            items = self.part(name).items
+            if name == HEADLINE and len(self.pairs.items) == len(items):  # each answer is known from the edits
+                measured = self.pairs.clean.ravel(), self.pairs.losses.ravel()
+                part.values.update(values_of_answers(items, *measured, self.config))
+            else:
+                part.values.update(answer_values(self.model, items, self.config))
         headline = self.parts[HEADLINE]
         headline.values.update(answer_with_words_shuffled(self.model, self.tested.items, self.config))
         scores = self.tested.scores()
@@ -422,8 +427,7 @@ def _curve(dev: HeadScores, pairs: EditedPairs, config: ProbeConfig) -> tuple[Cu
     items = dev.items.comparable()
     if not items.pairs or not pairs.items.pairs:
         return [], 0.0
-    differences = dev.rows.weight_difference()
-    heads = screened(differences, above=EDIT_ALL, most=MAX_EDITED)
+    heads = screened(dev.rows.weight_difference(), above=EDIT_ALL, most=MAX_EDITED)
     n_pairs = N_DEV_PAIRS if len(all_heads(pairs.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
     items = items.take(range(0, len(items), max(1, len(items) // n_pairs)))
     dev_pairs = EditedPairs(pairs.model, items, config.tokens_per_batch)

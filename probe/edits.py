@@ -19,6 +19,7 @@ from itertools import chain, product, starmap
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from data.pairs import Cell, Items, Pair
@@ -108,6 +109,7 @@ class _Batch:
     payoff: Tensor  # [B]
     answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
+    targets: Tensor  # [B] the next token, NO_TOKEN if it is not known
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
         change = _AT_QUERY[name](self.masks)
@@ -144,7 +146,8 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, list(chain(*words))] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
-        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
+        targets = torch.tensor([NO_TOKEN if cell.target is None else cell.target for cell in cells])
+        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells), targets)]
         yield _Batch(index, {name: torch.from_numpy(mask).to(device) for name, mask in masks.items()}, *tensors)
 
 
@@ -158,6 +161,7 @@ class EditedPairs:
         self.model = model
         self.items = items
         self.clean = np.full((len(items), 2), np.nan)  # margins towards each text's own answers, in nats
+        self.losses = np.full((len(items), 2), np.nan)  # -log p of each text's next word, in nats, if it is known
         self._batches = list(_batches(items, tokens_per_batch, model.device))
         self._kept: dict[int, SitePass] = {}
         n_kept = 0  # tokens in layers
@@ -165,6 +169,9 @@ class EditedPairs:
             site_pass = self._site_pass(number)
             logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff)
             self.clean[batch.pairs] = batch.margins(logits)
+            if NO_TOKEN not in batch.targets:
+                losses = F.cross_entropy(logits, batch.targets, reduction="none").cpu()
+                self.losses[batch.pairs] = losses.numpy().reshape(-1, 2)
             n_kept += batch.tokens.numel() * model.n_layer
             if site_pass and n_kept <= MAX_KEPT:
                 self._kept[number] = site_pass

@@ -118,7 +118,6 @@ class Floor:
         for i, word in enumerate([*words_of(text), END]):
             probability, belief = self.update(belief, word)
             if not probability > 0:
-                place = f"{word!r} at word {i + 1} of {text!r}"
-                raise UserError(f"the grammar of the stories does not allow {place}")
+                raise UserError(f"no story may have {word!r} at word {i + 1} of {text!r}")
             surprisal.append(-math.log(probability))
         return surprisal

@@ -150,8 +150,7 @@ def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> 
     chosen = [i for i, step in enumerate(history.steps) if step < last]
     room = MAX_HISTORY_CHARACTERS // len(history.data[0])
     if len(chosen) > room:
-        left_out = f"{len(chosen) - room} of {len(chosen)} steps"
-        omissions.append(f"the weights at {left_out} of training, for their size")
+        omissions.append(f"the weights at {len(chosen) - room} of {len(chosen)} steps of training, for their size")
     while len(chosen) > room:  # the first steps are close together, and no link has appeared yet
         gaps = [history.steps[after] - history.steps[before] for before, after in pairwise(chosen[:-1])]
         del chosen[1 + gaps.index(min(gaps))]

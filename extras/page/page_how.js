@@ -100,7 +100,7 @@ function cells(values, most) {
   node.style.setProperty("background-image", `linear-gradient(to right, ${stops.join(", ")})`);
   node.style.setProperty("--n", Math.min(64, values.length)); // longer rows have narrower cells
   node.addEventListener("pointermove", ({ offsetX }) => {
-    const i = Math.min(values.length - 1, Math.floor((values.length * Math.max(0, offsetX)) / node.clientWidth));
+    const i = Math.min(values.length - 1, Math.floor((values.length * offsetX) / node.clientWidth));
     node.title = `cell ${i + 1}: ${values[i].toFixed(5)}`;
   });
   return node;

@@ -139,7 +139,7 @@ def open_model(
     stories: bool = False,
     tokenizer: Any = None,
     out: str | None = None,
-    checkpoint: str = "best",
+    checkpoint: str | int = "best",
     device: object = Device.auto,  # or its name, or a torch.device
     threads: int | None = None,
     setting: str = "model",
@@ -168,7 +168,7 @@ def open_model(
     torch_device = choose_device(machine.device, Precision.float32, machine.threads).device
     data = compose_settings().data if stories else None
     if is_run:
-        opened = open_run(Path(model), torch_device, checkpoint)
+        opened = open_run(Path(model), torch_device, str(checkpoint))
     elif is_loaded:
         opened = open_loaded(model, out, data, tokenizer)
     else:

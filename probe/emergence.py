@@ -99,4 +99,4 @@ def _phrase(name: str, point: HeadPoint) -> str:
     bar = point.values.get("bar")
     if bar is None:
         return phrase
-    return f"{phrase} (bar {bar:.2f})" if bar < 1 else f"{phrase} ({NO_BAR})"
+    return f"{phrase} (bar {bar:.2f})" if bar < 1 else f"{phrase} (bar {NO_BAR})"

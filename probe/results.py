@@ -18,7 +18,7 @@ Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
 NOT_ESTABLISHED = "not established"
-NO_BAR = "no head can pass: too few items"  # a bar of 1: no accuracy is above it
+NO_BAR = "1 or more, with so few frames or words"  # no accuracy is above it
 
 
 class Head(NamedTuple):

@@ -194,8 +194,9 @@ class Sample:
             totals += rng.choice((-1.0, 1.0), size=(n_flips, len(sizes))) @ sums
         best = totals.max(axis=1) / len(centred)  # mean of the best head, [B]
         level = centre + float(np.percentile(best, 95))
-        is_share = centre == 0.5 and np.abs(centred).max() <= 0.5  # a share of right answers is at most 1
-        return min(level, 1.0) if is_share else level
+        if centre == 0.5 and np.abs(centred).max() <= 0.5:  # a share of right answers is at most 1
+            return min(level, 1.0)
+        return level
 
     def _centred(self, centre: float) -> tuple[np.ndarray, np.ndarray]:
         """Return which columns have heads, a layer without attention has none, and their values, [N_b, heads]."""

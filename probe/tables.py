@@ -231,8 +231,9 @@ def _cell(name: str, values: Values) -> str:
     """Return a measure with its interval, "" if it was not measured; a bar that nothing passes says so."""
     if name not in values:
         return ""
-    is_out_of_reach = name == "bar" and values[name].value >= 1
-    return NO_BAR if is_out_of_reach else number(values[name], MEASURES[name].form)
+    if name == "bar" and values[name].value >= 1:
+        return NO_BAR
+    return number(values[name], MEASURES[name].form)
 
 
 def _best_rule(rules: Mapping[str, float]) -> str:

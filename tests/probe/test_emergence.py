@@ -74,7 +74,7 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
         assert [bool(getattr(record, shown)) for record in records if record] == [False, True]
     record = records[0]
     assert record is not None and record.values.keys() == {"number", "gender"} and len(record.summary) == 2
-    assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \((bar \d\.\d\d|no head .*)\)", record.summary[0])
+    assert re.fullmatch(r"number L\dH\d accuracy \d\.\d\d \(bar (\d\.\d\d|1 or more, .*)\)", record.summary[0])
     with torch.no_grad():
         model.token_embedding.weight.fill_(torch.nan)
     assert probe(model, False) is None

@@ -129,6 +129,7 @@ def test_a_checkpoint_can_be_chosen_and_its_results_do_not_replace_those_of_the_
     assert (found.model.step, best.model.step) == (2, 4) and found.findings[0].head != best.findings[0].head
     assert "checkpoint=2" in (run / "probe/step_2/report.html").read_text()  # in the command that makes it again
     output(evaluate(run, cache, f"text={SENTENCE}", "checkpoint=last"))
+    assert open_model(run, checkpoint=2).step == 2  # a number, from Python
     assert (run / "probe/step_4/report.html").exists()
     for name, problem in (("3", "was not kept; "), ("first", "must be best, last or a step")):
         assert f"checkpoint={name}: {problem}" in evaluate(run, cache, f"checkpoint={name}").error

@@ -91,7 +91,8 @@ def test_the_files_say_what_they_were_made_with_and_when(probed: tuple[Path, str
     made = results_of(run).environment
     facts = {"python": platform.python_version(), "device": "cpu", "command": shlex.join(sys.orig_argv)}
     assert facts.items() <= made.items() and {"commit", "uncommitted_changes"} <= made.keys() and made["threads"] >= 1
-    assert (made["packages"]["torch"], made["packages"]["numpy"]) == (torch.__version__, np.__version__)
+    assert made["packages"]["numpy"] == np.__version__
+    assert torch.__version__.startswith(made["packages"]["torch"])  # a wheel's metadata may lack "+cu130"
     assert abs(datetime.now(UTC) - datetime.fromisoformat(made["date"])) < timedelta(hours=12)
     first, second, *_ = (run / "probe" / "claims.md").read_text().splitlines()
     assert second == "" and f"torch {torch.__version__}" in first

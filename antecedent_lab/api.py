@@ -285,8 +285,7 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     models = (before.model, after.model)
     old, new = (f"{model.n_layer} layers of {model.n_head} heads{only_layers(model)}" for model in models)
     if old != new:
-        problem = f"has {old}, {after.source} has {new}"
-        raise UserError(f"before={before.source}: {problem}; models are compared head by head")
+        raise UserError(f"before={before.source}: has {old}, {after.source} has {new}; heads are compared one by one")
     modules = [module_of(model) for model in models]
     if None not in modules and _weights_of(modules[0]) == _weights_of(modules[1]):
         raise UserError(f"before={before.source}: has the weights of {after.source}, so that nothing can differ")

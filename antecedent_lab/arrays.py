@@ -10,6 +10,7 @@ from probe.config import ProbeConfig
 from probe.results import Estimate
 from probe.statistics import Sample, chosen_again
 from settings.errors import UserError
+from settings.train import to_settings
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,13 @@ def head_test(
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
     for each in labels:
         if each.shape not in {(len(values),), (len(values), 2)} or len(np.unique(each)) < 2:
-            needed = f"{len(values)} labels, one or two an item, at least two of them different"
-            raise UserError(f"head_test: clusters: give {needed}")
-        if np.isin(each, ["None", "nan"]).any():
-            raise UserError("head_test: clusters: None or nan is no label")
+            raise UserError(
+                f"head_test: clusters: give {len(values)} labels, one or two an item, two of them different"
+            )
+        if np.isin(each, ["None", "nan", "NaT", "<NA>"]).any():  # of Python, numpy and pandas
+            raise UserError("head_test: clusters: an unknown value, as None or nan, is no label")
 
-    config = ProbeConfig(n_bootstrap=n_bootstrap, seed=seed)
+    config = to_settings(ProbeConfig, {"n_bootstrap": n_bootstrap, "seed": seed}, "head_test: ")
     means = values.mean(axis=0)
     order = np.argsort(-means, axis=None, kind="stable")  # nan, of no head, last
     head, *others = [tuple(map(int, np.unravel_index(i, means.shape))) for i in order[: is_head.sum()]]

@@ -26,7 +26,7 @@ def source_of(
 ) -> Source:
     """Return the questions of `own_file`, else of the text of `path`, else of the model; UserError if it reads none."""
     if own_file is not None:
-        return own_source(opened, load_question(Path(own_file)))
+        return own_source(opened, load_question(Path(str(own_file))))
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
         return _story_source(opened, corpus)

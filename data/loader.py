@@ -79,8 +79,10 @@ class _StreamBatches:
 
     def __post_init__(self) -> None:
         if len(self.split.tokens) <= self.context_length:
-            problem = f"the training text has only {len(self.split.tokens)} tokens; set it lower"
-            raise UserError(f"model.context_length={self.context_length}: {problem}")
+            raise UserError(
+                f"model.context_length={self.context_length}: the training text has only "
+                f"{len(self.split.tokens)} tokens; set it lower"
+            )
 
     def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the given rows of the batch of `step` (0 or more), each [context_length]."""
@@ -195,8 +197,9 @@ def validation_batches(
 def _check_lengths(split: StorySplit, context_length: int) -> None:
     longest = int(np.diff(split.starts).max())
     if longest > context_length:
-        problem = f"the longest story has {longest} tokens; set this or more"
-        raise UserError(f"model.context_length={context_length}: {problem}")
+        raise UserError(
+            f"model.context_length={context_length}: the longest story has {longest} tokens; set it or more"
+        )
 
 
 def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int | None) -> Iterator[Batch]:

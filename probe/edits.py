@@ -346,7 +346,7 @@ def margins_at_site(
     site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]], answers: Tensor, foils: Tensor
 ) -> np.ndarray:
     """Return the margins [E, B] of the token after the site with each of E lists of edits; see `answer_ids`."""
-    # Of one answer and one foil the model need not compute the logits of all other tokens.
+    # With one answer and one foil the model computes the logits of these two tokens only.
     words = None
     if answers.shape[1] == foils.shape[1] == 1:
         words = torch.cat([answers, foils], dim=1)

@@ -300,8 +300,8 @@ class OpenedModel:
         rows = self._encode_all(texts)
         asked = []  # the tokens of every answer, by text
         for text, row, answers in zip(texts, rows, each, strict=True):
-            if not answers:
-                raise UserError("answers: give at least one word")
+            if isinstance(answers, str) or not answers:
+                raise UserError("answers: give at least one word, and in each= a list for every text")
             asked.append([self._tokens_after(text, row, answer) for answer in answers])
 
         # Texts are read with all tokens of an answer but the last.
@@ -341,11 +341,10 @@ class OpenedModel:
     def _tokens_after(self, text: str, row: tuple[int, ...], answer: str) -> tuple[int, ...]:
         """Return the tokens of an answer after a text; UserError if it would change the text's own tokens."""
         if not isinstance(answer, str) or not answer:
-            raise UserError(f"answers: {answer!r} is no text")
+            raise UserError(f"answers: {answer!r} is no text; each= takes a list of answers for every text")
         is_word = text[-1:].isalnum() and answer[0].isalnum() and text[-1].lower() != text[-1].upper()
         if is_word or (text[-1:] and text[-1] in ".,;:!?" and answer[0].isalpha()):
-            problem = f"would continue the word {text.split()[-1]!r}"
-            raise UserError(f"answers: {answer!r} {problem}; begin the answer with a space")
+            raise UserError(f"answers: {answer!r} would continue the word {text.split()[-1]!r}; begin it with a space")
         both = self.encode(text + answer)
         if both[: len(row)] != row:
             problem = f"changes the tokens of {text[-30:]!r}"

@@ -50,7 +50,7 @@ class Case(ABC):
 
     question: Question
     least_swap = 0.0  # share that a set must swap on dev to take the place of a weaker head
-    tests_every_set = True  # else only a set beside a head that is not supported
+    tests_every_set = True  # False: a set is tested only if its best head is not supported
 
     @abstractmethod
     def choose(self) -> list[Head]:

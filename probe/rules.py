@@ -3,7 +3,7 @@
 - A rule is a function of one text: 1 if it prefers the antecedent, -1 another mention, 0 a tie.
 - Rules may be fitted on dev; they are tested on test like everything else.
 - In the stories every fixed rule is right in exactly half of the texts (docs/data.md#balance), which the tests check.
-- `selectivity` is after Hewitt & Liang 2019, who train a probe on random labels; here a head is chosen by them.
+- `selectivity` is after Hewitt & Liang 2019, who train a probe on random labels; here random labels choose a head.
 """
 
 from collections import Counter

@@ -169,7 +169,7 @@ class Console(Watcher):
             return
         phrases = [f"step {trainer.step:>5}", f"validation loss {losses.loss:.3f}"]
         if evaluation.probe:
-            phrases += evaluation.probe.summary[:3]  # questions
+            phrases += evaluation.probe.summary
         if trainer.skipped:
             phrases.append(f"skipped steps {int(trainer.skipped)}")
         self.print("  ".join(phrases))

@@ -30,7 +30,7 @@ class Evaluation:
     """The measurements between two steps."""
 
     is_due: bool  # whether it is printed and saved; the others only make the curves finer
-    losses: LossSummary | None  # of the validation text, at the last step of more of it
+    losses: LossSummary | None  # on a part of the validation text, a larger part at the last step
     comparable_loss: float  # on the same tokens at every step, which chooses the best checkpoint; nan: not measured
     probe: ProbeRecord | None
 

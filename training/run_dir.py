@@ -73,7 +73,7 @@ def find_run(run: str | None, setting: str = "run") -> Path:
 def _last_saved(folder: Path) -> str:
     """Return when the newest checkpoint in `folder` was saved: the time of a file is that of its copy.
 
-    "" if the manifest is damaged, which is said when the run is opened.
+    Return "" if the manifest is damaged; opening the run reports it.
     """
     with suppress(UserError):
         return max((entry.saved for entry in read_manifest(folder)), default="")

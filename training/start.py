@@ -30,7 +30,7 @@ from training.weight_history import pack_parameters
 
 Initial = tuple[Transformer, Tokenizer]  # the model and tokenizer to start from
 Training = tuple[Trainer, Split, Probe | None, list[Watcher], StopRequest]  # what `training.loop.train` takes
-State = dict[str, Any]  # of a checkpoint
+State = dict[str, Any]  # what a checkpoint holds: `Trainer.state`
 
 
 @contextmanager
@@ -104,8 +104,7 @@ def _load_inputs(
     if corpus is None:
         corpus = load_corpus(settings.data, Path(settings.run.cache_dir), tokenizer)
     if corpus.fingerprint != fingerprint:
-        problem = f"rank {distributed.rank} has other data than rank 0"
-        raise UserError(f"data: {problem}; copy them from its machine")
+        raise UserError(f"data: rank {distributed.rank} has other data than rank 0; copy them from its machine")
     return settings, corpus, state
 
 
@@ -120,8 +119,7 @@ def _load_state(settings: TrainSettings, fingerprint: str) -> State | None:
         # A run that has recorded steps had a checkpoint, of step 0 at least.
         metrics = folder / "metrics.jsonl"
         if metrics.exists() and b'"split": "train"' in metrics.read_bytes():
-            remedy = "copy them from a backup, or start a new run"
-            raise UserError(f"{folder}: the checkpoints are missing; {remedy}") from None
+            raise UserError(f"{folder}: the checkpoints are lost; restore them, or start a new run") from None
         if settings.run.init:
             raise UserError(f"{folder}: was stopped before its first checkpoint; start a new run") from None
         return None

@@ -235,5 +235,4 @@ def _check_parts(path: Path, dev: Sequence[LinkedText], test: Sequence[LinkedTex
         for frame, first, second in map(_names, texts):
             names[-1] |= {f"frame {frame!r}", f"word {first!r}", f"word {second!r}"}
     for shared in sorted(names[0] & names[1]):
-        problem = f"dev and test share the {shared}"
-        raise UserError(f"{path}: {problem}; leave out the field split, and they are divided")
+        raise UserError(f"{path}: dev and test share the {shared}; leave out the field split, and they are divided")

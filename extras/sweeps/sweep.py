@@ -34,7 +34,7 @@ class SweepRun(NamedTuple):
     """One finished run of a sweep, or a model of another program, without metrics."""
 
     name: str
-    seed: int  # of a model: its number
+    seed: int  # a model of another program has its number here
     metrics: Metrics
     variant: str = STANDARD  # its changed settings
 
@@ -145,7 +145,7 @@ def compare_runs(
     units: str = "seeds",
 ) -> Sweep:
     """Return the results of each variant; `standard` has the standard's value of every setting that a run changes."""
-    tested: dict[str, list[Finding]] = {}  # of every run, by question
+    tested: dict[str, list[Finding]] = {}  # the findings of all runs, by question
     for first in results[0].findings:
         findings = [finding for each in results if (finding := each.finding(first.question))]
         if len(findings) == len(runs):

@@ -248,6 +248,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "empty answer": (lambda m: m.log_probs(TEXTS, ""), "answers: '' is no text"),
     "answers or texts": (lambda m: m.log_probs(TEXTS[:2], [" a", " b"]), r"answers: \[' a', ' b'\] is no text"),
     "both ways": (lambda m: m.log_probs(TEXTS[:1], " a", each=[[" b"]]), "answers: give those of all texts"),
+    "texts for lists": (lambda m: m.log_probs(TEXTS[:2], each=[" ab", " cd"]), "answers: .* in each= a list for every"),
     "answers of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"]]), "each: must be 2 lists"),
     "more of one text": (lambda m: m.log_probs(TEXTS[:2], each=[[" b"], [" b", " c"]]), "each: must be 2 lists"),
     "the same foil": (lambda m: m.effects(TEXTS, " she", [" he", " it", " she"]), "foils: a foil is the same as"),

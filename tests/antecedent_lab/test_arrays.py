@@ -74,11 +74,18 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
     ([[0.5], [1.0]], [["a"]], "2 labels"),
     ([[0.5], [1.0]], [["a", "a"]], "two of them different"),
     ([[0.5], [1.0]], [["a", None]], "None or nan"),
+    ([[0.5], [1.0]], [np.array(["2026-01-01", "NaT"], "datetime64[D]")], "None or nan"),
     ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None or nan"),
 ])  # fmt: skip
 def test_arrays_that_cannot_be_tested_are_refused(scores: Any, clusters: list[list[str]], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         head_test(scores, *clusters)
+
+
+def test_settings_of_the_test_are_checked_as_those_of_the_probe() -> None:
+    for name, value in (("n_bootstrap", "many"), ("seed", "x")):
+        with pytest.raises(UserError, match=f"head_test: {name}={value}: must be an integer"):
+            head_test([[0.0], [1.0]], **{name: value})
 
 
 def test_weights_that_are_never_below_0_are_no_differences() -> None:

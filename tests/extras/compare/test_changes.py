@@ -1,4 +1,4 @@
-"""What is shown of a comparison of two models."""
+"""The tables of a comparison of two models."""
 
 import re
 from dataclasses import replace

@@ -41,8 +41,8 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
     assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS)
 
 
-# Of the last passage: the start of its text, the mentions of each class, who is meant, the first in the last sentence
-# with a person
+# `expected` describes the last passage: the start of its text, the mentions of each class, the meant person, and who is
+# first in the last sentence with a person.
 @pytest.mark.parametrize(("text", "expected"), [
     ("Lily came. Lily sat. She was happy.", ("Lily came", "Lily Lily", "", 0, "Lily")),
     # The persons of the sentence before are not in the longest run with two.

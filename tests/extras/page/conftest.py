@@ -75,7 +75,7 @@ class Opened:
         self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
 
     def at(self, state: str) -> None:
-        """Open the page anew at an address: its state, or the whole address."""
+        """Open the page again; `state` is the part behind #, or a whole address."""
         self.page.goto("about:blank")
         self.page.goto(state if state.startswith("file:") else f"{self.url}#{state}")
 

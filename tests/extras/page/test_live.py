@@ -225,7 +225,7 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
 
 def test_every_control_is_reached_and_used_by_keyboard(view: Opened) -> None:
     def press_at(place: str, *keys: str) -> str:
-        """Return what has the focus after pressing keys at an element."""
+        """Return the element that has the focus after keys were pressed at another."""
         if place:
             view.find(place).focus()
         for key in keys:

@@ -47,7 +47,7 @@ def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
 def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: tuple[Tokenizer, int]) -> Items:
     """Return the pairs of stories that a study needs: all of test, but only those of dev with the words of training."""
     known = [text for text in dev if text.holdout == SAME_WORDS]
-    return link_pairs(known, *reader).named(DEV) + link_pairs(test, *reader)
+    return link_pairs(known, *reader).named(part=DEV) + link_pairs(test, *reader)
 
 
 def watched(corpus: Corpus, settings: TrainSettings) -> Watched:

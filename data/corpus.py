@@ -93,12 +93,11 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     # They are kept in the folder of the corpus: to generate them takes a fifth of the time of eval.py.
     path = corpus.folder / f"{split}.json"
     if path.exists():
-        stories = [_story_of(row) for row in json.loads(path.read_text())]
-    else:
-        stories = generate_split(config, split)
-        with suppress(PermissionError):  # another user's cache
-            write_atomically(path, json.dumps([astuple(story) for story in stories]).encode())
+        return list(map(_story_of, json.loads(path.read_text())))
+    stories = generate_split(config, split)
     _encode_stories([story.text for story in stories], split, config, corpus.tokenizer)
+    with suppress(PermissionError):  # another user's cache
+        write_atomically(path, json.dumps(list(map(astuple, stories))).encode())
     return stories
 
 

@@ -5,11 +5,12 @@ about a head is tested on a `Pair`: a text and its counterpart, which differ onl
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from os.path import commonprefix
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -139,16 +140,9 @@ class Items:
     def parts(self, question: str) -> list[str]:
         return list(dict.fromkeys(pair.part for pair in self.pairs if pair.question == question))
 
-    @cached_property
-    def _places(self) -> dict[tuple[str, str], list[int]]:
-        """The indices of the pairs of each question and part."""
-        places = defaultdict[tuple[str, str], list[int]](list)
-        for i, pair in enumerate(self.pairs):
-            places[pair.question, pair.part].append(i)
-        return dict(places)
-
     def index(self, question: str, part: str) -> np.ndarray:
-        return np.array(self._places.get((question, part), ()), dtype=int)
+        places = [i for i, pair in enumerate(self.pairs) if (pair.question, pair.part) == (question, part)]
+        return np.array(places, dtype=int)
 
     def of(self, question: str, part: str) -> "Items":
         return self.take(self.index(question, part))
@@ -160,11 +154,9 @@ class Items:
         """Return the two pairs of each of these blocks, numbered from 0; only for items in blocks."""
         return self.take(two_of_each(numbers))
 
-    def asked(self, question: str) -> "Items":
-        return Items([replace(pair, question=question) for pair in self.pairs], self.left_out)
-
-    def named(self, part: str) -> "Items":
-        return Items([replace(pair, part=part) for pair in self.pairs], self.left_out)
+    def named(self, **names: Any) -> "Items":
+        """Return the same pairs as those of another question or part."""
+        return Items([replace(pair, **names) for pair in self.pairs], self.left_out)
 
     def where(self, is_kept: Callable[[Pair], bool]) -> "Items":
         return Items([pair for pair in self.pairs if is_kept(pair)], self.left_out)
@@ -234,7 +226,7 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
         first = bisect_right(ends, start)
         stop = bisect_left(starts, end)
         word = text[start:end]
-        if first >= stop or text[min(starts[first:stop]) : max(ends[first:stop])].strip() != word.strip():
+        if first >= stop or text[starts[first] : ends[stop - 1]].strip() != word.strip():
             around = text[max(0, start - 20) : end + 20]
             raise UserError(f"{word!r} has no tokens for itself in {around!r}")
         positions[start, end] = tuple(i + 1 for i in tokens[first:stop])

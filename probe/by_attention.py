@@ -121,7 +121,7 @@ words are exchanged. answer: how often the model itself is right, for which ther
             model = job.untrained(config.seed + number)
             untrained.append(measure_heads(model, needed, config.tokens_per_batch))
         job.progress("the heads at all texts", config.n_untrained / (1 + config.n_untrained))
-        trained = measure_heads(job.model, job.items, config.tokens_per_batch)
+        trained = measure_heads(job.model, job.items, config.tokens_per_batch, weighs_values=True)
         types = head_types(job.model, job.items.cells[0].tokens[0], config.seed)
 
         for number, question in enumerate(questions):

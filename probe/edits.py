@@ -294,7 +294,7 @@ def exchange_divergences(model: ObservableModel, items: Items, sets: Sets, confi
     on_target: at the query. off_target: one token before it, where the text has both mentions and no pronoun to link;
     near 0 whatever the head does if the next token is certain there. Means over 50 to 99 evenly spaced pairs.
     """
-    pairs = items.where(lambda pair: pair.is_comparable)
+    pairs = items.comparable()
     pairs = pairs.take(range(0, len(pairs), max(1, len(pairs) // N_DIVERGENCE_PAIRS)))
     values: list[Values] = [{} for _ in sets]
     for name, n_before in (("on_target", 0), ("off_target", 1)):

@@ -62,29 +62,30 @@ def ratio_interval(
 
 
 def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
-    """Return the weights [B, N] of the values: the product of how often the cluster of each clustering is drawn."""
-    indices = [_numbered(clusters) for clusters in design]
-    return _drawn_weights(tuple((index.tobytes(), index.shape[1]) for index in indices), n_drawn, seed)
+    """Return the weights [B, N] of N values: the product of how often each cluster of a value is drawn.
+
+    As many clusters are drawn as each clustering has.
+    """
+    indices = [(index.tobytes(), index.shape[1]) for index in map(_numbered, design)]
+    return _drawn_weights(tuple(indices), n_drawn, seed)
 
 
-# All measures of a question use the same draws; to draw them for each took a tenth of the time of a probe. A question
-# has up to nine designs, three each of pairs, blocks and parts.
+# All measures of a question use the same draws; to draw for each took a tenth of the time of a probe. A question
+# has up to nine designs, three each of pairs, blocks and parts, and many of them have as many clusters.
 @lru_cache(maxsize=16)
 def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
     tables = [np.frombuffer(index, int).reshape(-1, n) for index, n in indices]
-    return reduce(np.multiply, [resampling_counts(table, n_drawn, rng) for table in tables])
+    counts = _drawn_counts(tuple(table.max() + 1 for table in tables), n_drawn, seed)
+    columns = list[np.ndarray]()
+    for drawn, table in zip(counts, tables, strict=True):
+        columns += [drawn.take(column, axis=1) for column in table.T]
+    return reduce(np.multiply, columns)
 
 
-def resampling_counts(clusters: np.ndarray, n_bootstrap: int, rng: np.random.Generator) -> np.ndarray:
-    """Return how often each value's cluster is drawn [B, N] if as many clusters are drawn as there are.
-
-    `clusters` [N], or [N, 2]: then it is the product of the draws of both.
-    """
-    index = _numbered(clusters)
-    n = index.max() + 1
-    drawn = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)  # [B, n clusters]
-    return reduce(np.multiply, [np.take(drawn, column, axis=1) for column in index.T])
+@lru_cache(maxsize=64)
+def _drawn_counts(n_clusters: tuple[int, ...], n_drawn: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.multinomial(n, np.full(n, 1 / n), size=n_drawn).astype(float) for n in n_clusters]  # [B, n] each
 
 
 def _numbered(clusters: np.ndarray) -> np.ndarray:

@@ -162,7 +162,7 @@ def _models_of_stories(options: _CalibrationOptions, folder: Path) -> Iterator[_
     # Two models that are trained briefly, and items of their stories
     opened = [_train(seed, folder) for seed in (1, 2)]
     corpus = load_data(opened[0], str(folder / "cache"))
-    dev = _select_items(corpus, "dev", SAME_WORDS).named(DEV)
+    dev = _select_items(corpus, "dev", SAME_WORDS).named(part=DEV)
     test = _select_items(corpus, "test", HEADLINE)
     trained = opened[0].transformer
     assert trained is not None

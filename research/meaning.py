@@ -38,7 +38,7 @@ from probe.questions import STORY_QUESTIONS
 from probe.results import Estimate, Head
 from probe.rules import preferred
 from probe.saved import read_results
-from probe.statistics import resampling_counts
+from probe.statistics import design_weights
 from probe.text_tables import markdown_table
 from research.curve import checkpoints_of
 from research.measure import listed, start_benchmark, value_cell, write_page
@@ -163,7 +163,7 @@ def parts_of(score: np.ndarray, versions: np.ndarray, subject: np.ndarray, known
     for name, before, after in zip(PARTS, added, [*added[1:], np.zeros(len(score))], strict=True):
         bits[name] = before - after
 
-    drawn = resampling_counts(known.documents, N_BOOTSTRAP, np.random.default_rng(0))
+    drawn = design_weights([known.documents], N_BOOTSTRAP, 0)
     estimates = {}
     for name, values in bits.items():
         low, high = np.quantile(drawn @ values / drawn.sum(axis=1), (0.025, 0.975))

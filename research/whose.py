@@ -47,7 +47,7 @@ from probe.opened_run import load_data, open_run
 from probe.outcome import Measured
 from probe.questions import MAX_P
 from probe.results import SUPPORTED, Estimate, ProbeResults
-from probe.statistics import resampling_counts
+from probe.statistics import design_weights
 from probe.text_tables import markdown_table
 from probe.verdict import judged
 from research.measure import share_range, start_benchmark, value_cell, write_page
@@ -156,7 +156,7 @@ def _row_of(world: _World, decisions: np.ndarray, versions: np.ndarray, n_permut
     known = world.known
     by_form = edges_by_form(world.edges, known.form, known.documents)
     strata = strata_of(known.place)
-    drawn = resampling_counts(known.documents, N_BOOTSTRAP, np.random.default_rng(0))
+    drawn = design_weights([known.documents], N_BOOTSTRAP, 0)
     resampled = np.vstack([np.ones(len(strata)), drawn])
     has_own_edges = world.name.startswith(OWN)
     counts = dict.fromkeys(FOUND if has_own_edges else FOUND[:2], 0)

@@ -116,7 +116,7 @@ def whose_passages_of(
     items = passage_items(drawn, WHOSE.name, reader, config.seed, MAX_WHOSE, has_two=True, max_share=1.0)
     words = ContentWords([passage.text for passage in training], reader.n_tokens)
     kept, replaced = with_replaced(items, words, reader, config.seed)
-    return kept.named(TESTED) + replaced.named(REPLACED)
+    return kept.named(part=TESTED) + replaced.named(part=REPLACED)
 
 
 def watched_passages(corpus: Corpus, max_tokens: int, n_sequences: int) -> dict[Question, Items]:

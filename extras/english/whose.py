@@ -45,7 +45,7 @@ from probe.results import (
     show,
 )
 from probe.rules import preferred
-from probe.statistics import resampling_counts, sample_of
+from probe.statistics import design_weights, sample_of
 
 MIN_PASSAGES = 700  # with fewer, links of the size that is found in small models are missed too often
 N_PERMUTATIONS = 2000  # whatever the settings: p must be able to be far below the bar
@@ -220,7 +220,7 @@ def whose_values(sites: EditedPairs, heads: Sequence[Head], config: ProbeConfig,
     is_unsure = np.abs(known.place) < UNSURE
     decision = sites.clean.mean(axis=1)
     decisions = np.stack([decision * known.to_nearest, split_as_alike(sites, heads, known)])
-    drawn = resampling_counts(known.documents, config.n_bootstrap, np.random.default_rng(config.seed))  # [B, N]
+    drawn = design_weights([known.documents], config.n_bootstrap, config.seed)  # [B, N]
     counts = np.vstack([np.ones(len(items)), drawn])
     values = {
         "beyond_place": Estimate(beyond),

@@ -16,10 +16,10 @@ from settings.errors import UserError
 
 def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     """Return the items of a question in the tokens of a model; UserError if it cannot read them."""
-    check_words(own, opened.tokenizer, opened.bos_id)
-    dev = link_pairs(own.dev, opened.tokenizer, opened.bos_id).named(DEV)
-    test = link_pairs([*own.test, *own.control], opened.tokenizer, opened.bos_id)
-    items = (dev + test).asked(own.name)
+    reader = opened.tokenizer, opened.bos_id
+    check_words(own, *reader)
+    dev = link_pairs(own.dev, *reader).named(part=DEV)
+    items = (dev + link_pairs([*own.test, *own.control], *reader)).named(question=own.name)
     may_be_known = "The texts are the user's own: the model may have seen them in training."
     if opened.is_external:
         may_be_known = UNKNOWN_TRAINING

@@ -49,7 +49,8 @@ TEXTS = [
 def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
     text, row = TEXTS[number], 2 * number
     pairs = [Pair("number", "dev", (each, each), ("", ""), i, ("", "", "")) for i, each in enumerate(TEXTS)]
-    rows = measure_heads(MODEL, Items(pairs), tokens_per_batch=30).rows
+    rows = measure_heads(MODEL, Items(pairs), tokens_per_batch=30, weighs_values=True).rows
+    assert np.isnan(measure_heads(MODEL, Items(pairs), tokens_per_batch=30).rows.value_log_ratio).all()
     meant = [*sum(text.meant, ())]
     other = [*sum(text.other, ())]
     for layer, record in enumerate(MODEL.record(torch.tensor([text.tokens]))):

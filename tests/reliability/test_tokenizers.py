@@ -105,8 +105,8 @@ def tokenizer_of(kind: str, size: int, text: str, start: str) -> tuple[Tokenizer
 
 def own_items(reader: tuple[Tokenizer, int]) -> tuple[Items, Question]:
     own = load_question(ROOT / "docs/questions/er_sie.jsonl")
-    items = link_pairs(own.dev, *reader).named("dev") + link_pairs(own.test, *reader)
-    return items.asked(own.name), question_of_file(own.name, "", own.file, has_control=False)
+    items = link_pairs(own.dev, *reader).named(part="dev") + link_pairs(own.test, *reader)
+    return items.named(question=own.name), question_of_file(own.name, "", own.file, has_control=False)
 
 
 def verdicts_of(outcome: str, reader: tuple[Tokenizer, int], model: OpenedModel) -> list[str]:

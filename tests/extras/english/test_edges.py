@@ -121,7 +121,7 @@ def items_with_whose(n_copies: int) -> Items:
     for pair in [pair for pair in items.pairs if pair.has_two] * n_copies:
         alike = {"place": rng.normal(), "form": tuple(rng.normal(size=3).tolist())}
         tested.append(replace(pair, question=WHOSE.name, part=TESTED, **alike))
-    return items + Items(tested) + Items(tested * 3).named(REPLACED)
+    return items + Items(tested) + Items(tested * 3).named(part=REPLACED)
 
 
 def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_why() -> None:

@@ -18,14 +18,10 @@ from extras.sweeps.sweep import (
     Variant,
     compare_runs,
     mean_over_runs,
-    measure_of,
-    of_training,
     paired,
-    value_of,
 )
 from extras.sweeps.tables import sweep_markdown
 from probe.config import ProbeConfig
-from probe.outcome import Named
 from probe.results import Estimate, Finding, Head, Part, ProbeResults, Tested
 from settings.errors import UserError
 from settings.train import compose_settings, result_settings
@@ -100,12 +96,6 @@ def test_only_questions_of_all_runs_are_summarised() -> None:
     assert number.heads == [[Head(1, 1)], [Head(0, 2)], [Head(1, 0)], [Head(0, 1)], [Head(1, 2)]]
 
 
-def test_the_tables_of_models_do_not_call_them_seeds() -> None:
-    tables = tables_of(seed_runs(), [], "models")
-    assert tables.startswith("# Results over models 1, 2, 3, 4, 5\n") and "| variant  | models |" in tables
-    assert "seed" not in tables and "5 seeds on" in tables_of(seed_runs())
-
-
 def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one() -> None:
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
     [question] = compared(seed_runs(*values)).variants[0].questions
@@ -125,18 +115,15 @@ def test_the_interval_of_a_share_is_clipped_at_one_and_missing_values_do_not_cou
 
 
 def test_each_measure_is_read_from_its_field() -> None:
-    [[run, results]] = variant_runs([0.03])
-    assert of_training(run.metrics) == [0.03, None, 12.5]
-    [[text, _]] = variant_runs([None])
-    assert of_training(text.metrics) == [None, 1.0, 12.5]
-    of_run = replace(results.findings[0], rules={"nearest": 0.5})
-    accuracy, nearest, nothing = map(Named, ("accuracy", "nearest", "swap_of_nothing"))
-    resolved = [Named("resolved_share", part) for part in ("iid", "headline", "control")]
-    assert [value_of(of_run, name) for name in (accuracy, nearest, *resolved[:2])] == [0.95, 0.5, 0.9, 0.7]
-    assert math.isnan(value_of(of_run, nothing)) and math.isnan(value_of(of_run, resolved[2]))
-    assert measure_of(accuracy).is_share and measure_of(nearest).is_share
-    assert not measure_of(Named("contrast")).is_share
-    assert measure_of(resolved[0]).label == "resolved share, iid" and str(resolved[0]) == "iid resolved_share"
+    for gap, expected in ((0.03, {"gap": [0.03]}), (None, {"loss": [1.0]})):  # a text has no lower bound
+        [variant] = compared(variant_runs([gap])).variants
+        found = {name: summary.by_run for name, summary in variant.values.items()}
+        assert found == expected | {"gradient_norm": [12.5]}
+    names = ("accuracy", "iid resolved_share", "headline resolved_share")
+    assert [variant.questions[0].values[name].mean for name in names] == [0.95, 0.9, 0.7]
+    edge = [sweep_run(1, replace(finding(outcome="edge"), rules={"nearest": 0.5}))]
+    assert compared(edge).variants[0].questions[0].values["nearest"].mean == 0.5
+    assert "| rule: nearest |" in tables_of(edge) and "| resolved share, iid |" in tables_of(variant_runs([0.03]))
 
 
 def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> None:
@@ -176,7 +163,9 @@ def test_the_exact_p_counts_all_sign_changes_and_decides_what_is_significant() -
 def test_the_tables_show_heads_sets_warnings_and_what_differs() -> None:
     text = " ".join(tables_of(seed_runs(), ["resumed"]).split())
     assert "| number | standard | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
-    assert "L1H1 E3, L0H2 E3, L1H0 E3, L0H1 E3, L1H2 E3" in text and "note: resumed" in text
+    assert "L1H1 E3, L0H2 E3, L1H0 E3, L0H1 E3, L1H2 E3" in text and "note: resumed" in text and "5 seeds on" in text
+    models = tables_of(seed_runs(), [], "models")
+    assert "| variant  | models |" in models and "seed" not in models
     edge = finding(Head(0, 1), Head(1, 2), question="next_pronoun_gender", outcome="edge")
     assert "L0H1+L1H2 E3" in tables_of([sweep_run(1, edge)])
 

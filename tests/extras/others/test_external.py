@@ -62,10 +62,11 @@ def change_config(folder: Path, **values: object) -> None:
     (folder / "config.json").write_text(json.dumps(settings | values))
 
 
-def change_weights(folder: Path, name: str, weight: Tensor | None) -> None:
+def change_norm(folder: Path, weight: Tensor | None) -> None:
     weights = load_file(folder / "model.safetensors")
-    weights.pop(name)
-    save_file(weights | ({} if weight is None else {name: weight}), folder / "model.safetensors", {"format": "pt"})
+    weights.pop("model.norm.weight")
+    added = {} if weight is None else {"model.norm.weight": weight}
+    save_file(weights | added, folder / "model.safetensors", {"format": "pt"})
 
 
 class Gadget:
@@ -96,28 +97,31 @@ def add_gadget(folder: Path) -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
-        (lambda folder: change_config(folder, quantization_config={"bits": 4}), "quantized"),
+        ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge_and_unload"),
-        (lambda folder: change_config(folder, model_type="nonsense"), "nonsense"),
+        ({"model_type": "nonsense"}, "nonsense"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
-        (lambda folder: change_weights(folder, "model.norm.weight", None), "model.norm.weight is missing"),
-        (lambda folder: change_weights(folder, "model.norm.weight", torch.ones(7)), "another shape"),
-        (lambda folder: change_weights(folder, "model.norm.weight", torch.full((30,), torch.nan)), "not finite"),
+        (lambda folder: change_norm(folder, None), "model.norm.weight is missing"),
+        (lambda folder: change_norm(folder, torch.ones(7)), "another shape"),
+        (lambda folder: change_norm(folder, torch.full((30,), torch.nan)), "not finite"),
         (add_gadget, "more than tensors"),
         (add_remote_code, "custom code"),
-        (lambda folder: change_config(folder, _attn_implementation="someone/kernel"), "code from the hub"),
-        (lambda folder: change_config(folder, num_hidden_layers=10**9), "layers"),
-        (lambda folder: change_config(folder, num_hidden_layers=1), "does not use all weights: model.layers.1"),
+        ({"_attn_implementation": "someone/kernel"}, "code from the hub"),
+        ({"num_hidden_layers": 10**9}, "layers"),
+        ({"num_hidden_layers": 1}, "does not use all weights: model.layers.1"),
         (lambda folder: name_shard(folder, ".."), "outside the folder"),
         (lambda folder: name_shard(folder, "../../model.safetensors"), "outside the folder: ../../model.safetensors"),
-        (lambda folder: change_config(folder, hidden_size=3 * 2**16, intermediate_size=2**20), "bytes"),
+        ({"hidden_size": 3 * 2**16, "intermediate_size": 2**20}, "bytes"),
         (lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", 10**10) + b"{}"), ""),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
     ],
 )
 def test_a_bad_folder_is_refused(folder: Path, damage: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    damage(folder)
+    if isinstance(damage, dict):
+        change_config(folder, **damage)
+    else:
+        damage(folder)
     with pytest.raises(ValueError) as refused:
         open_transformers(str(folder), CPU)
     assert str(folder) in str(refused.value) and message in str(refused.value) and "\n" not in str(refused.value)
@@ -160,10 +164,9 @@ def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict
             torch.testing.assert_close(found, of_ours, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_model_that_ours_cannot_compute_is_not_made_ours(name: str) -> None:
-    with pytest.raises(UserError, match="only a Llama"):
-        own_model(make_view(name).model)
+def test_a_llama_whose_output_embedding_is_its_own_is_not_made_ours() -> None:
+    with pytest.raises(UserError, match="only a Llama whose output embedding is the token embedding"):
+        own_model(make_view("llama").model)
 
 
 def test_switches_that_no_llama_has_are_refused_by_name() -> None:
@@ -293,29 +296,16 @@ def test_the_heads_of_the_record_write_the_output_of_their_module(model_type: st
 @pytest.mark.parametrize("model_type", [*HYBRIDS, "gpt_oss"])
 def test_hybrids_and_sinks_keep_the_contract_and_the_numbers_of_their_layers(model_type: str) -> None:
     view = make_view(model_type)
-    check_passes(view)
     found = check_observed(view, TOKENS, torch.full((len(TOKENS), 1), 6))
     assert view.attention_layers == HYBRIDS.get(model_type, (0, 1, 2))
     assert all_heads(view) == [Head(layer, head) for layer in view.attention_layers for head in range(H)]
-    sums = view.attention_weights(TOKENS)[list(view.attention_layers)].sum(-1)
     if model_type == "gpt_oss":
-        assert found["row_sum"] < 0 and sums.max() < 1
+        assert found["row_sum"] < 0  # a sink has the rest
         record, mask = view.record(TOKENS)[1], torch.zeros(len(TOKENS), T, dtype=torch.bool)
         mask[:, 5] = True
         cut = softmax(record.scores.masked_fill(mask[:, None, None], -torch.inf), record.sinks)
         torch.testing.assert_close(cut_weights(record.weights()[:, 0, 6], mask), cut[:, 0, 6])
         return
-    torch.testing.assert_close(sums, torch.ones_like(sums))
-
-    # A removed head is one without its columns of the output projection.
-    layer = view.attention_layers[-1]
-    edited = view.logits(TOKENS, edits=[remove_head(layer, 2)])
-    project = view._modules[layer].o_proj
-    kept = project.weight.clone()
-    project.weight.unflatten(1, (H, -1))[:, 2] = 0
-    torch.testing.assert_close(view.logits(TOKENS), edited)
-    project.weight.copy_(kept)
-    assert (view.logits(TOKENS) - edited).abs().max() > 0.1
     without = min({0, 1, 2} - {*view.attention_layers})
     layers = ", ".join(map(str, view.attention_layers))
     with pytest.raises(UserError, match=f"^edits: no head L{without}H0; .* attention in the layers {layers} only$"):
@@ -359,14 +349,11 @@ def what_opens(model_type: str) -> str:
     return ", ".join(name for name, is_true in facts.items() if is_true) or "yes"
 
 
-def test_the_table_of_what_opens_is_what_opened(folder: Path) -> None:
+def test_the_table_of_what_opens_is_what_opened() -> None:
     types = defaultdict[str, list[str]](list)
     for model_type in [*SHAPES, *MORE]:
         types[what_opens(model_type)].append(model_type)
-    change_config(folder, quantization_config={"bits": 4})
-    with pytest.raises(UserError, match="quantized"):
-        open_transformers(str(folder), CPU)
-    types["no"].append("quantized weights")
+    types["no"].append("quantized weights")  # a bad folder above
     table = "".join(f"| {', '.join(names)} | {opens} |\n" for opens, names in types.items())
     assert f"| model type | opens |\n|---|---|\n{table}\n" in (ROOT / "docs/usage.md").read_text(), table
 

@@ -129,7 +129,7 @@ llama = partial(
     pretrained, "llama", max_position_embeddings=48, rms_norm_eps=1e-4, tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 500.0},
 )  # fmt: skip
-SHAPES = [*(DEFAULT | switches for switches in VARIANTS.values()), {}, {"n_head": 8, "d_model": 64}, {"n_layer": 4}]
+SHAPES = [*(DEFAULT | switches for switches in VARIANTS.values()), {}, {"n_head": 8, "d_model": 64, "n_layer": 4}]
 LLAMAS = {"llama": llama, "llama, one key, untied": partial(llama, num_key_value_heads=1, tie_word_embeddings=False)}
 MODELS = LLAMAS | {str(shape): partial(damped, **shape) for shape in [*SHAPES, ENGLISH]}
 EXPLAINED = LLAMAS | {name: partial(damped, **DEFAULT | switches) for name, switches in VARIANTS.items()}
@@ -137,7 +137,7 @@ EXPLAINED = LLAMAS | {name: partial(damped, **DEFAULT | switches) for name, swit
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_the_page_computes_what_torch_computes(script: Script, make: Callable[[], nn.Module]) -> None:
-    """On 12 random texts; every edit is tried on the first ones.
+    """On 12 random texts; every edit of every head is tried on the first two.
 
     Kernels round differently on other processors, so three times what rounding the weights once more changes is not
     counted.
@@ -149,13 +149,13 @@ def test_the_page_computes_what_torch_computes(script: Script, make: Callable[[]
     torch.manual_seed(0)
     for parameter in rounded.parameters():  # each weight by about the last place of a float32
         parameter.data *= 1 + 1.2e-7 * torch.randn_like(parameter).sign()
-    n_edited, tolerance = (2, 1e-5) if view.vocab_size > 2000 else (12, 1e-6)
+    tolerance = 1e-5 if view.vocab_size > 2000 else 1e-6
     cases = []
     for number in range(12):
         tokens = [rng.randrange(view.vocab_size) for _ in range(rng.randrange(2, min(64, view.context_length) + 1))]
         row = rng.randrange(1, len(tokens))
         edits: list[Edit] = []
-        for place in np.ndindex(view.n_layer, view.n_head) if number < n_edited else ():
+        for place in np.ndindex(view.n_layer, view.n_head) if number < 2 else ():
             edits += edits_of(*place, row, *rng.sample(range(row + 1), 2))
         for together in ([], edits[1:2] + edits[-1:], *([each] for each in edits)):
             cases.append({"tokens": tokens, "edits": together})

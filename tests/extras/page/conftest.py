@@ -1,14 +1,9 @@
-"""A real browser for the page's tests, Debian's Chromium with no way to any network, and pages shown in it."""
+"""Pages shown in a real browser, with no way to any network."""
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,25 +11,9 @@ import pytest
 from extras.page.page import page
 from tests.extras.page import sample
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+SCREEN = {"width": 1280, "height": 900}
+NEXT_TASK = "new Promise((resolve) => setTimeout(resolve, 0))"
 Show = Callable[..., AbstractContextManager["Opened"]]
-
-
-class Markup(HTMLParser):
-    """Tags and attributes of a page, outside its own scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
 
 
 @dataclass
@@ -72,12 +51,22 @@ class Opened:
     def type(self, text: str) -> None:
         """Type a sentence into the live section; the page reads it in the next task."""
         self.find("#live-text").fill(text)
-        self.page.evaluate("new Promise((resolve) => setTimeout(resolve, 0))")
+        self.page.evaluate(NEXT_TASK)
+
+    def go(self, state: str) -> None:
+        """Follow a link to this state, the part behind #, inside the open page."""
+        self.page.goto(f"{self.url}#{state}")
+        self.page.evaluate(NEXT_TASK)
 
     def at(self, state: str) -> None:
         """Open the page again; `state` is the part behind #, or a whole address."""
         self.page.goto("about:blank")
-        self.page.goto(state if state.startswith("file:") else f"{self.url}#{state}")
+        self.page.goto(state if state.startswith("file:") else f"{self.url}#{state}".removesuffix("#"))
+
+    def resize(self, screen: dict[str, int]) -> None:
+        """Change the size of the screen; the page draws its lines again in the next frame."""
+        self.page.set_viewport_size(screen)
+        self.page.evaluate(f"new Promise(requestAnimationFrame).then(() => {NEXT_TASK})")
 
     def weights(self, page: Any = None) -> list[float]:
         """Return the weights in the titles of the lines from the chosen word to every word up to it."""
@@ -114,22 +103,7 @@ def shown_weights(row: Any, query: int) -> Any:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Start Chromium; without Chromium or Playwright, the tests are skipped, in continuous integration they fail."""
-    path = shutil.which("chromium")
-    if path is None or find_spec("playwright") is None:
-        absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        absent("pip install -r requirements-dev.txt, and apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Show:
+def show(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Show:
     """Open a page (its HTML, or a content, by default that of `sample`) from disk with the network cut.
 
     At the end it must have complained about nothing and asked for nothing but itself.
@@ -137,9 +111,9 @@ def show(browser: Any, tmp_path: Path) -> Show:
 
     @contextmanager
     def opened(shown: Any = None, **settings: Any) -> Iterator[Opened]:
-        path = tmp_path / "report.html"
+        path = tmp_path_factory.mktemp("page") / "report.html"
         path.write_text(shown if isinstance(shown, str) else page(shown or sample.content()), encoding="utf-8")
-        context = browser.new_context(offline=True, **{"viewport": {"width": 1280, "height": 900}} | settings)
+        context = browser.new_context(offline=True, **{"viewport": SCREEN} | settings)
         view = Opened(context.new_page(), path.as_uri())
         context.on("request", lambda request: view.requests.append(request.url))
         context.route("**/*", lambda route: route.continue_() if route.request.url == view.url else route.abort())
@@ -155,8 +129,17 @@ def show(browser: Any, tmp_path: Path) -> Show:
     return opened
 
 
-@pytest.fixture
-def view(show: Show) -> Iterator[Opened]:
-    """The page of `sample`."""
+@pytest.fixture(scope="module")
+def opened(show: Show) -> Iterator[Opened]:
+    """The page of `sample`, for all tests of a file."""
     with show() as view:
         yield view
+
+
+@pytest.fixture
+def view(opened: Opened) -> Iterator[Opened]:
+    """The page that is `opened`, as a visitor first sees it."""
+    opened.page.set_viewport_size(SCREEN)
+    opened.at("")
+    yield opened
+    assert opened.complaints == []

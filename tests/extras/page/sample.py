@@ -152,14 +152,8 @@ def content() -> PageContent:
     return replace(page_content(run, found, history, texts, ["A note on top."]), omissions=["much"])
 
 
-def without_probe() -> PageContent:
-    """Return the content of a run without a live model whose heads were not tested."""
-    yours = [shown for shown in content().sentences if shown.id.startswith("yours")]
-    return replace(content(), sentences=yours, live=Live(None, "No: <b>elsewhere</b>."), findings=[])
-
-
 def hostile() -> PageContent:
-    """Return the content with every free text replaced by a string that tries to become markup or a script."""
+    """Return the content whose free texts and last tokens are strings that try to become markup or a script."""
     texts = cycle(HOSTILE)
     names = {"id", "place", "weights", "live", "kind"}  # what the script reads as names and numbers
 
@@ -172,4 +166,7 @@ def hostile() -> PageContent:
             return [attack(inner, key) for inner in value]
         return next(texts) if isinstance(value, str) else value
 
-    return from_json(PageContent, attack(to_json(content())), "hostile")
+    shown = from_json(PageContent, attack(to_json(content())), "hostile")
+    vocabulary = [*shown.live.model.tokenizer.vocabulary[:-4], *HOSTILE[:4]]
+    tokenizer = replace(shown.live.model.tokenizer, vocabulary=vocabulary)
+    return replace(shown, live=Live(replace(shown.live.model, tokenizer=tokenizer, source=HOSTILE[0]), ""))

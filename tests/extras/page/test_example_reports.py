@@ -20,6 +20,7 @@ from extras.page.shown import PageContent
 from model.edits import exchange_links
 from probe.sentences import TokenizedText, next_tokens, word_attention
 from settings.typed_json import from_json
+from tests.extras.conftest import OUTSIDE
 from tests.extras.page import sample
 from tests.extras.page.conftest import Opened, Show, shown_weights
 
@@ -65,37 +66,39 @@ class Report:
 
 
 written = cache(Report)
+each_report = pytest.mark.parametrize("report", FILES, indirect=True)
 
 
-@pytest.fixture(params=FILES)
+@pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> Report:
-    return written(request.param)
+    return written(getattr(request, "param", "stories"))
 
 
-@pytest.fixture
-def stories(show: Show) -> Iterator[Opened]:
-    """The report of the stories in the browser."""
-    with show(written("stories").html) as view:
-        yield view
+@pytest.fixture(scope="module")
+def opened(report: Report, show: Show) -> Iterator[Opened]:
+    """The report in the browser; the tests get it as `view`."""
+    with show(report.html) as opened:
+        yield opened
 
 
+@each_report
 def test_a_report_is_small_enough_and_names_no_folder_of_its_maker(report: Report) -> None:
     assert not re.search("/tmp|/home|/root", report.html)
     history = sum(map(len, report.live["earlier"]["data"]))
     assert len(report.html) <= 5_000_000 and (report.name == "english" or len(report.html) - history <= 1_300_000)
 
 
-def test_the_model_in_a_report_computes_what_it_shows(report: Report, show: Show) -> None:
-    with show(report.html) as view:
-        expected = [p for _, p in next_tokens(report.model, report.read(view.text()).tokens, 5)]
-        assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(expected, abs=0.0051)
-        typed = report.read("fruit flies")
-        assert (len(typed.tokens) > len(typed.words)) == (report.name == "english")  # a word has its tokens' weights
-        view.type(typed.text)
-        assert view.weights() == shown_weights(report.weights(typed.text)[*report.place, -1], 2)
-        before = view.next_words()
-        view.type(f"{typed.text} ")  # which is no token
-        assert view.next_words() == before
+@each_report
+def test_the_model_in_a_report_computes_what_it_shows(report: Report, view: Opened) -> None:
+    expected = [p for _, p in next_tokens(report.model, report.read(view.text()).tokens, 5)]
+    assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(expected, abs=0.0051)
+    typed = report.read("fruit flies")
+    assert (len(typed.tokens) > len(typed.words)) == (report.name == "english")  # a word has its tokens' weights
+    view.type(typed.text)
+    assert view.weights() == shown_weights(report.weights(typed.text)[*report.place, -1], 2)
+    before = view.next_words()
+    view.type(f"{typed.text} ")  # which is no token
+    assert view.next_words() == before
 
     # The stored weights
     tolerance = 6e-5 if report.live["type"] == "float32" else 1e-2  # four digits; or rounded to float16
@@ -170,16 +173,16 @@ def test_the_english_model_leads_to_the_first_person_and_one_exchange_turns_it()
     assert (leads, turns) == (30, 30)
 
 
-def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(stories: Opened) -> None:
+def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(view: Opened) -> None:
     key, shown = (DOCS / "teach.md").read_text(), {}
     for address, expected in re.findall(r"^\| `([#&].*?)` \| (.*?) \|$", key, re.MULTILINE):
         if "lesson" in address:
-            stories.at(address[1:])
-            stories.press("show me")
-            assert stories.said("#cards .answer b") == expected, address
+            view.go(address[1:])
+            view.press("show me")
+            assert view.said("#cards .answer b") == expected, address
         else:
-            stories.at((next(iter(shown)) if address[0] == "&" else "")[1:] + address.lstrip("#"))
-            shown[address] = stories.next_words()[:4]
+            view.go((next(iter(shown)) if address[0] == "&" else "")[1:] + address.lstrip("#"))
+            shown[address] = view.next_words()[:4]
             assert shown[address][0] == expected, address
 
     # Answers 1, 3b and 3c: five sentences, each of eight heads removed, and exchanges
@@ -209,61 +212,29 @@ def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, p
     page.close()
 
 
-INSIDE = """svg => {
-  const { width, height } = svg.viewBox.baseVal;
-  const outside = [];
-  for (const shape of svg.querySelectorAll("text, rect, path, polyline")) {
-    const { x, y, width: w, height: h } = shape.getBBox();
-    const half = shape.tagName === "text" ? 0 : (parseFloat(shape.getAttribute("stroke-width")) || 0) / 2;
-    const toPicture = svg.getCTM().inverse().multiply(shape.getCTM());
-    for (const corner of [[x - half, y - half], [x + w + half, y + h + half]]) {
-      const at = new DOMPoint(...corner).matrixTransform(toPicture);
-      if (at.x < 0 || at.y < 0 || at.x > width || at.y > height) outside.push(shape.textContent || shape.tagName);
-    }
-  }
-  return outside;
-}"""
-
-
 @pytest.mark.parametrize("name", [path.stem for path in sorted((DOCS / "pictures").glob("*.svg"))])
 def test_a_picture_stays_in_its_frame(name: str, browser: Any) -> None:
     page = browser.new_page()
     page.goto((DOCS / f"pictures/{name}.svg").as_uri())
-    assert page.locator("svg").evaluate(INSIDE) == []
+    assert page.locator("svg").evaluate(OUTSIDE) == []
     page.close()
 
 
-def test_what_a_pupil_types_is_answered_with_the_names_that_python_prints(report: Report, show: Show) -> None:
+@each_report
+def test_what_a_pupil_types_is_answered_with_the_names_that_python_prints(report: Report, view: Opened) -> None:
     facts = report.live["tokenizer"]
-    opened = replace(sample.opened_run()[0], tokenizer=sample.tokenizer_of(report.live), bos_id=facts["start"])
+    run = replace(sample.opened_run()[0], tokenizer=sample.tokenizer_of(report.live), bos_id=facts["start"])
     found: set[str] = set()
-    with show(report.html) as view:
-        for text in [*PUPIL.replace("\n", "|").split("|"), view.text() + " purred."]:
-            view.type(text)
-            names = [words.rpartition(" ")[0] for words in view.next_words()]
-            if facts["kind"] == "words":  # they are read in the case of the vocabulary
-                text = " ".join(view.find(".lines .word text").all_text_contents()[1:])
-            tokens = [token for token, _ in next_tokens(report.model, report.read(text).tokens, 5)]
-            assert names == [UNKNOWN if i == facts["unknown"] else opened.decode(i) for i in tokens], text
-            found |= {*names}
+    for text in [*PUPIL.replace("\n", "|").split("|"), view.text() + " purred."]:
+        view.type(text)
+        names = [words.rpartition(" ")[0] for words in view.next_words()]
+        if facts["kind"] == "words":  # they are read in the case of the vocabulary
+            text = " ".join(view.find(".lines .word text").all_text_contents()[1:])
+        tokens = [token for token, _ in next_tokens(report.model, report.read(text).tokens, 5)]
+        assert names == [UNKNOWN if i == facts["unknown"] else run.decode(i) for i in tokens], text
+        found |= {*names}
     special = {"stories": {UNKNOWN, "(end of the text)"}, "english": {"(new line)", "…ore"}}
     assert special[report.name] <= found
-
-
-@pytest.mark.parametrize("screen", SCREENS, ids=str)
-def test_the_first_screen_has_lines_and_next_words(report: Report, screen: dict[str, int], show: Show) -> None:
-    with show(report.html, viewport=screen) as view:
-        for part in ("#live-text", "#live-lines path.arc:not(.faint)", "#live-next li:first-child", "#live-next"):
-            box = view.find(part).first.bounding_box()
-            for start, size in (("x", "width"), ("y", "height")):
-                assert 0 <= box[start] <= screen[size] - box[size], part
-
-        # More than 100 % of a colour is none in Firefox and WebKit.
-        styles = view.page.eval_on_selector_all(".cells", "cells => cells.map(cell => cell.style.cssText).join()")
-        assert 50 < max(map(int, re.findall(r"\) (\d+)%", styles))) <= 100
-        view.type(" ".join(["the cat sat near a bus"] * 5))
-        words = view.find("#live-lines .word")
-        assert words.count() == 31 and view.fits() and words.last.bounding_box()["x"] + 10 <= screen["width"]
 
 
 # Which line a click at each of 99 points of the thickest one hits
@@ -280,33 +251,47 @@ HITS = """svg => {
 }"""
 
 
-@pytest.mark.parametrize("screen", SCREENS, ids=str)
-def test_a_click_on_the_thickest_line_hits_it(report: Report, screen: dict[str, int], show: Show) -> None:
-    with show(report.html, viewport=screen) as view:
-        for text in (view.text(), "Anna was angry at Ben and Tom. She went home because she"):
+@each_report
+def test_the_first_screen_has_lines_that_a_click_hits_and_next_words(report: Report, view: Opened) -> None:
+    for screen in SCREENS:
+        view.resize(screen)
+        view.type(report.live["text"])
+        for part in ("#live-text", "#live-lines path.arc:not(.faint)", "#live-next li:first-child", "#live-next"):
+            box = view.find(part).first.bounding_box()
+            for start, size in (("x", "width"), ("y", "height")):
+                assert 0 <= box[start] <= screen[size] - box[size], part
+
+        # More than 100 % of a colour is none in Firefox and WebKit.
+        styles = view.page.eval_on_selector_all(".cells", "cells => cells.map(cell => cell.style.cssText).join()")
+        assert 50 < max(map(int, re.findall(r"\) (\d+)%", styles))) <= 100
+        for text in (report.live["text"], "Anna was angry at Ben and Tom. She went home because she"):
             view.type(text)
             wide, hits = view.find("svg.lines").evaluate(HITS)
             assert hits >= 95 and wide > 4, text
+        view.type(" ".join(["the cat sat near a bus"] * 5))
+        words = view.find("#live-lines .word")
+        assert words.count() == 31 and view.fits() and words.last.bounding_box()["x"] + 10 <= screen["width"]
 
 
-@pytest.mark.parametrize("width", [1280, 1024, 768, 390])
-def test_a_layer_of_heads_is_one_row(report: Report, width: int, show: Show) -> None:
-    with show(report.html, viewport={"width": width, "height": 800}) as view:
+@each_report
+def test_a_layer_of_heads_is_one_row(report: Report, view: Opened) -> None:
+    for width in (1280, 1024, 768, 390):
+        view.resize({"width": width, "height": 800})
         rows = {(pick.get_attribute("data-name")[:2], pick.bounding_box()["y"]) for pick in view.find(".pick").all()}
-        assert len(rows) == len({top for _, top in rows}) == report.live["shape"]["n_layer"]
-        assert view.fits()
+        assert len(rows) == len({top for _, top in rows}) == report.live["shape"]["n_layer"], width
+        assert view.fits(), width
 
 
-def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(show: Show) -> None:
-    with show(written("stories").html, viewport={"width": 390, "height": 430}) as view:
-        before = view.text()
-        assert view.said("#live-first button") == view.next_words()[0]
-        view.click("#live-first button")
-        assert view.text().startswith(f"{before} ")
-        view.type("hello")
-        assert view.said("#live-first") == view.next_words()[0]
-        assert view.said("#live-first").startswith(UNKNOWN)  # which cannot be written
-        assert view.find("#live-first button").count() == 0
+def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(view: Opened) -> None:
+    view.resize({"width": 390, "height": 430})
+    before = view.text()
+    assert view.said("#live-first button") == view.next_words()[0]
+    view.click("#live-first button")
+    assert view.text().startswith(f"{before} ")
+    view.type("hello")
+    assert view.said("#live-first") == view.next_words()[0]
+    assert view.said("#live-first").startswith(UNKNOWN)  # which cannot be written
+    assert view.find("#live-first button").count() == 0
 
 
 def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser: Any) -> None:
@@ -320,42 +305,45 @@ def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser:
     page.close()
 
 
-def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(stories: Opened) -> None:
-    before = stories.next_words()[0]
-    stories.type("ONE sunny day, the Cat sat near the buses. it")  # "it" is a word of its own
-    assert stories.find(".lines .word text").all_text_contents()[1:7] == "One sunny day , the cat".split()
-    assert stories.find(".lines .unknown").count() == 0
-    assert "begins with a capital letter" in stories.said("#live-notes")
-    stories.chip("They")  # in the place of the pronoun
-    assert stories.text() == "ONE sunny day, the Cat sat near the buses. They"
-    stories.type("The kit")
-    assert stories.said("#live-notes") == ""  # the word is not yet written to its end
-    stories.press("kitten")
-    assert stories.text() == "The kitten"
-    stories.click(".chip.frame")
-    assert "Fill the gap" in stories.said("#live-notes")
-    stories.chip("cat", "dog")
+def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view: Opened) -> None:
+    before = view.next_words()[0]
+    view.type("ONE sunny day, the Cat sat near the buses. it")  # "it" is a word of its own
+    assert view.find(".lines .word text").all_text_contents()[1:7] == "One sunny day , the cat".split()
+    assert view.find(".lines .unknown").count() == 0
+    assert "begins with a capital letter" in view.said("#live-notes")
+    view.chip("They")  # in the place of the pronoun
+    assert view.text() == "ONE sunny day, the Cat sat near the buses. They"
+    view.type("The kit")
+    assert view.said("#live-notes") == ""  # the word is not yet written to its end
+    view.press("kitten")
+    assert view.text() == "The kitten"
+    view.click(".chip.frame")
+    view.page.keyboard.type("bus")  # in the place of the first gap
+    assert view.text() == "The bus frightened the __ because it"
+    assert "Fill the gap" in view.said("#live-notes")
+    view.click(".chip.frame")
+    view.chip("cat", "dog")
     sentence = "The cat frightened the dog because it"
-    assert (stories.text(), stories.next_words()[0]) == (sentence, before)
-    stories.chip("feared")  # in the place of the other verb
-    assert stories.text() == sentence.replace("frightened", "feared")
+    assert (view.text(), view.next_words()[0]) == (sentence, before)
+    view.chip("feared")  # in the place of the other verb
+    assert view.text() == sentence.replace("frightened", "feared")
 
     # A next word that is clicked is written; then the focus is on the next first word.
-    written_first = stories.next_words()[0].split()[0]
-    stories.click("#live-next button")
-    stories.page.keyboard.press("Enter")
-    assert re.match(rf"The cat feared the dog because it {written_first}.", stories.text())
+    written_first = view.next_words()[0].split()[0]
+    view.click("#live-next button")
+    view.page.keyboard.press("Enter")
+    assert re.match(rf"The cat feared the dog because it {written_first}.", view.text())
 
     # Voice and verb of the other sentence, and a verb before a gap
-    stories.type("The cat was feared by the dog because it")
-    assert "Change “was feared by” to “was frightened by”" in stories.said("#invitation")
-    stories.click("[data-name=word-2]")  # no later word moves its line
-    assert "Change" not in stories.said("#invitation")
-    stories.click(".chip.frame")
-    stories.chip("shuffle")
-    assert "Fill the gaps" in stories.said("#live-notes")
-    stories.chip("feared")
-    assert stories.text() == "The __ feared the __ because it"
+    view.type("The cat was feared by the dog because it")
+    assert "Change “was feared by” to “was frightened by”" in view.said("#invitation")
+    view.click("[data-name=word-2]")  # no later word moves its line
+    assert "Change" not in view.said("#invitation")
+    view.click(".chip.frame")
+    view.chip("shuffle")
+    assert "Fill the gaps" in view.said("#live-notes")
+    view.chip("feared")
+    assert view.text() == "The __ feared the __ because it"
 
 
 NAMES = "Lily|Tom|Anna|Ben"
@@ -378,82 +366,81 @@ SENSE = {
 }
 
 
-def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(report: Report, show: Show) -> None:
+@each_report
+def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(report: Report, view: Opened) -> None:
     pressed: set[str] = set()
-    with show(report.html) as view:
-        for text, sense in SENSE[report.name].items():
+    for text, sense in SENSE[report.name].items():
+        view.type(text)
+        for chip in view.find("#live-chips .chip:not(.frame, [data-name=shuffle])").all_inner_texts():
             view.type(text)
-            for chip in view.find("#live-chips .chip:not(.frame, [data-name=shuffle])").all_inner_texts():
-                view.type(text)
-                view.chip(chip)
-                made = view.text()
-                assert re.fullmatch(sense, made, re.IGNORECASE), (text, chip, made)
-                assert re.fullmatch(r"(?:[A-Z_].*?[.] )?[A-Z_].*", made), (text, chip, made)
-                assert chip.lower() in made.lower() and len(re.findall(rf"\b{chip}\b", made)) == 1, (chip, made)
-                pressed.add(chip)
+            view.chip(chip)
+            made = view.text()
+            assert re.fullmatch(sense, made, re.IGNORECASE), (text, chip, made)
+            assert re.fullmatch(r"(?:[A-Z_].*?[.] )?[A-Z_].*", made), (text, chip, made)
+            assert chip.lower() in made.lower() and len(re.findall(rf"\b{chip}\b", made)) == 1, (chip, made)
+            pressed.add(chip)
     assert len(pressed) == {"stories": 13, "english": 6}[report.name]
     space = "Ġ" if report.name == "english" else ""
     assert {space + word for word in " ".join(pressed).split()} <= {*report.vocabulary}
 
 
-def test_a_noun_that_stands_elsewhere_changes_places(stories: Opened) -> None:
-    stories.type("The cat feared the dog.")
+def test_a_noun_that_stands_elsewhere_changes_places(view: Opened) -> None:
+    view.type("The cat feared the dog.")
     for chip, made in (
         ("cat", "The dog feared the cat."), ("cat", "The cat feared the dog."), ("Lily", "The cat feared Lily."),
         ("cat", "Lily feared the cat."), ("owl", "Lily feared the owl."), ("Lily", "The owl feared Lily."),
     ):  # fmt: skip
-        stories.chip(chip)
-        assert stories.text() == made
-    stories.type("The cat slept. It")
-    stories.chip("cat")
-    assert stories.text() == "The cat slept. It"  # it is there
+        view.chip(chip)
+        assert view.text() == made
+    view.type("The cat slept. It")
+    view.chip("cat")
+    assert view.text() == "The cat slept. It"  # it is there
 
 
-def test_a_sentence_with_gaps_of_the_english_page_ends_where_the_answer_is_read(show: Show) -> None:
-    with show(written("english").html) as view:
-        view.click(".chip.frame")
-        view.chip("Ben", "Anna")
-        assert view.text() == "Ben was angry at Anna." and view.next_words()[0].startswith("He ")
-
-
-def test_the_words_before_the_pronoun_are_shuffled_and_put_back(stories: Opened, show: Show) -> None:
-    sentence = stories.text()
+def test_the_words_before_the_pronoun_are_shuffled_and_put_back(view: Opened) -> None:
+    sentence = view.text()
     words = sentence.replace(",", "").split()
-    stories.line("cat").click()
-    stories.chip("shuffle")
-    shuffled = stories.text().replace(",", "").split()
+    view.line("cat").click()
+    view.chip("shuffle")
+    shuffled = view.text().replace(",", "").split()
     assert shuffled != words and sorted(shuffled) == sorted(words) and shuffled[-1] == "it"
-    stories.press("Remove L0H0")
-    stories.chip("shuffle")
-    assert stories.text() == sentence and stories.find(".edits li").count() == 2
+    view.press("Remove L0H0")
+    view.chip("shuffle")
+    assert view.text() == sentence and view.find(".edits li").count() == 2
     for left in (1, 0):
-        stories.press("Undo")
-        assert stories.find(".edits li").count() == left
-    stories.click("[data-name=word-10]")
-    stories.chip("shuffle")
-    assert stories.find(".word[aria-pressed=true]").get_attribute("data-name") == "word-10"
+        view.press("Undo")
+        assert view.find(".edits li").count() == left
+    view.click("[data-name=word-10]")
+    view.chip("shuffle")
+    assert view.find(".word[aria-pressed=true]").get_attribute("data-name") == "word-10"
     for text, again in (("the cat it", "cat the it"), ("the it", "the it"), ("it", "it")):
-        stories.type(text)
-        stories.chip("shuffle")
-        assert stories.text() == again
-    assert "no two words" in stories.said("#live-notes")
+        view.type(text)
+        view.chip("shuffle")
+        assert view.text() == again
+    assert "no two words" in view.said("#live-notes")
+
+
+def test_an_english_sentence_is_shuffled_by_whole_words_and_one_with_gaps_ends_where_the_answer_is_read(
+    show: Show,
+) -> None:
     with show(written("english").html) as view:
         for text in ("Tom doesn't like.", "बिल्ली ने कुत्ते का.", "a 2,000 snake_case."):
             view.type(text)
             view.chip("shuffle")
             assert view.text() != text and view.text()[-1] == "."
             assert sorted(view.text()[:-1].split()) == sorted(text[:-1].split())
+        view.click(".chip.frame")
+        view.chip("Ben", "Anna")
+        assert view.text() == "Ben was angry at Anna." and view.next_words()[0].startswith("He ")
 
 
-# And a projector, at 100 and 150 %
-@pytest.mark.parametrize("screen", [*SCREENS, {"width": 1024, "height": 768}, {"width": 683, "height": 512}], ids=str)
-def test_each_card_is_guessed_and_answered_and_fits_in_large_type(
-    report: Report, screen: dict[str, int], show: Show
-) -> None:
+@each_report
+def test_each_card_is_guessed_and_answered_and_fits_in_large_type(report: Report, view: Opened) -> None:
     cards = json.loads((DOCS.parent / "extras/page/cards.json").read_text())
     last = 8 if report.live["earlier"]["steps"] else 7  # the last card needs the slider
-    with show(report.html, viewport=screen) as view:
-        opened = view.next_words()
+    opened = view.next_words()
+    for width, height in (1280, 720), (390, 844), (1024, 768), (683, 512):  # the last: a projector, at 100 and 150 %
+        view.resize({"width": width, "height": height})
         view.page.get_by_role("link", name="Lesson").click()
         for number, card in enumerate(cards[:last], 1):
             view.card(number)
@@ -466,103 +453,107 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(
             told = "Your guess was right." if answer == options[0] else f"You guessed {options[0]}."
             assert answer in options and told in view.said(".answer") and view.find("#cards table").count() == 1
             assert not LESSON_WORDS.search(view.said("body"))
-            assert view.fits() and view.page.evaluate("document.documentElement.scrollHeight <= innerHeight"), number
+            assert view.fits(), (number, width)
+            assert view.page.evaluate("document.documentElement.scrollHeight <= innerHeight"), (number, width)
         view.press("The whole page")
         view.find("#verdict").wait_for()  # visible again
         assert view.next_words() == opened
 
 
-def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(stories: Opened) -> None:
+def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(view: Opened) -> None:
     def is_visible() -> set[bool]:
-        return {stories.find(place).last.is_visible() for place in (".lines path.arc:not(.faint)", "#live-next li")}
+        return {view.find(place).last.is_visible() for place in (".lines path.arc:not(.faint)", "#live-next li")}
 
     for card in range(1, 8):  # the last one plays the training, which begins without a next word
-        stories.at(f"lesson={card}")
+        view.go(f"lesson={card}")
         assert is_visible() == {card not in (3, 5, 6)}, card
-        stories.press("show me")
+        view.press("show me")
         assert is_visible() == {True}, card
-    stories.at("")  # the page itself hides nothing
-    stories.card(3)
+    view.at("")  # the page itself hides nothing
+    view.card(3)
     assert is_visible() == {True}
 
 
-def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(stories: Opened) -> None:
+def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(view: Opened) -> None:
     links = re.findall(r"^Card (\d): \[“(.*)”\]\(report\.html#([^)]*)\)\n\n## ", ATTENTION, re.MULTILINE)
     numbers, sentences, _ = zip(*links, strict=True)
     assert "".join(numbers) == "12345678" and len({*sentences}) == 8
     for number, sentence, address in links:
         assert parse_qs(address) == {"lesson": [number], "text": [sentence]}
-        stories.at(address)
-        assert stories.find(f"[data-name=card-{number}][aria-pressed=true]").is_visible()
-        assert stories.text() == sentence and stories.find(".lines .unknown").count() == 0
+        view.go(address)
+        assert view.find(f"[data-name=card-{number}][aria-pressed=true]").is_visible()
+        assert view.text() == sentence and view.find(".lines .unknown").count() == 0
 
 
-def test_the_answers_of_the_cards_are_what_torch_computes(stories: Opened) -> None:
+def test_the_answers_of_the_cards_are_what_torch_computes(view: Opened) -> None:
     report = written("stories")
-    text = report.read(stories.text())
+    text = report.read(view.text())
     cat, dog = (text.words.index(noun) for noun in ("cat", "dog"))
 
     def answered(card: int) -> list[str]:
         """Return the last cell of each row of the answer."""
-        stories.card(card)
-        stories.press("show me")
-        return stories.find("#cards .card tbody tr > :last-child").all_inner_texts()
+        view.card(card)
+        view.press("show me")
+        return view.find("#cards .card tbody tr > :last-child").all_inner_texts()
 
     # The nearest embedding
     table = report.model.model.token_embedding.weight.detach()
     like = torch.cosine_similarity(table, table[report.vocabulary.index("cat")], dim=-1)
     nearest = next(report.vocabulary[i] for i in like.argsort(descending=True)[1:] if report.vocabulary[i].isalpha())
     answered(1)
-    assert stories.said(".answer b") == f"“{nearest}”"
+    assert view.said(".answer b") == f"“{nearest}”"
 
     # The shares at a temperature of 4, and at 1
     layer, head = report.place
     scores = report.model.record(torch.tensor([text.tokens]))[layer].scores[0, head, -1]
     column = answered(4)
-    words = stories.find("#cards .card tbody tr > :first-child").all_inner_texts()
+    words = view.find("#cards .card tbody tr > :first-child").all_inner_texts()
     shares = (scores / 4).softmax(-1)[[text.words.index(word.strip("“”")) for word in words]]
     assert {"“cat”", "“dog”"} <= {*words} and list(map(float, column)) == pytest.approx(shares.tolist(), abs=0.0051)
-    stories.find("#temperature").fill("1")
-    assert float(stories.find("#cards tbody td:last-child").nth(1).inner_text()) > shares.max()
+    view.find("#temperature").fill("1")
+    assert float(view.find("#cards tbody td:last-child").nth(1).inner_text()) > shares.max()
 
     # The weights in training
     models = [*(sample.model_of(report.live, data) for data in report.live["earlier"]["data"]), report.model]
     learned = [float(word_attention(each, text)[*report.place, -1, cat]) for each in models]
     answered(8)
-    shown = stories.find("#cards tbody td").all_inner_texts()
+    shown = view.find("#cards tbody td").all_inner_texts()
     assert list(map(float, shown)) == pytest.approx(learned, abs=0.0051)
 
 
-def test_the_page_prints_the_numbers_of_the_derivation(stories: Opened) -> None:
+def test_the_page_prints_the_numbers_of_the_derivation(view: Opened) -> None:
     report = written("stories")
     layer, head = report.place
-    tokens = torch.tensor([report.read(stories.text()).tokens])
+    tokens = torch.tensor([report.read(view.text()).tokens])
     record = report.model.record(tokens)[layer]
     scores = record.scores[0, head, -1].double()
     width = report.live["shape"]["d_model"] // report.live["shape"]["n_head"]
-    stories.click("#live-how summary")
+    view.click("#live-how summary")
     cat = scores.max()
     expected = torch.stack([cat * width**0.5, cat, cat.exp(), scores.softmax(0).max(), scores.exp().sum()])
     found = [
-        *stories.find("#live-how .shown td").all_inner_texts()[2:6],
-        stories.said("#live-how .sums td:nth-child(6)"),
+        *view.find("#live-how .shown td").all_inner_texts()[2:6],
+        view.said("#live-how .sums td:nth-child(6)"),
     ]
     values = [float(number.replace(",", "")) for number in found]
     assert values == pytest.approx(expected.tolist(), rel=1e-3, abs=0.0051)
-    stories.click("[data-name=word-6]")  # the later words are masked
-    assert stories.said("#live-how .masked").count("−∞") == 1
+    row = view.find("#live-how .cells").nth(1)  # behind the query
+    row.hover(position={"x": 1, "y": 1})
+    assert re.fullmatch(r"cell 1: -?\d+\.\d{5}", row.get_attribute("title"))
+    view.click("[data-name=word-6]")  # the later words are masked
+    assert view.said("#live-how .masked").count("−∞") == 1
 
     # What the head adds to each next word, with the last norm
-    stories.at("")
-    stories.card(6)
-    stories.press("show me")
+    view.at("")
+    view.card(6)
+    view.press("show me")
     mixture = record.weights()[0, head, -1] @ record.values[0, head]
     stream = report.model.residual_stream(tokens)[-1][0, -1]
-    for word, adds in (row.locator("th, td").all_inner_texts() for row in stories.find("#cards tbody tr").all()):
+    for word, adds in (row.locator("th, td").all_inner_texts() for row in view.find("#cards tbody tr").all()):
         direction = report.model.unembedding()[report.vocabulary.index(word.strip("“”"))]
         scaled = report.model.final_norm_pullback(direction, stream)
         expected = float(mixture @ (scaled @ report.model.output_weights(layer)[head]))
         assert float(adds) == pytest.approx(expected, abs=0.0051)
     for name, later in (("L0H1", "What the MLP and later layers make of it"), ("L1H1", "What the MLP makes of it")):
-        stories.pick(name)
-        assert later in stories.find("#live-how").text_content()
+        view.pick(name)
+        assert later in view.find("#live-how").text_content()

@@ -25,8 +25,8 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
 
-    def find(self, selector: str, **options: Any) -> Any:
-        return self.page.locator(selector, **options)
+    def find(self, selector: str) -> Any:
+        return self.page.locator(selector)
 
     def said(self, selector: str) -> str:
         """Return the visible text of the first element."""

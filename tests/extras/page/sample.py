@@ -30,9 +30,9 @@ from training.weight_history import pack_parameters
 
 N_LAYER, N_HEAD = 2, 4
 LINK_HEAD = Head(0, 1)
-STEPS = [0, 1, 2, 4, 8, 16, *range(100, 1201, 100)]
+LAST_STEP = 1200
 EXAMPLES = {name: question.examples for name, question in QUESTIONS.items() if question.examples}
-MODEL = TestedModel("runs/default", STEPS[-1], "stories")
+MODEL = TestedModel("runs/default", LAST_STEP, "stories")
 HOSTILE = (
     "</script><script>window.hacked=1</script>",
     "<img src=x onerror=window.hacked=1>",
@@ -90,15 +90,15 @@ def opened_run() -> tuple[OpenedModel, WeightHistory]:
     tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
     sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
     model, *earlier = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
-    settings = replace(compose_settings([f"max_steps={STEPS[-1]}"]), model=model.config)
+    settings = replace(compose_settings([f"max_steps={LAST_STEP}"]), model=model.config)
     run = blank(
         OpenedModel, name="default", source="runs/default", model=TransformerView(model), untrained=None,
         tokenizer=tokenizer, bos_id=end_id(tokenizer), data=settings.data, shape=asdict(model.config),
-        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=STEPS[-1],
+        n_parameters=n_parameters(model), environment={"python": "3.11"}, step=LAST_STEP,
         view=None, began=("Its training began with the weights of runs/other.",), settings=settings, transformer=model,
     )  # fmt: skip
     packed = [pack_parameters(each.parameters(), torch.float16) for each in earlier]
-    return run, WeightHistory([STEPS[0], STEPS[6]], packed)
+    return run, WeightHistory([0, 100], packed)
 
 
 def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:

@@ -2,10 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.corpus import load_corpus
 from data.loader import Split, StorySplit
-from extras.gpu.graph import record_step
-from model.transformer import Transformer
 from settings.errors import UserError
 from settings.train import Device, Precision, compose_settings
 from tests.extras.gpu.recording import Operations, tensors_in
 from tests.tiny_models import random_model, small_trainer
-from training.device import SINGLE_PROCESS, Distributed, choose_device
+from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step, log_step
 from training.optim import Muon, WeightGroup, learning_rate_factor, set_learning_rates
-from training.trainer import Trainer, check_batch, make_trainer, train_step
+from training.trainer import check_batch, train_step
 
 
 @pytest.mark.parametrize("n_batches", [1, 2])
@@ -71,8 +66,11 @@ def test_a_gradient_of_exactly_0_stops_the_run_in_one_line() -> None:
 
 
 # torch warns of kernels that are not deterministic, of TF32 and the like.
-NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-ON_GPU = [pytest.mark.gpu, NO_CUDA, pytest.mark.filterwarnings("default")]
+ON_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("default"),
+]
 GPU = pytest.param("cuda", marks=ON_GPU)
 
 
@@ -86,34 +84,30 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.fixture
-def gpu_by_name(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function that makes torch say that there is a GPU, with other answers of `torch.cuda` and another `zeros`."""
-
-    def pretend(zeros: Callable[..., Any] = lambda *_, **__: torch.ones(1), **answers: Callable[..., Any]) -> None:
-        monkeypatch.setattr(torch, "zeros", zeros)
-        for name, answer in {"is_available": lambda: True, "get_device_name": lambda: "GPU", **answers}.items():
-            monkeypatch.setattr(torch.cuda, name, answer)
-
-    return pretend
+def gpu_by_name(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Make torch say that there is a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "GPU")
+    return monkeypatch
 
 
-def test_a_card_that_is_too_old_for_torch_is_one_line(gpu_by_name: Callable[..., None]) -> None:
+def test_a_card_that_is_too_old_for_torch_is_one_line(gpu_by_name: pytest.MonkeyPatch) -> None:
     def no_kernel(*size: int, device: str) -> torch.Tensor:
-        raise torch.AcceleratorError(
-            "CUDA error: no kernel image is available for execution on the device\nCompile with"
-        )
+        raise torch.AcceleratorError("CUDA error: no kernel image\nCompile with")
 
-    gpu_by_name(no_kernel)
-    expected = "^device=auto: CUDA error: no kernel image is available for .* Compile with; use device=cpu$"
-    with pytest.raises(UserError, match=expected):
+    gpu_by_name.setattr(torch, "zeros", no_kernel)
+    with pytest.raises(UserError, match="^device=auto: CUDA error: no kernel image.* Compile with; use device=cpu$"):
         choose_device(Device.auto, Precision.auto)
 
 
 @pytest.mark.parametrize(("has_instructions", "kind"), [(False, torch.float32), (True, torch.bfloat16)])
 def test_a_card_that_emulates_bfloat16_computes_in_float32(
-    has_instructions: bool, kind: torch.dtype, gpu_by_name: Callable[..., None]
+    has_instructions: bool, kind: torch.dtype, gpu_by_name: pytest.MonkeyPatch
 ) -> None:
-    gpu_by_name(is_bf16_supported=lambda including_emulation=True: including_emulation or has_instructions)
+    gpu_by_name.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
+    gpu_by_name.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation or has_instructions
+    )
     assert choose_device(Device.auto, Precision.auto).dtype is kind
 
 
@@ -155,14 +149,6 @@ def test_a_step_does_not_wait_for_the_gpu(device: str, settings: list[str], uses
     assert all(step.loss.isfinite() for step in stats)
 
 
-# experiment=english/gpu is compiled, with Muon; a user may add dropout.
-WITH_COMPILED = pytest.mark.parametrize(
-    ("device", "compiled"),
-    [("cpu", "none"), pytest.param("cuda", "none", marks=ON_GPU), pytest.param("cuda", "default", marks=ON_GPU)],
-    indirect=["device"],
-)
-
-
 # What a graph does on a CPU is in test_graph.py.
 @pytest.mark.parametrize("device", [GPU], indirect=True)
 @pytest.mark.parametrize("compiled", ["none", "default"])
@@ -177,7 +163,8 @@ def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: st
     assert (graphed.recorded is None, eager.recorded is None) == (False, True)
 
 
-@WITH_COMPILED
+# experiment=english/gpu is compiled, with Muon; a user may add dropout.
+@pytest.mark.parametrize("compiled", ["none", pytest.param("default", marks=ON_GPU)])
 def test_dropout_depends_on_the_step_alone(device: str, compiled: str) -> None:
     overrides = ["optim=muon", f"compile={compiled}", "model.dropout=0.5", "optim.warmup_steps=0", "max_steps=30"]
     trainer = small_trainer(device, *overrides)
@@ -216,14 +203,6 @@ def test_a_step_that_is_not_finite_changes_nothing(device: str, poisoned: str, o
             assert not torch.equal(trainer.state()["model"]["final_norm.gain"], old_state["model"]["final_norm.gain"])
 
 
-def resumes_exactly(reference: Trainer, resumed: Trainer, state: dict[str, Any], n_steps: int) -> bool:
-    """Return True if `resumed` takes the next steps of `reference` from `state`, to the last bit."""
-    resumed.load(state)
-    losses = [[train_step(trainer).loss.item() for _ in range(n_steps)] for trainer in (reference, resumed)]
-    pairs = zip(reference.model.parameters(), resumed.model.parameters(), strict=True)
-    return losses[0] == losses[1] and all(torch.equal(one, other) for one, other in pairs)
-
-
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("forgotten", [None, "optimizer", "step", "model"])
 def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgotten: str | None, optim: str) -> None:
@@ -236,27 +215,10 @@ def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgot
     resumed = small_trainer(*overrides)
     if forgotten:
         state[forgotten] = resumed.state()[forgotten]
-    assert resumes_exactly(reference, resumed, state, 3) == (forgotten is None)
-
-
-def default_trainer(cache: str, *overrides: str) -> Trainer:
-    settings = compose_settings([cache, *overrides])
-    device = choose_device(settings.run.device, settings.run.precision)
-    corpus = load_corpus(settings.data, Path(settings.run.cache_dir))
-    model = Transformer(settings.model, corpus.tokenizer.get_vocab_size(), settings.run.seed).to(device.device)
-    return make_trainer(settings, model, corpus.train, device, SINGLE_PROCESS, record_step)
-
-
-@pytest.mark.gpu
-@NO_CUDA
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("overrides", [[], ["compile=default", "model.dropout=0.2"]])
-def test_a_run_on_a_gpu_resumes_exactly(overrides: list[str], cache: str) -> None:
-    """Without the fixture `device`, that is with the kernels of a user's run."""
-    reference, resumed = (default_trainer(cache, "device=cuda", *overrides) for _ in range(2))
-    for _ in range(20):
-        train_step(reference)
-    assert resumes_exactly(reference, resumed, copy.deepcopy(reference.state()), 20)
+    resumed.load(state)
+    losses = [[train_step(trainer).loss.item() for _ in range(3)] for trainer in (reference, resumed)]
+    same = map(torch.equal, reference.model.parameters(), resumed.model.parameters())
+    assert (losses[0] == losses[1] and all(same)) == (forgotten is None)
 
 
 def test_a_checkpoint_of_another_model_is_refused() -> None:

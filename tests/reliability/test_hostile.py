@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from settings.typed_json import to_json
 from tests.extras.page.conftest import Markup
 from tests.program import run_program
-from training.checkpoint import MANIFEST, load_checkpoint, read_manifest
+from training.checkpoint import MANIFEST
 
 # Markup, templates, special tokens, right-to-left marks, control of a terminal
 FRAGMENTS = [
@@ -66,10 +65,9 @@ def test_a_hostile_sentence_adds_nothing_active_to_page_and_terminal(folder: Pat
 
 
 def test_a_run_with_a_hostile_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
-    for name in ("a\x1b[31mb", "\u202e<script>", "a, b"):
-        shutil.copytree(folder / "characters", tmp_path / name)
-        result = run_program("eval.py", f"run={tmp_path / name}", f"cache_dir={folder / 'cache'}", cwd=folder)
-        assert result.status == 0 and not CONTROL.search(result.out + result.err), result
+    run = shutil.copytree(folder / "characters", tmp_path / "a\x1b[31mb, \u202e<script>")
+    result = run_program("eval.py", f"run={run}", f"cache_dir={folder / 'cache'}", cwd=folder)
+    assert result.status == 0 and not CONTROL.search(result.out + result.err), result
 
 
 class Call:
@@ -98,15 +96,6 @@ def gadgets(mark: Path) -> dict[str, bytes]:
     }
 
 
-def replace_newest_checkpoint(run: Path, content: bytes, **entry: Any) -> None:
-    """Overwrites the newest checkpoint, with checksums that match; `entry` changes its entry in the manifest."""
-    folder = run / "checkpoints"
-    entries = to_json(read_manifest(folder))
-    (folder / entries[-1]["file"]).write_bytes(content)
-    entries[-1] |= {"sha256": hashlib.sha256(content).hexdigest(), **entry}
-    (folder / MANIFEST).write_text(json.dumps({"checkpoints": entries}))
-
-
 @pytest.mark.parametrize("name", gadgets(Path()))
 def test_a_checkpoint_executes_nothing(name: str, run: Path, cache: str, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
@@ -115,17 +104,11 @@ def test_a_checkpoint_executes_nothing(name: str, run: Path, cache: str, tmp_pat
         torch.load(io.BytesIO(content), weights_only=False)
     assert mark.exists(), "the file would execute nothing, so the test would show nothing"
     mark.unlink()
-    for entry in read_manifest(run / "checkpoints")[:-1]:
-        (run / "checkpoints" / entry.file).unlink()
-    replace_newest_checkpoint(run, content)
+    # The only checkpoint, with a checksum that matches
+    manifest = run / "checkpoints" / MANIFEST
+    entry = json.loads(manifest.read_text())["checkpoints"][-1]
+    manifest.with_name(entry["file"]).write_bytes(content)
+    entry["sha256"] = hashlib.sha256(content).hexdigest()
+    manifest.write_text(json.dumps({"checkpoints": [entry]}))
     for command in (["train.py", f"out={run}", "resume=true", "max_steps=6"], ["eval.py", f"run={run}"]):
         assert run_program(*command, cache).error and not mark.exists()
-
-
-@pytest.mark.parametrize("file", ["../../outside.pt", "/tmp/outside.pt", "step_\0.pt", 3, None])
-def test_a_manifest_with_a_file_outside_is_refused(file: Any, run: Path, cache: str) -> None:
-    content = torch_file(load_checkpoint(run / "checkpoints"))
-    (run.parent / "outside.pt").write_bytes(content)
-    replace_newest_checkpoint(run, content, file=file)
-    assert run_program("train.py", f"out={run}", "resume=true", "max_steps=6", cache).error
-    assert (run.parent / "outside.pt").read_bytes() == content

@@ -119,7 +119,7 @@ def test_a_bit_flip_is_detected_and_the_one_before_used(folder: Path, capsys: py
 
 def test_damage_that_leaves_no_checkpoint_is_an_error(folder: Path) -> None:
     manifest, content = folder / MANIFEST, (folder / MANIFEST).read_text()
-    for damaged in ("{}", content[:-9], content.replace("step_", "../")):
+    for damaged in ("{}", content[:-9], content.replace("step_", "../"), content.replace('"step_00000001.pt"', "3")):
         manifest.write_text(damaged)
         with pytest.raises(ValueError, match="manifest.json: damaged"):
             load_checkpoint(folder)
@@ -197,32 +197,25 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path
 
 
 @pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
-def test_the_newest_run_is_found_in_sweeps_too(newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_run_is_the_one_that_saved_last_whatever_the_time_of_its_files(
+    newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="no run yet"):
         find_run(None)
-    runs = [Path(name) for name in ("runs/a", newest, "runs/c", "sweep/0", "sweep/2", "sweep/10")]
+    first, *_, never_saved = runs = [
+        Path(name) for name in ("runs/a", "sweep/0", "sweep/2", "sweep/10", newest, "runs/c")
+    ]
     for run in runs:
         run.mkdir(parents=True)
         (run / "config.json").write_text("{}")
-        if run != Path("runs/c"):
+        if run != never_saved:
             save(run / "checkpoints", 1)
-    assert find_run(None) == Path(newest) and find_runs("sweep") == runs[3:]
-
-
-def test_the_newest_run_is_the_one_that_saved_last_whatever_the_time_of_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("first", "second"):
-        Path("runs", name).mkdir(parents=True)
-        save(Path("runs", name, "checkpoints"), 1)
-    shutil.copytree("runs/first", "runs/copied later")
-    for age, name in enumerate(("second", "first")):
-        os.utime(Path("runs", name, "checkpoints", MANIFEST), (1000 + age, 1000 + age))
-    assert find_run(None) == Path("runs/second")
-    save(Path("runs/first/checkpoints"), 2)  # resumed
-    assert find_run(None) == Path("runs/first")
+    shutil.copytree(first, "runs/copied later")
+    os.utime(Path(newest, "checkpoints", MANIFEST), (1000, 1000))
+    assert find_run(None) == Path(newest) and find_runs("sweep") == runs[1:4]
+    save(first / "checkpoints", 2)  # resumed
+    assert find_run(None) == first
 
 
 def events_of(run: Path) -> EventAccumulator:

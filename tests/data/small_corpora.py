@@ -1,13 +1,17 @@
 """Settings of small corpora, and their stories and texts, for the tests."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
 from data.loader import Corpus
 from data.pairs import NO_LINK, Link, LinkedText
 from data.stories import generate_split
+from data.tokenizer import END
 from settings.data import StoriesConfig, TextConfig, TokenizerKind
 from settings.train import compose_settings
 
@@ -46,6 +50,25 @@ def text_config(path: Path, **changes: Any) -> TextConfig:
     """Return the settings of a text; by default in characters, the rest as in configs/data/text.yaml."""
     values: dict[str, Any] = {"path": str(path), "tokenizer": TokenizerKind.characters, "vocab_size": 300}
     return replace(compose_settings(["data=text", "data.path=x"]).data, **values | changes)
+
+
+def llama_tokenizer(
+    texts: Iterable[str], size: int, *, prepends_space: bool = True, crosses_words: bool = False
+) -> Tokenizer:
+    """Return a tokenizer in the layout of Llama 2: spaces are marks before words, put in by the normalizer."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    before = [normalizers.Prepend("▁")] if prepends_space else []
+    marks = normalizers.Sequence([*before, normalizers.Replace(" ", "▁")])
+    if crosses_words:
+        tokenizer.normalizer = marks
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    special = ["<unk>", END, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False, max_token_length=12)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.pre_tokenizer, tokenizer.normalizer = None, marks
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
 
 
 def decoded(corpus: Corpus, split: str) -> str:

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from antecedent_lab.sources import story_items
-from data.pairs import Items, link_pairs
 from data.stories import generate_split
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer, character_tokenizer, fast_tokenizer, word_tokenizer
@@ -17,16 +16,16 @@ from extras.english.passages import Passage, Reader, passages_in, sections, with
 from extras.english.questions import NEXT_PRONOUN, TESTED, UNKNOWN_TO_MODEL, WHOSE
 from extras.english.source import passages_of, whose_passages_of
 from extras.own.file import load_question
-from extras.own.source import question_of_file
+from extras.own.source import own_source
 from probe.opened_model import OpenedModel
 from probe.outcome import CannotTestError, Job
 from probe.outcomes import OUTCOMES
-from probe.questions import STORY_QUESTIONS, Question
+from probe.questions import STORY_QUESTIONS
 from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Finding, Head, Tested
 from probe.source import check_items
 from probe.study import answer, study
 from settings.errors import UserError
-from tests.data.small_corpora import CONFIG
+from tests.data.small_corpora import CONFIG, llama_tokenizer
 from tests.probe.factories import SETTINGS, blank
 from tests.program import ROOT
 from tests.tiny_models import random_view
@@ -58,16 +57,9 @@ def training_text(kind: str) -> list[str]:
     return list(english()[:250]) if kind == "english" else [story.text for story in stories()[0]][:2000]
 
 
-def of_sentencepiece(texts: list[str], size: int, prepends: bool) -> Tokenizer:
-    """Return a BPE of whole texts, with bytes for unknown characters."""
-    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    before = [normalizers.Prepend("▁")] if prepends else []
-    tokenizer.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    special = ["<unk>", END, *(f"<0x{byte:02X}>" for byte in range(256))]
-    options: dict[str, Any] = {"special_tokens": special, "show_progress": False, "max_token_length": 12}
-    tokenizer.train_from_iterator([text[:300] for text in texts], trainers.BpeTrainer(vocab_size=size, **options))
-    return tokenizer
+def of_sentencepiece(texts: list[str], size: int, prepends_space: bool) -> Tokenizer:
+    """Return a BPE of whole texts, whose tokens cross words."""
+    return llama_tokenizer([text[:300] for text in texts], size, prepends_space=prepends_space, crosses_words=True)
 
 
 def of_words(texts: list[str], size: int, model: Any, before: Any, trainer: Any) -> Tokenizer:
@@ -79,8 +71,8 @@ def of_words(texts: list[str], size: int, model: Any, before: Any, trainer: Any)
 
 KINDS: dict[str, Any] = {
     "byte-level": bpe_tokenizer,
-    "sentencepiece": lambda texts, size: of_sentencepiece(texts, size, prepends=True),
-    "sentencepiece, no space before": lambda texts, size: of_sentencepiece(texts, size, prepends=False),
+    "sentencepiece": lambda texts, size: of_sentencepiece(texts, size, True),
+    "sentencepiece, no space before": lambda texts, size: of_sentencepiece(texts, size, False),
     "word pieces": lambda texts, size: of_words(
         texts, size, models.WordPiece(unk_token="<unk>"), pre_tokenizers.BertPreTokenizer(), trainers.WordPieceTrainer
     ),
@@ -103,24 +95,16 @@ def tokenizer_of(kind: str, size: int, text: str, start: str) -> tuple[Tokenizer
     return fast_tokenizer(fast, "tokenizer")
 
 
-def own_items(reader: tuple[Tokenizer, int]) -> tuple[Items, Question]:
-    own = load_question(ROOT / "docs/questions/er_sie.jsonl")
-    items = link_pairs(own.dev, *reader).named(part="dev") + link_pairs(own.test, *reader)
-    return items.named(question=own.name), question_of_file(own.name, "", own.file, has_control=False)
-
-
 def verdicts_of(outcome: str, reader: tuple[Tokenizer, int], model: OpenedModel) -> list[str]:
     """Return the verdicts, or why a question is not asked, as `antecedent_lab.sources` and `study` make them."""
     passage_reader = Reader(*reader, model.model.context_length)
-    questions = list(STORY_QUESTIONS)
     if outcome == "attention":
-        items = story_items(*stories(), reader)
+        items, questions = story_items(*stories(), reader), list(STORY_QUESTIONS)
     elif outcome == "own":
-        items, question = own_items(reader)
-        questions = [question]
+        own = own_source(model, load_question(ROOT / "docs/questions/er_sie.jsonl"))
+        items, questions = own.items, own.questions
     else:
-        items = passages_of(passage_reader, 2, passages()[0], SETTINGS)
-        questions = [NEXT_PRONOUN]
+        items, questions = passages_of(passage_reader, 2, passages()[0], SETTINGS), [NEXT_PRONOUN]
     if outcome == "whose":
         two = passages()[1]
         items += whose_passages_of(passage_reader, two[:700], two, SETTINGS)

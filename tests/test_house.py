@@ -12,15 +12,6 @@ from probe.outcomes import OUTCOMES
 from tests.program import ROOT, run_python
 
 KINDS = re.compile(r"next_pronoun|natural|own_question|own_items|english_blocks|after_pronoun|minimal_pairs")
-PROGRAM = ["antecedent_lab", "data", "extras", "model", "probe", "settings", "training"]
-
-
-def sources(folder: str) -> dict[str, str]:
-    """Return the text of every source file of a folder by its path; "." has only its own files."""
-    pattern = "*" if folder == "." else f"{folder}/**/*"
-    files = [path for path in ROOT.glob(pattern) if path.suffix in (".py", ".js", ".css", ".html")]
-    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
-
 
 # The names or suffixes of the files in each folder of the repository
 PLACES = {
@@ -43,27 +34,6 @@ def test_every_file_of_the_repository_has_a_known_place() -> None:
         assert kind in PLACES.get(folder, "").split(), path
 
 
-def test_only_questions_name_a_kind_and_functions_have_at_most_60_lines() -> None:
-    for folder in (".", *PROGRAM):
-        for name, text in sources(folder).items():
-            assert name.startswith(
-                ("data/", "settings/data.py", "probe/questions.py", "extras/english/")
-            ) or not KINDS.search(text), name
-            for node in ast.walk(ast.parse(text)) if name.endswith(".py") else ():
-                if isinstance(node, ast.FunctionDef):
-                    assert node.end_lineno and node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
-
-
-def test_only_outcomes_and_questions_decide_by_the_name_of_an_outcome() -> None:
-    homes = ("probe/questions.py", "probe/by_attention.py", "extras/english/", "data/", "model/")
-    for folder in PROGRAM:
-        for name, text in sources(folder).items():
-            for node in ast.walk(ast.parse(text)) if name.endswith(".py") and not name.startswith(homes) else ():
-                parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-                parts += node.keys if isinstance(node, ast.Dict) else []
-                assert not any(isinstance(part, ast.Constant) and part.value in OUTCOMES for part in parts), name
-
-
 LEVELS = {"settings": -1, "model": 0, "data": 0, "training": 1, "probe": 2, "extras": 3, "antecedent_lab": 4}
 LEVELS |= {"__main__.py": 5, "train": 5, "eval": 5, "tests": 6, "research": 6}
 OPTIONAL = {"transformers", "safetensors", "sentencepiece", "pandas"}
@@ -72,6 +42,22 @@ SLOW = {"datasets", "huggingface_hub", "scipy", "antecedent_lab", "extras", "tra
 SLOW_PARTS = {"torch.utils.tensorboard"}
 PACKAGES = [package for package, level in LEVELS.items() if level < 5]
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def test_only_questions_name_a_kind_only_outcomes_decide_by_their_name_and_functions_have_at_most_60_lines() -> None:
+    may_name = ("data/", "settings/data.py", "probe/questions.py", "extras/english/")
+    may_decide = ("probe/questions.py", "probe/by_attention.py", "extras/english/", "data/", "model/")
+    pages = [path for path in ROOT.glob("extras/**/*") if path.suffix in (".js", ".css", ".html")]
+    for path in [*ROOT.glob("*.py"), *FILES, *pages]:
+        name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        assert name.startswith(may_name) or not KINDS.search(text), name
+        for node in ast.walk(ast.parse(text)) if path.suffix == ".py" else ():
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno and node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
+            parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            parts += node.keys if isinstance(node, ast.Dict) else []
+            names = {part.value for part in parts if isinstance(part, ast.Constant)}
+            assert name.startswith(may_decide) or not names & OUTCOMES.keys(), name
 
 
 def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:

@@ -27,12 +27,9 @@ from training.device import StopRequest
 from training.metrics import read_records
 
 
-def losses_of(run: Path) -> list[tuple[int, float]]:
-    return [(record["step"], record["loss"]) for record in read_records(run) if record["split"] == "train"]
-
-
-def steps_of(run: Path, split: str = "train") -> list[int]:
-    return [record["step"] for record in read_records(run) if record["split"] == split]
+def losses_of(run: Path, split: str = "train") -> dict[int, float]:
+    """Return the recorded losses by step."""
+    return {record["step"]: record["loss"] for record in read_records(run) if record["split"] == split}
 
 
 def config_of(run: Path) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def test_a_resumed_run_keeps_its_settings_but_those_that_change_no_step(run: Pat
     assert resume(run, cache, *arguments).status == 0
     changed = {"max_steps": 6, "log_every_steps": 2, "device": "cpu", "out": str(run)}
     assert config_of(run) == old | {"run": old["run"] | changed}
-    assert steps_of(run) == [1, 2, 3, 4, 6] and steps_of(run, "validation") == [0, 1, 2, 3, 4, 6]
+    assert [*losses_of(run)] == [1, 2, 3, 4, 6] and [*losses_of(run, "validation")] == [0, 1, 2, 3, 4, 6]
 
 
 CHANGED = {
@@ -77,22 +74,26 @@ def test_a_resume_with_another_setting_is_refused(run: Path, cache: str, overrid
     assert hashes(run) == old
 
 
+def train_text(folder: Path, path: str, *arguments: str) -> Result:
+    """Train a small model on a text, from its folder."""
+    new = ["data=text", f"data.path={path}", "data.vocab_size=300", "model=nano", *SHORT]
+    return run_program("train.py", *new, *arguments, cwd=folder)
+
+
 def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_refused(tmp_path: Path) -> None:
     text = "".join(f"Lily met Tom in park {number}. She was happy.\n" for number in range(300))
     (tmp_path / "old.txt").write_text(text)
-    new = ["data=text", "data.path=old.txt", "data.vocab_size=300", "model=nano", *SHORT]
-    assert run_program("train.py", "out=run", *new, cwd=tmp_path).status == 0
+    assert train_text(tmp_path, "old.txt", "out=run").status == 0
     (tmp_path / "old.txt").rename(tmp_path / "moved, here.txt")
     (tmp_path / "other.txt").write_text(text[1:])
     assert "the text, or" in resume("run", "max_steps=6", "data.path=other.txt", cwd=tmp_path).error
     assert resume("run", "max_steps=6", "data.path=moved, here.txt", cwd=tmp_path).status == 0
-    assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
+    assert [*losses_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_whose_last_evaluation_reads_a_part_of_the_text_has_ended(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("".join(f"Lily met Tom in park {i}. She was happy.\n" for i in range(3000)))
-    new = ["data=text", "data.path=long.txt", "data.vocab_size=300", "model=nano", "data.validation_fraction=0.5"]
-    result = run_program("train.py", "out=run", *new, *SHORT, "validation_tokens=128", cwd=tmp_path)
+    result = train_text(tmp_path, "long.txt", "out=run", "data.validation_fraction=0.5", "validation_tokens=128")
     assert "the loss is that of the first 8,192 of" in result.out
     result = run_program("eval.py", "run=run", "text=Lily met", cwd=tmp_path)
     assert "step 4 of 4; " in result.out and result.status == 0
@@ -113,10 +114,9 @@ def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_ru
 def test_the_files_of_a_folder_or_a_pattern_are_counted_before_they_are_read(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(3):
-        (tmp_path / f"texts/{number}.txt").write_text("Lily met Tom in the park. She was happy.\n" * 10_000)
-    new = ["data=text", "data.vocab_size=300", "model=nano", *SHORT]
-    for path, count in (("texts", "3 file(s), 1.2 MB"), ("texts/[01].txt", "2 file(s), 0.8 MB"), ("texts/0.txt", "")):
-        result = run_program("train.py", *new, f"data.path={path}", cwd=tmp_path)
+        (tmp_path / f"texts/{number}.txt").write_text("Lily met Tom in the park. She was happy.\n" * 5000)
+    for path, count in (("texts", "3 file(s), 0.6 MB"), ("texts/[01].txt", "2 file(s), 0.4 MB"), ("texts/0.txt", "")):
+        result = train_text(tmp_path, path)
         assert result.status == 0 and result.out.startswith(f"data    {count} from {path}\n" if count else "device")
 
 
@@ -172,19 +172,17 @@ def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: s
 
 def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_run(cache: str, tmp_path: Path) -> None:
     sweep, states = tmp_path / "sweep", []
-    for arguments in (["seed=1,2"], ["seed=1,2,3", "resume=true"]):
-        result = run_program("train.py", "-m", "out=sweep", cache, *SMALL, *arguments, cwd=tmp_path)
+    # The experiment is a sweep, with and without -m.
+    lab = ["experiment=lab/heads", "variant=standard", "out=sweep", cache, *SMALL]
+    for arguments in (["seed=1,2"], ["-m", "seed=1,2,3", "resume=true"]):
+        result = run_program("train.py", *lab, *arguments, cwd=tmp_path)
         assert result.status == 0 and re.search(r"^\[1\] .*seed=2", result.out, re.MULTILINE)
         shutil.rmtree(sweep / "0" / "tb")  # TensorBoard starts a file
         states.append(hashes(sweep / "0"))
     for seed, name in enumerate("012", 1):
-        assert config_of(sweep / name)["run"]["seed"] == seed and steps_of(sweep / name) == [1, 2, 3, 4]
+        assert config_of(sweep / name)["run"]["seed"] == seed and [*losses_of(sweep / name)] == [1, 2, 3, 4]
     assert states[0] == states[1] and losses_of(sweep / "0") != losses_of(sweep / "1")
     assert [*tmp_path.iterdir()] == [sweep]
-
-
-def validation_losses(run: Path) -> list[float]:
-    return [record["loss"] for record in read_records(run) if record["split"] == "validation"]
 
 
 def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them(
@@ -201,7 +199,8 @@ def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them
         return out
 
     same = start("same", run)
-    assert validation_losses(same)[0] == validation_losses(run)[-1]  # both of the whole split
+    before, after = (losses_of(each, "validation") for each in (run, same))
+    assert before[4] == after[0]  # both of the whole split
     # The weights that it began with are no result of this run, however the loss rises.
     [best] = [entry.step for entry in read_manifest(same / "checkpoints") if entry.best]
     assert best > 0
@@ -287,7 +286,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Path:
 def test_the_validation_loss_is_also_recorded_where_the_probe_looks_and_these_steps_save_nothing(
     reference: Path,
 ) -> None:
-    assert steps_of(reference, "validation") == [0, 4, 5, 8, 10, 15, 16, 20, 24, 30, 32, 40]
+    assert [*losses_of(reference, "validation")] == [0, 4, 5, 8, 10, 15, 16, 20, 24, 30, 32, 40]
     assert {path.name for path in (reference / "checkpoints").glob("*.pt")} == {"step_00000032.pt", "step_00000040.pt"}
 
 
@@ -321,7 +320,7 @@ def test_a_run_that_stops_before_its_first_evaluation_is_tested_as_trained(tmp_p
 
 def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(tmp_path: Path, cache: str) -> None:
     out = tmp_path / "run"
-    assert train(out, cache, "eval_every_steps=1000").status == 0  # evaluated at its end alone
+    assert train(out, cache, "eval_every_steps=1000", "probe_sequences=0").status == 0  # evaluated at its end alone
     best = load_checkpoint(out / "checkpoints", "best")["step"]
     for step in (50, 70):
         assert end_at(forked(lambda: resume(out, "max_steps=4000").status), out, step, signal.SIGINT) == 130
@@ -331,15 +330,9 @@ def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(t
 
 def test_stories_that_the_probe_refuses_leave_no_run(tmp_path: Path) -> None:
     shares = ["data.share_verb=0.98", "data.share_agreement=0.01", "data.share_no_pronoun=0.01"]
-    new = ["out=run", "model=nano", *SHORT, "probe_sequences=40"]
+    new = ["out=run", *SMALL, "probe_sequences=40"]
     assert "the tokenizer lacks" in run_program("train.py", *new, *shares, cwd=tmp_path).error
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
-
-
-def test_out_is_the_folder_of_a_sweep_that_an_experiment_starts(tmp_path: Path) -> None:
-    arguments = ["out=sweep", "experiment=lab/heads", "variant=standard,one_head", "model=nano", *SHORT, *FEW_STORIES]
-    assert run_program("train.py", *arguments, "seed=1", cwd=tmp_path).status == 0
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".cache"] == ["sweep"]
 
 
 def test_a_run_prints_fifteen_lines_and_divergence_names_the_learning_rate(reference: Path, cache: str) -> None:

@@ -85,11 +85,6 @@ def test_the_tables_of_results_are_the_measured_ones() -> None:
         check_says(ATTENTION, f"| {variant['name']} | {gap} | {supported} |")
 
 
-def test_no_loss_is_below_the_bound() -> None:
-    for training in result("link_head")["training"]:
-        assert training["gap"] > -3 * training["gap_error"]
-
-
 def test_the_correction_about_nouns_in_both_places_is_the_measured_one() -> None:
     shared = [row["shares"] for row in result("places")["rows"] if row["effect"] == "the same"]
     ranges = {}

@@ -12,20 +12,12 @@ from torch import Tensor
 from data.loader import IGNORE
 from model.loss import summed_cross_entropy
 from model.observe import CachedSitePass, HeadEdit, TransformerView
-from model.transformer import attend, draw_outputs, rope_tables, rotate
+from model.transformer import draw_outputs, rope_tables, rotate
 from settings.model import Position
 from tests.model.site_passes import L, check_against_whole_passes, check_refusals
 from tests.tiny_models import H, K, V, each_variant, random_model, random_view, untrained
 
-B, T = 2, 7
-TOKENS = torch.randint(V, (B, 11), generator=torch.Generator().manual_seed(5))
-
-
-def test_attention_in_bfloat16_has_eight_bits() -> None:
-    heads = torch.randn(3, B, H, T, K, generator=torch.Generator().manual_seed(0))
-    expected, output = attend(*heads), attend(*heads.bfloat16())
-    assert output.dtype == torch.bfloat16
-    assert (output.float() - expected).norm() / expected.norm() < 0.02
+TOKENS = torch.randint(V, (2, 11), generator=torch.Generator().manual_seed(5))
 
 
 @each_variant

@@ -161,16 +161,17 @@ def test_a_text_without_a_pronoun_is_read_at_its_last_word(run: Path, cache: str
     assert re.search(r"^next word: ((\(.*?\)|\S+) .\.\d\d(, |$)){5}", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("argument", ["text=  ", f"text={'it ' * 500}", "before=nowhere", "before=tests"])
-def test_a_setting_that_cannot_be_used_is_one_line(probed: tuple[Path, str], cache: str, argument: str) -> None:
-    assert evaluate(probed[0], cache, argument).error.startswith(argument.partition("=")[0] + "=")
+OF_RUN = "is a run of train.py, which has its own sentences, tokenizer and folder"
 
 
-@pytest.mark.parametrize("argument", ["items=stories", "tokenizer=a", "out=a"])
-def test_a_run_keeps_its_sentences_tokenizer_and_folder(probed: tuple[Path, str], cache: str, argument: str) -> None:
-    assert evaluate(probed[0], cache, argument).error == (
-        f"model={probed[0]}: is a run of train.py, which has its own sentences, tokenizer and folder"
-    )
+@pytest.mark.parametrize(("argument", "error"), [
+    ("text=  ", "text="), (f"text={'it ' * 500}", "text="), ("before=nowhere", "before="), ("before=tests", "before="),
+    ("items=stories", OF_RUN), ("tokenizer=a", OF_RUN), ("out=a", OF_RUN),
+])  # fmt: skip
+def test_a_setting_that_cannot_be_used_is_one_line(
+    probed: tuple[Path, str], cache: str, argument: str, error: str
+) -> None:
+    assert error in evaluate(probed[0], cache, argument).error
 
 
 @pytest.mark.parametrize(("file", "old", "new", "error"), [
@@ -205,7 +206,7 @@ def pattern_of(story: LinkedText, other: LinkedText) -> str:
 def items(run: Path, cache: str, tmp_path: Path) -> Path:
     """Return the number question of the stories as a file of one's own."""
     corpus = load_data(open_run(run, torch.device("cpu")), cache.removeprefix("cache_dir="))
-    lines: list[dict[str, Any]] = [{"question": "mine", "description": "it or they, asked by me"}]
+    lines: list[dict] = [{"question": "mine", "description": "it or they, asked by me"}]
     for split, holdout in (("dev", "iid"), ("test", "headline")):
         asked = (holdout, "number")
         stories = [story for story in load_stories(corpus, split) if (story.holdout, story.link.question) == asked]
@@ -336,17 +337,17 @@ def exported(run: Path, cache: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_models_of_three_seeds_have_the_numbers_of_their_runs(cache: str, tmp_path: Path) -> None:
+def test_models_of_two_seeds_have_the_numbers_of_their_runs(cache: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
 
     def compared(*models: str) -> Result:
         arguments = [f"model={','.join(models)}", "items=stories", f"out={tmp_path / 'models'}"]
         return run_program("eval.py", *arguments, cache, *SMALL_PROBE, cwd=tmp_path)
 
-    folders = [exported(tmp_path / "sweep" / seed, cache, f"seed={seed}") for seed in "123"]
+    folders = [exported(tmp_path / "sweep" / seed, cache, f"seed={seed}") for seed in "12"]
     output(evaluate(tmp_path / "sweep", cache, mode="runs"))
     out = output(compared(*folders))
-    assert "# Results over models 1, 2, 3\n" in out and "differ in the training seed alone is not known" in out
+    assert "# Results over models 1, 2\n" in out and "differ in the training seed alone is not known" in out
     [of_runs], [of_models] = (variants_of(tmp_path / name) for name in ("sweep", "models"))
     assert of_models["runs"] == folders and of_models["seeds"] == of_runs["seeds"] and of_models["values"] == {}
     for found, expected in zip(of_models["questions"], of_runs["questions"], strict=True):

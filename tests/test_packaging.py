@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import ROOT, SMALL, SMALL_PROBE, run_python
+from tests.program import ROOT, SMALL, SMALL_PROBE, run_program, run_python
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -99,7 +99,7 @@ def elsewhere(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed: Path, elsewhere: Path, cache: str) -> None:
     english = ["experiment=english", "model=nano", "max_steps=2", "validation_tokens=200", "probe_sequences=0"]
-    for arguments in (["train", *SMALL], ["eval", *SMALL_PROBE], ["eval", "text=The cat sat."], ["train", *english]):
+    for arguments in (["train", *SMALL], ["eval", *SMALL_PROBE], ["train", *english]):
         process = run_python("-m", "antecedent_lab", *arguments, cache, cwd=elsewhere, path=installed)
         assert process.returncode == 0, process.stderr
     [report] = elsewhere.glob("runs/*/probe/report.html")
@@ -131,9 +131,8 @@ def test_the_wheel_has_types_and_a_command(installed: Path, tmp_path: Path) -> N
     assert "antecedent-lab = antecedent_lab.__main__:main" in entry_points.read_text()
     code = "from antecedent_lab.settings.errors import extra; print(extra('export'))"
     assert run_python("-c", code, cwd=tmp_path, path=installed).stdout == "'antecedent-lab[export]'\n"
-    version = f"antecedent-lab {PROJECT['project']['version']}\n"
-    assert run_python("-m", "antecedent_lab", "--version", cwd=tmp_path, path=installed).stdout == version
-    cited = run_python("-m", "antecedent_lab", "cite", cwd=tmp_path, path=installed)
-    assert cited.stdout == run_python("-m", "antecedent_lab", "cite").stdout and "@software" in cited.stdout
+    for argument in ("--version", "cite"):
+        expected = run_program("antecedent_lab/__main__.py", argument).out
+        assert run_python("-m", "antecedent_lab", argument, cwd=tmp_path, path=installed).stdout == expected != ""
     wrong = run_python("-m", "antecedent_lab", "trian", cwd=tmp_path, path=installed)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: trian: no such command")

@@ -4,7 +4,6 @@ import copy
 import os
 import socket
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ RUN = [
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_which_can_continue(tmp_path: Path, cache: str) -> None:
+def test_two_processes_train_as_one_which_can_continue(tmp_path, cache):
     """Losses, weights and optimizer states are equal to float32 rounding."""
     assert run_program("train.py", f"out={tmp_path / 'one'}", cache, *RUN).status == 0
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -60,7 +59,7 @@ def train_with_one_loss_not_finite(rank: int, port: int) -> None:
             assert train_step(trainer).loss.isfinite() and trainer.skipped_in_row == 0
 
 
-def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() -> None:
+def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,7 +70,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() -> None:
 WITHOUT_POSIX = ROOT / "tests" / "without_posix"  # takes away what Windows lacks
 
 
-def test_a_model_is_trained_resumed_and_tested_without_posix(tmp_path: Path, cache: str) -> None:
+def test_a_model_is_trained_resumed_and_tested_without_posix(tmp_path, cache):
     assert run_python("-c", "import fcntl", path=WITHOUT_POSIX).returncode == 1
     out = tmp_path / "run"
     train = ["train.py", f"out={out}", cache, *SMALL]

@@ -48,7 +48,7 @@ def result(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_makes() -> None:
+def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_makes():
     test = "-r requirements-dev.txt && .venv/bin/python -m pytest -n 2 --dist loadfile"
     for name, end in (("train", "-r requirements.txt && .venv/bin/python train.py"), ("test", test)):
         assert re.search(rf"<!-- {name} command -->\n```\n.*pip install.*{re.escape(end)}\n```\n<!-- end -->", README)
@@ -69,7 +69,7 @@ def check_says(text: str, *sentences: str) -> None:
     assert [sentence for sentence in sentences if sentence not in joined] == []
 
 
-def test_the_tables_of_results_are_the_measured_ones() -> None:
+def test_the_tables_of_results_are_the_measured_ones():
     for mean in result("link_head")["means"]:
         name = mean["question"]
         values = [mean["values"]["accuracy"], max(mean["rules"].values()), mean["untrained"]["accuracy"]]
@@ -85,7 +85,7 @@ def test_the_tables_of_results_are_the_measured_ones() -> None:
         check_says(ATTENTION, f"| {variant['name']} | {gap} | {supported} |")
 
 
-def test_the_correction_about_nouns_in_both_places_is_the_measured_one() -> None:
+def test_the_correction_about_nouns_in_both_places_is_the_measured_one():
     shared = [row["shares"] for row in result("places")["rows"] if row["effect"] == "the same"]
     ranges = {}
     for clusters in ("two", "one"):
@@ -100,7 +100,7 @@ def test_the_correction_about_nouns_in_both_places_is_the_measured_one() -> None
     )
 
 
-def test_the_sentences_about_whose_gender_are_the_measured_ones() -> None:
+def test_the_sentences_about_whose_gender_are_the_measured_ones():
     counts, intervals, means = [], [], []
     for name in ("whose_short", "whose_long"):
         page = result(name)
@@ -133,7 +133,7 @@ def test_the_sentences_about_whose_gender_are_the_measured_ones() -> None:
     )
 
 
-def test_the_bits_of_the_decision_are_the_measured_ones() -> None:
+def test_the_bits_of_the_decision_are_the_measured_ones():
     rows = [row for row in result("meaning")["rows"] if row["score"] == "decision"]
     ends = [row for row in rows if row["step"] == 1600]
     of_long = [row for row in ends if row["model"].startswith("long")]
@@ -152,7 +152,7 @@ def test_the_bits_of_the_decision_are_the_measured_ones() -> None:
         assert row["n_layer"] > 1 or row["parts"]["words"]["low"] <= 0
 
 
-def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
+def test_the_three_stages_of_the_question_verb_are_the_measured_ones():
     points = {(row["n_layer"], row["step"]): (row["active"], row["passive"]) for row in result("stages")["points"]}
     text = ATTENTION.partition("**Three stages.**")[2].partition("![")[0]
     stages = re.findall(r"step (\d+) [^.]*?in ([.\d]+\d)[^.]*? and\s+([.\d]+\d)", text)
@@ -163,7 +163,7 @@ def test_the_three_stages_of_the_question_verb_are_the_measured_ones() -> None:
         assert n_layer > 1 or point == pytest.approx((0.5, 0.5), abs=0.01)
 
 
-def test_with_a_third_animal_some_heads_stay_with_the_subject_and_some_take_the_first_animal() -> None:
+def test_with_a_third_animal_some_heads_stay_with_the_subject_and_some_take_the_first_animal():
     page = result("third_noun")
     rows = {(row["text"], row["cause"]): row["shares"] for row in page["rows"]}
     shares = rows["the {C} was in the garden. The {A} {V} the {B} because it", "A"]
@@ -173,7 +173,7 @@ def test_with_a_third_animal_some_heads_stay_with_the_subject_and_some_take_the_
     assert all(shares["head " + cause]["value"] > 0.9 for shares, cause in zip(in_place_of_it, "AB", strict=True))
 
 
-def test_the_number_of_types_that_open_is_the_measured_one() -> None:
+def test_the_number_of_types_that_open_is_the_measured_one():
     differences = {row["name"]: row["difference"] for row in result("decoders")["decoders"]}
     opened = [difference for difference in differences.values() if difference is not None]
     exact = opened.count(0)
@@ -185,7 +185,7 @@ def test_the_number_of_types_that_open_is_the_measured_one() -> None:
     assert len(opened) - exact == 2 and differences["mamba"] is differences["bloom"] is None
 
 
-def test_the_bias_of_a_public_model_and_the_choices_of_an_untrained_one_are_the_measured_ones() -> None:
+def test_the_bias_of_a_public_model_and_the_choices_of_an_untrained_one_are_the_measured_ones():
     [row] = [row for row in result("because")["rows"] if "SmolLM2" in row["model"]]
     of_second = sum(bias < 0 for bias in row["bias"].values())
     order = f"orders {len(row['bias'])} verbs as people do (AUC {share(row['auc'])})"
@@ -201,14 +201,14 @@ def test_the_bias_of_a_public_model_and_the_choices_of_an_untrained_one_are_the_
     assert row["verdict"] == "not established"
 
 
-def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers() -> None:
+def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers():
     assert "[Start here](docs/attention.md)" in "\n".join(README.splitlines()[:15])
     story = re.sub(r"\]\([^)]*\)|<!--.*?-->", "", README.split("## How it works")[0])
     assert len(re.findall(r"(?<![\w.])\d[\d.,]*", story)) <= 40
     assert not re.search(r"\b(E[0-4]|block accuracy|swap|p|float32|bfloat16|seed \d+)\b", story)
 
 
-def test_every_idea_of_the_founding_texts_stands_where_the_table_says() -> None:
+def test_every_idea_of_the_founding_texts_stands_where_the_table_says():
     sections = {anchor(part.partition("\n")[0]): part for part in re.split(r"^#+ ", ATTENTION, flags=re.MULTILINE)}
     rows = re.findall(r"^\| [\d, ]+ \| (.*) \|$", sections["the-ideas-of-five-texts"], re.MULTILINE)
     assert len(rows) >= 16
@@ -219,7 +219,7 @@ def test_every_idea_of_the_founding_texts_stands_where_the_table_says() -> None:
             assert "".join(quoted) in text, row
 
 
-def test_the_page_about_attention_and_the_worksheet_follow_the_cards() -> None:
+def test_the_page_about_attention_and_the_worksheet_follow_the_cards():
     cards = json.loads((ROOT / "extras/page/cards.json").read_text())
     sections = re.split(r"^## ", ATTENTION, flags=re.MULTILINE)[1:]
     steps = re.findall(r"^\| (\d) ([^:]*):", WORKSHEET, re.MULTILINE)
@@ -231,7 +231,7 @@ def test_the_page_about_attention_and_the_worksheet_follow_the_cards() -> None:
 
 
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
-def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(name: str, pages: Path) -> None:
+def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(name, pages):
     text = (pages / f"{name}.html").read_text()
     links = re.findall(r'(?:href|src)="(?!http)([^"]+)"', text)
     if name == "index":
@@ -245,7 +245,7 @@ def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(nam
         assert not anchor or "=" in anchor or f'id="{anchor}"' in target.read_text(), f"{file}#{anchor}"
 
 
-def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size() -> None:
+def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size():
     report = (ROOT / "docs" / "report.html").read_text()
     named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", WORKSHEET)
     assert len(named) == 7 and [name for name in named if name not in report] == []
@@ -262,7 +262,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
 
 
-def test_every_file_folder_and_heading_that_a_page_names_exists() -> None:
+def test_every_file_folder_and_heading_that_a_page_names_exists():
     for page in PAGES:
         for name, fragment in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", page.read_text()):
             target = page.parent / name if name else page
@@ -276,7 +276,7 @@ def test_every_file_folder_and_heading_that_a_page_names_exists() -> None:
             assert (ROOT / folder / name).exists() or (ROOT / name).exists(), name
 
 
-def test_the_seven_files_to_read_are_about_as_long_as_said() -> None:
+def test_the_seven_files_to_read_are_about_as_long_as_said():
     section = README.partition("## Read the code\n")[2].partition("\n## ")[0]
     named = re.findall(r"\]\((\w+/\w+\.py)\), about (\d+) lines", section)
     assert len(re.findall(r"^\d\. ", section, re.MULTILINE)) == 7 and len(named) == 8  # the step has a file of its own
@@ -284,7 +284,7 @@ def test_the_seven_files_to_read_are_about_as_long_as_said() -> None:
         assert int(n_lines) == pytest.approx(len((ROOT / name).read_text().splitlines()), rel=0.15), name
 
 
-def test_the_readme_is_one_screen_and_no_document_has_a_path_of_a_machine() -> None:
+def test_the_readme_is_one_screen_and_no_document_has_a_path_of_a_machine():
     assert len(README.splitlines()) <= 120 and len(GUIDES) <= 11
     for path in [*PAGES, *RESULTS.glob("*.json"), *ROOT.glob("configs/**/*.yaml")]:
         assert not re.search(r"/(work|root|home|tmp)/", path.read_text()), path
@@ -311,7 +311,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_the_arguments_of_a_command_in_the_documents_give_settings(command: str) -> None:
+def test_the_arguments_of_a_command_in_the_documents_give_settings(command):
     program, *arguments = shlex.split(command)
     if program == "antecedent_lab":
         assert settings_from_arguments(ExportSettings, arguments[1:])
@@ -324,7 +324,7 @@ def test_the_arguments_of_a_command_in_the_documents_give_settings(command: str)
         assert settings(compose(program.removesuffix(".py"), hydra_arguments(own, groups)))
 
 
-def test_each_line_for_users_of_another_program_has_a_command_or_a_call_that_runs() -> None:
+def test_each_line_for_users_of_another_program_has_a_command_or_a_call_that_runs():
     lines = re.findall(r"^- \*\*.*", README.partition("## If you come from\n")[2].partition("\n## ")[0], re.MULTILINE)
     answers = np.random.default_rng(0).random((8, 2, 4)) < 0.5
     given = {"layer": 1, "head": 0, "scores": answers, "frames": list("aabbccdd"), "nouns": list("xyxyxyxy")}
@@ -340,7 +340,7 @@ def test_each_line_for_users_of_another_program_has_a_command_or_a_call_that_run
     assert len(lines) == 6 and len(calls) == 2
 
 
-def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
+def test_a_setting_a_flag_and_a_target_that_a_document_names_exist():
     names = {name.rpartition(".")[2] for groups, *_ in PROGRAMS.values() for name in [*setting_names(groups), *groups]}
     names |= {"at", "axis", "dim", "low", "own", "weights_only", "head", "query", "remove", "cut", "exchange", "step"}
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -353,14 +353,14 @@ def test_a_setting_a_flag_and_a_target_that_a_document_names_exist() -> None:
             assert not code.startswith("make ") or {*code.split()[1:]} <= {*targets}, f"{page}: {code}"
 
 
-def test_the_defaults_in_the_guide_are_those_of_the_program() -> None:
+def test_the_defaults_in_the_guide_are_those_of_the_program():
     defaults = flatten(compose_settings())
     rows = re.findall(r"^\| (`\w+`[^|]*) \| (\w+) \|", USAGE, re.MULTILINE)
     shown = [(name, default) for named, default in rows for name in re.findall(r"`(\w+)`", named)]
     assert len(shown) >= 8 and [(name, str(defaults[name])) for name, _ in shown] == shown
 
 
-def test_every_question_measure_field_and_bar_of_the_verdict_is_documented() -> None:
+def test_every_question_measure_field_and_bar_of_the_verdict_is_documented():
     names = {*MEASURES, *(field.name for kind in (ProbeResults, Finding) for field in fields(kind)), *QUESTIONS}
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PROBE)] == []
     for question in QUESTIONS.values():
@@ -371,7 +371,7 @@ def test_every_question_measure_field_and_bar_of_the_verdict_is_documented() -> 
                 assert re.search(rf"(?<!\d)0?{re.escape(f'{bar.limit:g}'.removeprefix('0'))}0?(?!\d)", row), bar
 
 
-def test_the_page_about_attention_shows_the_output_of_its_code() -> None:
+def test_the_page_about_attention_shows_the_output_of_its_code():
     blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", ATTENTION, re.DOTALL)
     assert len(blocks) == ATTENTION.count("```python") >= 12
     namespace: dict = {}
@@ -387,7 +387,7 @@ def test_the_page_about_attention_shows_the_output_of_its_code() -> None:
 CELLS = [cell for cell in json.loads((ROOT / "docs/tour.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_shows_what_its_cells_print_and_draw() -> None:
+def test_the_notebook_shows_what_its_cells_print_and_draw():
     for cell in CELLS:
         source, outputs = "".join(cell["source"]), json.dumps(cell["outputs"])
         assert ("print(" in source) == ('"stream"' in outputs), source
@@ -396,7 +396,7 @@ def test_the_notebook_shows_what_its_cells_print_and_draw() -> None:
 
 
 @pytest.mark.slow
-def test_every_cell_of_the_notebook_runs(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_of_the_notebook_runs(cache, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     settings = [setting.replace("probe_sequences=0", "probe_sequences=40") for setting in [*SMALL, cache]]
     small = f"cache_dir={cache.removeprefix('cache_dir=')!r}, n_bootstrap=100, n_untrained=2, n_controls=10)"

@@ -71,7 +71,7 @@ def run(probed: tuple[Path, str], tmp_path: Path) -> Path:
     return shutil.copytree(probed[0], tmp_path / "run")
 
 
-def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) -> None:
+def test_the_output_is_one_screen_and_the_files_agree(probed):
     run, out = probed
     lines = out.splitlines()
     assert len(lines) <= 25 and max(map(len, lines)) <= 130
@@ -86,7 +86,7 @@ def test_the_output_is_one_screen_and_the_files_agree(probed: tuple[Path, str]) 
         assert (shown["place"], shown["verdict"]) == ([*finding.place], finding.verdict)
 
 
-def test_the_files_say_what_they_were_made_with_and_when(probed: tuple[Path, str]) -> None:
+def test_the_files_say_what_they_were_made_with_and_when(probed):
     run, _ = probed
     made = results_of(run).environment
     facts = {"python": platform.python_version(), "device": "cpu", "command": shlex.join(sys.orig_argv)}
@@ -99,7 +99,7 @@ def test_the_files_say_what_they_were_made_with_and_when(probed: tuple[Path, str
     assert all(f" {made[name]}" in first for name in ("date", "commit", "device", "python"))
 
 
-def test_tables_are_always_written_and_figures_when_they_are_asked_for(run: Path, cache: str) -> None:
+def test_tables_are_always_written_and_figures_when_they_are_asked_for(run, cache):
     folder = run / "probe"
     found = results_of(run)
     assert (folder / "table.csv").read_text() == table_csv(found)
@@ -111,7 +111,7 @@ def test_tables_are_always_written_and_figures_when_they_are_asked_for(run: Path
     assert evaluate(run, cache, "figures=true", "text=It").error == "figures=True: cannot be combined with text="
 
 
-def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: Path, cache: str) -> None:
+def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run, cache):
     pytest.importorskip("transformers")
     output(export(run))
     made_with, _, claims = (run / "probe" / "claims.md").read_text().strip().partition("\n\n")
@@ -122,7 +122,7 @@ def test_an_export_has_the_claims_of_the_probe_and_the_numbers_of_its_run(run: P
     assert of_run == pytest.approx(of_export, abs=1e-5)
 
 
-def test_a_checkpoint_can_be_chosen_and_its_results_do_not_replace_those_of_the_best(run: Path, cache: str) -> None:
+def test_a_checkpoint_can_be_chosen_and_its_results_do_not_replace_those_of_the_best(run, cache):
     best = results_of(run)
     out = output(evaluate(run, cache, "checkpoint=2", "verbose=true"))
     assert f"run {run}, checkpoint 2: step 2 of 4" in out and results_of(run) == best
@@ -139,7 +139,7 @@ def test_a_checkpoint_can_be_chosen_and_its_results_do_not_replace_those_of_the_
     assert "checkpoint=2: only for a run" in evaluate(folder, cache, "checkpoint=2").error
 
 
-def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, cache: str) -> None:
+def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run, cache):
     earlier = page_content(run)["findings"]
     out = output(evaluate(run, cache, f"text={SENTENCE}"))
     content = page_content(run)
@@ -150,12 +150,12 @@ def test_a_sentence_is_printed_with_every_head_and_added_to_the_page(run: Path, 
     assert content["findings"] == earlier
 
 
-def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_command(monkeypatch):
     monkeypatch.setattr("extras.others.external.find_spec", lambda name: None)
     assert f"{sys.executable} -m pip install '.[export]'" in run_program("eval.py", "model=somewhere").error
 
 
-def test_a_text_without_a_pronoun_is_read_at_its_last_word(run: Path, cache: str) -> None:
+def test_a_text_without_a_pronoun_is_read_at_its_last_word(run, cache):
     out = output(evaluate(run, cache, "text=hello my name is Ali"))
     assert "read as the unknown word: hello, my, name, is, Ali" in out and "at “Ali”" in out
     assert re.search(r"^next word: ((\(.*?\)|\S+) .\.\d\d(, |$)){5}", out, re.MULTILINE)
@@ -168,9 +168,7 @@ OF_RUN = "is a run of train.py, which has its own sentences, tokenizer and folde
     ("text=  ", "text="), (f"text={'it ' * 500}", "text="), ("before=nowhere", "before="), ("before=tests", "before="),
     ("items=stories", OF_RUN), ("tokenizer=a", OF_RUN), ("out=a", OF_RUN),
 ])  # fmt: skip
-def test_a_setting_that_cannot_be_used_is_one_line(
-    probed: tuple[Path, str], cache: str, argument: str, error: str
-) -> None:
+def test_a_setting_that_cannot_be_used_is_one_line(probed, cache, argument, error):
     assert error in evaluate(probed[0], cache, argument).error
 
 
@@ -182,7 +180,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(
     ("probe/probe.json", "{", "", "probe/probe.json"),
     ("metrics.jsonl", "{", "", "metrics.jsonl: damaged"),
 ])  # fmt: skip
-def test_a_damaged_file_is_named(run: Path, cache: str, file: str, old: str, new: str, error: str) -> None:
+def test_a_damaged_file_is_named(run, cache, file, old, new, error):
     content = (run / file).read_text()
     assert old in content
     (run / file).write_text(content.replace(old, new, 1))
@@ -221,7 +219,7 @@ def items(run: Path, cache: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_built_in_question_as_a_file_has_its_result(run: Path, cache: str, items: Path) -> None:
+def test_a_built_in_question_as_a_file_has_its_result(run, cache, items):
     folder = run / "probe/own/mine"
     out = output(evaluate(run, cache, f"items={items}"))
     assert "mine: it or they, asked by me" in out and f"{folder}/report.html" in out
@@ -240,16 +238,14 @@ def test_a_built_in_question_as_a_file_has_its_result(run: Path, cache: str, ite
     assert f"items={items}" in page  # the command that makes it again
 
 
-def test_a_mistake_in_a_file_is_one_line(run: Path, cache: str, items: Path) -> None:
+def test_a_mistake_in_a_file_is_one_line(run, cache, items):
     items.write_text(items.read_text().replace(">", f"> {'and ' * 70}"))
     problem = f"model={run}: reads 64 tokens, but the sentences need "
     assert evaluate(run, cache, f"items={items}").error.startswith(problem)
     assert not (run / "probe/own/mine").exists()
 
 
-def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that_it_lacks(
-    run: Path, items: Path
-) -> None:
+def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that_it_lacks(run, items):
     for file in (run / "checkpoints").glob("*.pt"):
         file.unlink()
 
@@ -267,7 +263,7 @@ def compared_with(before: Path) -> str:
     return f"compared/{folder_name(str(before))}"
 
 
-def test_two_runs_are_compared_and_one_twice_is_refused(run: Path, cache: str) -> None:
+def test_two_runs_are_compared_and_one_twice_is_refused(run, cache):
     copy = shutil.copytree(run, run.parent / "copy")
     assert f"before={copy}: has the weights of {run}" in evaluate(run, cache, f"before={copy}").error
     other = run.parent / "trained"
@@ -287,7 +283,7 @@ def test_two_runs_are_compared_and_one_twice_is_refused(run: Path, cache: str) -
     assert "has 2 layers of 2 heads" in evaluate(run, cache, f"before={run.parent / 'deeper'}").error
 
 
-def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache: str, tmp_path: Path) -> None:
+def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder(cache, tmp_path):
     text, run = tmp_path / "text.jsonl", tmp_path / "run"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for _, document in documents(800)))
     arguments = ["model=nano", *SHORT, "probe_sequences=160", cache, f"out={run}"]
@@ -314,7 +310,7 @@ def test_a_run_on_english_prints_one_finding_and_another_text_has_its_own_folder
 
 
 @pytest.mark.slow
-def test_a_sweep_is_tested_once_and_variants_are_compared(run: Path, cache: str) -> None:
+def test_a_sweep_is_tested_once_and_variants_are_compared(run, cache):
     sweep = run.parent / "sweep"
     shutil.copytree(run, sweep / "1")
     train(sweep / "2", cache, "seed=2")
@@ -337,7 +333,7 @@ def exported(run: Path, cache: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_models_of_two_seeds_have_the_numbers_of_their_runs(cache: str, tmp_path: Path) -> None:
+def test_models_of_two_seeds_have_the_numbers_of_their_runs(cache, tmp_path):
     pytest.importorskip("transformers")
 
     def compared(*models: str) -> Result:

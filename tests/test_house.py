@@ -25,7 +25,7 @@ PLACES = {
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no repository")
-def test_every_file_of_the_repository_has_a_known_place() -> None:
+def test_every_file_of_the_repository_has_a_known_place():
     names = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
     assert "train.py" in names
     for path in map(Path, names):
@@ -44,7 +44,7 @@ PACKAGES = [package for package, level in LEVELS.items() if level < 5]
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def test_only_questions_name_a_kind_only_outcomes_decide_by_their_name_and_functions_have_at_most_60_lines() -> None:
+def test_only_questions_name_a_kind_only_outcomes_decide_by_their_name_and_functions_have_at_most_60_lines():
     may_name = ("data/", "settings/data.py", "probe/questions.py", "extras/english/")
     may_decide = ("probe/questions.py", "probe/by_attention.py", "extras/english/", "data/", "model/")
     pages = [path for path in ROOT.glob("extras/**/*") if path.suffix in (".js", ".css", ".html")]
@@ -73,7 +73,7 @@ def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:
             yield from imports(node)
 
 
-def test_imports_go_down_only_and_inside_functions_are_those_of_optional_or_slow_packages() -> None:
+def test_imports_go_down_only_and_inside_functions_are_those_of_optional_or_slow_packages():
     for path in FILES:
         tree = ast.parse(path.read_text())
         level = LEVELS.get(path.name, LEVELS[path.relative_to(ROOT).parts[0]])
@@ -88,7 +88,7 @@ def test_imports_go_down_only_and_inside_functions_are_those_of_optional_or_slow
                 assert names <= OPTIONAL | SLOW | SLOW_PARTS, f"{path}: {node.name}"
 
 
-def test_importing_a_module_prints_nothing_and_sets_nothing() -> None:
+def test_importing_a_module_prints_nothing_and_sets_nothing():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES if path.stem[0] != "_"]
     code = f"""
 import importlib, os, random, signal, warnings
@@ -111,7 +111,7 @@ CHECK = "eval.py items=docs/questions/er_sie.jsonl check=true"
 @pytest.mark.parametrize(
     "arguments", ["train.py --help", "eval.py --help", "train.py no_such=1", "eval.py no_such=1", CHECK]
 )
-def test_help_and_a_check_of_items_do_not_wait_for_torch(arguments: str) -> None:
+def test_help_and_a_check_of_items_do_not_wait_for_torch(arguments):
     packages = "torch scipy datasets" if arguments == CHECK else "torch numpy datasets tokenizers"
     code = f"""
 import runpy, sys

@@ -22,7 +22,7 @@ def package_names(requirements: list[str]) -> set[str]:
     return {re.split(r"[<>=!~\[; ]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
 
 
-def test_the_lock_pins_every_requirement_to_one_version() -> None:
+def test_the_lock_pins_every_requirement_to_one_version():
     lines = [line for name in ("", "-dev") for line in (ROOT / f"requirements{name}.txt").read_text().splitlines()]
     pins = [line for line in lines if not line.startswith(("#", "-"))]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
@@ -32,7 +32,7 @@ def test_the_lock_pins_every_requirement_to_one_version() -> None:
     assert package_names(required) <= package_names(pins)
 
 
-def test_the_image_copies_only_files_that_exist_and_runs_as_another_user_than_root() -> None:
+def test_the_image_copies_only_files_that_exist_and_runs_as_another_user_than_root():
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     sources = [line.split()[1] for line in lines if line.startswith("COPY")]
     assert sources and all((ROOT / source).exists() for source in sources)
@@ -71,7 +71,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
+def test_the_source_archive_builds_the_same_wheel(installed):
     wheels = [next(folder.glob("*.whl")) for folder in (installed.parent, installed.parent / "again")]
     first, second = (zipfile.ZipFile(wheel) for wheel in wheels)
     names = set(first.namelist())
@@ -80,7 +80,7 @@ def test_the_source_archive_builds_the_same_wheel(installed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_source_archive_has_neither_tests_nor_docs(installed: Path) -> None:
+def test_the_source_archive_has_neither_tests_nor_docs(installed):
     [archive] = installed.parent.glob("*.tar.gz")
     with tarfile.open(archive) as files:
         folders = {Path(name).parts[1] for name in files.getnames() if len(Path(name).parts) > 2}
@@ -97,7 +97,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed: Path, elsewhere: Path, cache: str) -> None:
+def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed, elsewhere, cache):
     english = ["experiment=english", "model=nano", "max_steps=2", "validation_tokens=200", "probe_sequences=0"]
     for arguments in (["train", *SMALL], ["eval", *SMALL_PROBE], ["train", *english]):
         process = run_python("-m", "antecedent_lab", *arguments, cache, cwd=elsewhere, path=installed)
@@ -110,7 +110,7 @@ def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed: Path, el
 
 
 @pytest.mark.slow
-def test_an_editable_installation_runs_elsewhere(installed: Path, elsewhere: Path, cache: str) -> None:
+def test_an_editable_installation_runs_elsewhere(installed, elsewhere, cache):
     venv.create(elsewhere / "venv", symlinks=True)
     [python, command] = (elsewhere / "venv/bin" / name for name in ("python", "antecedent-lab"))
     [packages] = (elsewhere / "venv").glob("lib/*/site-packages")
@@ -124,7 +124,7 @@ def test_an_editable_installation_runs_elsewhere(installed: Path, elsewhere: Pat
 
 
 @pytest.mark.slow
-def test_the_wheel_has_types_and_a_command(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_has_types_and_a_command(installed, tmp_path):
     package = installed / "antecedent_lab"
     assert (package / "py.typed").is_file()
     entry_points = next(installed.glob("antecedent_lab-*.dist-info")) / "entry_points.txt"

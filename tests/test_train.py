@@ -45,7 +45,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_a_resumed_run_keeps_its_settings_but_those_that_change_no_step(run: Path, cache: str) -> None:
+def test_a_resumed_run_keeps_its_settings_but_those_that_change_no_step(run, cache):
     old = config_of(run)
     arguments = ["max_steps=6", "log_every_steps=2", "device=cpu", "seed=1", "optim=muon"]  # the last two are repeated
     assert resume(run, cache, *arguments).status == 0
@@ -68,7 +68,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize(("override", "problem"), CHANGED.items())
-def test_a_resume_with_another_setting_is_refused(run: Path, cache: str, override: str, problem: str) -> None:
+def test_a_resume_with_another_setting_is_refused(run, cache, override, problem):
     old = hashes(run)
     assert problem in resume(run, cache, override).error
     assert hashes(run) == old
@@ -80,7 +80,7 @@ def train_text(folder: Path, path: str, *arguments: str) -> Result:
     return run_program("train.py", *new, *arguments, cwd=folder)
 
 
-def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_refused(tmp_path):
     text = "".join(f"Lily met Tom in park {number}. She was happy.\n" for number in range(300))
     (tmp_path / "old.txt").write_text(text)
     assert train_text(tmp_path, "old.txt", "out=run").status == 0
@@ -91,7 +91,7 @@ def test_a_text_that_has_moved_is_read_from_its_new_path_and_another_text_is_ref
     assert [*losses_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_whose_last_evaluation_reads_a_part_of_the_text_has_ended(tmp_path: Path) -> None:
+def test_a_run_whose_last_evaluation_reads_a_part_of_the_text_has_ended(tmp_path):
     (tmp_path / "long.txt").write_text("".join(f"Lily met Tom in park {i}. She was happy.\n" for i in range(3000)))
     result = train_text(tmp_path, "long.txt", "out=run", "data.validation_fraction=0.5", "validation_tokens=128")
     assert "the loss is that of the first 8,192 of" in result.out
@@ -99,7 +99,7 @@ def test_a_run_whose_last_evaluation_reads_a_part_of_the_text_has_ended(tmp_path
     assert "step 4 of 4; " in result.out and result.status == 0
 
 
-def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_run: Path, tmp_path: Path) -> None:
+def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_run, tmp_path):
     (tmp_path / "a text, of mine.txt").write_text("Lily met Tom. She was happy.\n" * 500)
     settings = ["experiment=english", "data.path=a text, of mine.txt", "data.validation_path=null", "model.n_layer=1"]
     assert run_program("train.py", *settings, *SHORT, "out=run", cwd=tmp_path).status == 0
@@ -111,7 +111,7 @@ def test_the_page_prints_the_command_that_gives_the_settings_of_a_run(trained_ru
         assert of_command == of_run and not any(argument.startswith(("out=", "cache_dir=")) for argument in arguments)
 
 
-def test_the_files_of_a_folder_or_a_pattern_are_counted_before_they_are_read(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_or_a_pattern_are_counted_before_they_are_read(tmp_path):
     (tmp_path / "texts").mkdir()
     for number in range(3):
         (tmp_path / f"texts/{number}.txt").write_text("Lily met Tom in the park. She was happy.\n" * 5000)
@@ -121,7 +121,7 @@ def test_the_files_of_a_folder_or_a_pattern_are_counted_before_they_are_read(tmp
 
 
 @pytest.mark.parametrize(("kept", "problem"), [(0, "missing or empty"), (None, "")])
-def test_a_resume_says_which_records_are_lost(kept: int | None, problem: str, run: Path, cache: str) -> None:
+def test_a_resume_says_which_records_are_lost(kept, problem, run, cache):
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     assert [json.loads(line)["step"] for line in lines[:4]] == [0, 0, 1, 1]
     (run / "metrics.jsonl").write_text("".join(lines[:kept]))
@@ -139,16 +139,14 @@ def raise_disk_full(*arguments: object, **named: object) -> None:
     ("pathlib.Path.write_bytes", "cache/stories-"), ("pathlib.Path.write_text", "cache/stories-"),
     ("tensorboard.compat.tensorflow_stub.io.gfile.LocalFileSystem.append", "run: "),
 ])  # fmt: skip
-def test_on_a_full_disk_one_line_says_what_could_not_be_written(
-    function: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_full_disk_one_line_says_what_could_not_be_written(function, name, tmp_path, monkeypatch):
     monkeypatch.setattr(function, raise_disk_full)
     error = run_program("train.py", "out=run", "cache_dir=cache", *SMALL, cwd=tmp_path).error
     assert error.startswith(name) and error.endswith(": No space left on device")
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "[" * 100_000], ids=["no checkpoint", "cut", "list", "deep"])
-def test_a_damaged_run_is_refused_and_stays(run: Path, cache: str, config: str | None) -> None:
+def test_a_damaged_run_is_refused_and_stays(run, cache, config):
     if config is None:
         shutil.rmtree(run / "checkpoints")
     else:
@@ -158,7 +156,7 @@ def test_a_damaged_run_is_refused_and_stays(run: Path, cache: str, config: str |
     assert hashes(run) == old
 
 
-def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: str) -> None:
+def test_an_unusable_directory_is_refused_and_stays_as_it_is(run, cache):
     old = hashes(run)
     assert "resume=true" in run_program("train.py", f"out={run}", cache, *SMALL).error
     assert f"out={run}/config.json/x: " in run_program("train.py", f"out={run}/config.json/x", cache, *SMALL).error
@@ -170,7 +168,7 @@ def test_an_unusable_directory_is_refused_and_stays_as_it_is(run: Path, cache: s
         assert str(run) in resume(run, "max_steps=6", cache).error
 
 
-def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_run(cache: str, tmp_path: Path) -> None:
+def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_run(cache, tmp_path):
     sweep, states = tmp_path / "sweep", []
     # The experiment is a sweep, with and without -m.
     lab = ["experiment=lab/heads", "variant=standard", "out=sweep", cache, *SMALL]
@@ -185,9 +183,7 @@ def test_a_sweep_writes_each_run_to_a_folder_and_a_resume_changes_no_finished_ru
     assert [*tmp_path.iterdir()] == [sweep]
 
 
-def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them(
-    run: Path, cache: str, tmp_path: Path
-) -> None:
+def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them(run, cache, tmp_path):
     pytest.importorskip("transformers")
     assert run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={tmp_path / 'export'}").status == 0
 
@@ -227,9 +223,7 @@ def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them
     assert "was stopped before its first checkpoint" in resume(second, cache).error
 
 
-def test_words_that_the_first_text_lacks_are_counted_in_a_text_and_refused_in_stories(
-    run: Path, cache: str, tmp_path: Path
-) -> None:
+def test_words_that_the_first_text_lacks_are_counted_in_a_text_and_refused_in_stories(run, cache, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The cat met Lily in Paris. She was happy.\n" * 300)
     start = [*SHORT, cache, "data=text", f"data.path={text}"]
@@ -284,14 +278,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Path:
 
 
 def test_the_validation_loss_is_also_recorded_where_the_probe_looks_and_these_steps_save_nothing(
-    reference: Path,
-) -> None:
+    reference,
+):
     assert [*losses_of(reference, "validation")] == [0, 4, 5, 8, 10, 15, 16, 20, 24, 30, 32, 40]
     assert {path.name for path in (reference / "checkpoints").glob("*.pt")} == {"step_00000032.pt", "step_00000040.pt"}
 
 
 @pytest.mark.slow
-def test_a_run_killed_five_times_ends_the_same(reference: Path, tmp_path: Path, cache: str) -> None:
+def test_a_run_killed_five_times_ends_the_same(reference, tmp_path, cache):
     out = tmp_path / "run"
     for step in (0, 7, 16, 25, 33):
         pid = forked(lambda: train(out, cache, f"resume={out.exists()}").status)
@@ -303,7 +297,7 @@ def test_a_run_killed_five_times_ends_the_same(reference: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_saves_and_the_run_resumes_exactly(number: int, reference: Path, tmp_path: Path, cache: str) -> None:
+def test_a_signal_saves_and_the_run_resumes_exactly(number, reference, tmp_path, cache):
     out = tmp_path / "run"
     assert end_at(forked(lambda: train(out, cache).status), out, 10, number) == 128 + number
     step = max(record["step"] for record in read_records(out))
@@ -312,13 +306,13 @@ def test_a_signal_saves_and_the_run_resumes_exactly(number: int, reference: Path
     assert_same_results(out, reference)
 
 
-def test_a_run_that_stops_before_its_first_evaluation_is_tested_as_trained(tmp_path: Path, cache: str) -> None:
+def test_a_run_that_stops_before_its_first_evaluation_is_tested_as_trained(tmp_path, cache):
     out = tmp_path / "run"
     assert end_at(forked(lambda: train(out, cache, "eval_every_steps=40").status), out, 10, signal.SIGINT) == 130
     assert load_checkpoint(out / "checkpoints", "best")["step"] >= 10
 
 
-def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(tmp_path: Path, cache: str) -> None:
+def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(tmp_path, cache):
     out = tmp_path / "run"
     assert train(out, cache, "eval_every_steps=1000", "probe_sequences=0").status == 0  # evaluated at its end alone
     best = load_checkpoint(out / "checkpoints", "best")["step"]
@@ -328,21 +322,21 @@ def test_a_resumed_run_that_stops_early_keeps_the_checkpoint_that_was_the_best(t
         assert load_checkpoint(out / "checkpoints", "best")["step"] == best > 0
 
 
-def test_stories_that_the_probe_refuses_leave_no_run(tmp_path: Path) -> None:
+def test_stories_that_the_probe_refuses_leave_no_run(tmp_path):
     shares = ["data.share_verb=0.98", "data.share_agreement=0.01", "data.share_no_pronoun=0.01"]
     new = ["out=run", *SMALL, "probe_sequences=40"]
     assert "the tokenizer lacks" in run_program("train.py", *new, *shares, cwd=tmp_path).error
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
-def test_a_run_prints_fifteen_lines_and_divergence_names_the_learning_rate(reference: Path, cache: str) -> None:
+def test_a_run_prints_fifteen_lines_and_divergence_names_the_learning_rate(reference, cache):
     out = (reference.parent / "stdout.txt").read_text()
     assert len(out.splitlines()) <= 15 and f"eval.py run={reference} {cache}\n" in out  # works when pasted
     overrides = ["optim.learning_rate=1e17", "optim.embedding_learning_rate=1e17", "optim.warmup_steps=0"]
     assert "optim.learning_rate" in train(reference.parent / "diverged", cache, *overrides).error
 
 
-def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
+def test_an_ignored_signal_and_a_handler_of_another_library_stay():
     calls: list[int] = []
     with process_state():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -354,7 +348,7 @@ def test_an_ignored_signal_and_a_handler_of_another_library_stay() -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_the_process_unless_it_is_an_echo_of_the_first() -> None:
+def test_a_second_signal_ends_the_process_unless_it_is_an_echo_of_the_first():
     """torchrun passes Ctrl-C on to processes that got it from the terminal too."""
     reader, writer = os.pipe()
 

@@ -76,7 +76,7 @@ def result(folders: dict[str, Path], text: str) -> ProbedModel:
     return probe_model(open_model(folders["qwen3"], device="cpu"), path=text, **SETTINGS)
 
 
-def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbedModel) -> None:
+def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result):
     (finding,) = result.findings.values()
     assert finding.outcome == "edge" and finding.verdict == "the model does not know" and finding.level == "E0"
     assert finding.verdict in str(result) and "training data of this model is unknown" in str(result)
@@ -88,7 +88,7 @@ def test_a_model_of_transformers_is_tested_and_shown_in_a_frame(result: ProbedMo
 
 
 @pytest.mark.parametrize("name", [*HYBRIDS, "gpt_oss"])
-def test_hybrids_and_sinks_are_probed_by_attention_and_by_edges(name: str, folders: dict[str, Path], text: str) -> None:
+def test_hybrids_and_sinks_are_probed_by_attention_and_by_edges(name, folders, text):
     opened = open_model(folders[name], device="cpu")
     layers = list(opened.model.attention_layers)
     without = [layer for layer in range(L) if layer not in layers]
@@ -105,9 +105,7 @@ def test_hybrids_and_sinks_are_probed_by_attention_and_by_edges(name: str, folde
     assert edge.outcome == "edge" and edge.place.layer in layers
 
 
-def test_memory_for_an_untrained_copy_is_asked_of_the_probe_only(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_for_an_untrained_copy_is_asked_of_the_probe_only(folders, monkeypatch):
     n_bytes = 4 * open_model(folders["qwen3"], device="cpu").n_parameters
     pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2 * n_bytes - 1}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
@@ -120,7 +118,7 @@ def test_memory_for_an_untrained_copy_is_asked_of_the_probe_only(
         open_model(folders["qwen3"], device="cpu")
 
 
-def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path], text: str, tmp_path: Path) -> None:
+def test_eval_writes_the_same_files(result, folders, text, tmp_path):
     page = result.save(tmp_path / "python")
     arguments = [f"model={folders['qwen3']}", f"path={text}", f"out={tmp_path / 'program'}", "device=cpu", *SMALL_PROBE]
     program = run_program("eval.py", *arguments)
@@ -136,13 +134,13 @@ def test_eval_writes_the_same_files(result: ProbedModel, folders: dict[str, Path
         assert lines == (page.parent / name).read_text().splitlines()[1:]
 
 
-def test_two_folders_of_one_name_have_results_of_their_own(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_two_folders_of_one_name_have_results_of_their_own(folders, tmp_path):
     copy = shutil.copytree(folders["gpt2"], tmp_path / "gpt2")
     first, second = (open_model(folder, device="cpu") for folder in (folders["gpt2"], copy))
     assert first.name == second.name == "gpt2" and first.folder != second.folder
 
 
-def test_a_bad_comparison_is_named(result: ProbedModel) -> None:
+def test_a_bad_comparison_is_named(result):
     opened = result.opened
     other = copy.deepcopy(opened.model)
     next(other.model.parameters()).add_(1)
@@ -169,7 +167,7 @@ def plain_log_probs(opened: OpenedModel, text: str, answer: str, edits: Sequence
 
 
 @each_model
-def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, opened: OpenedModel) -> None:
+def test_attention_and_log_probabilities_are_those_of_plain_passes(name, opened):
     for text, weights in zip(TEXTS, opened.attention(TEXTS), strict=True):
         expected = opened.model.attention_weights(torch.tensor([opened.encode(text)]))[:, 0]
         np.testing.assert_allclose(weights, expected, atol=1e-5, strict=True)
@@ -188,7 +186,7 @@ def test_attention_and_log_probabilities_are_those_of_plain_passes(name: str, op
 @each_model
 @pytest.mark.parametrize("at", ["everywhere", "last"])
 @pytest.mark.parametrize("answer", [" she", " unbelievable"])
-def test_effects_are_those_of_plain_passes(name: str, opened: OpenedModel, at: str, answer: str) -> None:
+def test_effects_are_those_of_plain_passes(name, opened, at, answer):
     foils = ANSWERS[-1]
     effects = opened.effects(TEXTS, answer, foils, at=at)
     expected = np.full_like(effects, np.nan)
@@ -241,13 +239,13 @@ def test_effects_are_those_of_plain_passes(name: str, opened: OpenedModel, at: s
     (lambda m: m.effects(TEXTS, [" a", " b"], " he"), "answers: must be one text, or a list of 3"),
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["gpt2"])
-def test_a_wrong_call_is_one_line(name: str, opened: OpenedModel, call: Any, problem: str) -> None:
+def test_a_wrong_call_is_one_line(name, opened, call, problem):
     with pytest.raises(UserError, match=f"^{problem}") as error:
         call(opened)
     assert "\n" not in str(error.value)
 
 
-def test_unknown_words_are_refused(trained_run: Path) -> None:
+def test_unknown_words_are_refused(trained_run):
     run = open_model(trained_run, device="cpu")
     with pytest.raises(UserError, match="answers: ' xylophonist' has no tokens"):
         run.log_probs(["The cat"], " xylophonist")
@@ -276,7 +274,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return names
 
 
-def test_the_module_of_the_page_is_measured_as_its_forward_pass(page: dict[str, Any]) -> None:
+def test_the_module_of_the_page_is_measured_as_its_forward_pass(page):
     opened, module = page["opened"], page["module"]
     values = opened.log_probs(TEXTS, " she", " he")
     for text, of_text in zip(TEXTS, values, strict=True):
@@ -298,12 +296,12 @@ def test_the_module_of_the_page_is_measured_as_its_forward_pass(page: dict[str, 
 
 
 @pytest.mark.slow
-def test_an_own_module_is_probed_like_any_other(page: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_an_own_module_is_probed_like_any_other(page, text, tmp_path):
     result = probe_model(page["opened"], path=text, **SETTINGS)
     assert "the model does not know" in str(result) and result.save(tmp_path / "out").is_file()
 
 
-def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[str, Path]) -> None:
+def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders):
     folder = folders["qwen3"]
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     fast = transformers.AutoTokenizer.from_pretrained(folder)
@@ -329,7 +327,7 @@ def test_a_loaded_model_of_transformers_is_the_one_of_its_folder(folders: dict[s
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page_runs(trained_run: Path, tmp_path: Path) -> None:
+def test_the_example_of_the_page_runs(trained_run, tmp_path):
     small = f"n_bootstrap=100, n_untrained=2, n_controls=10, cache_dir='{tmp_path}/cache'"
     script = example("python").replace("runs/mine", str(trained_run)).replace("out/", f"{tmp_path}/out/")
     names: dict[str, Any] = {}
@@ -371,7 +369,7 @@ def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **others: An
         ("residual_stream", lambda streams, tokens: streams(tokens)[:1], "residual_stream must have the stream before"),
     ],
 )
-def test_a_wrong_adapter_is_refused(page: dict[str, Any], name: str, change: Pass, problem: str) -> None:
+def test_a_wrong_adapter_is_refused(page, name, change, problem):
     right = getattr(page["View"], name)
     passes = {name: lambda self, *values, **named: change(partial(right, self), *values, **named)}
     view = type("Wrong", (page["View"],), passes)(page["module"], **SIZES)
@@ -379,7 +377,7 @@ def test_a_wrong_adapter_is_refused(page: dict[str, Any], name: str, change: Pas
         open_model(view, tokenizer=page["path"])
 
 
-def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str, Any]) -> None:
+def test_an_object_without_passes_or_of_another_shape_is_refused(page):
     view = page["View"](page["module"], **SIZES | {"n_layer": 3})
     larger = page["View"](page["module"], **SIZES | {"vocab_size": 1000})
     for model, problem in (
@@ -391,7 +389,7 @@ def test_an_object_without_passes_or_of_another_shape_is_refused(page: dict[str,
             open_model(model, tokenizer=page["path"])
 
 
-def test_a_token_without_a_word_of_its_own_has_a_plain_name() -> None:
+def test_a_token_without_a_word_of_its_own_has_a_plain_name():
     tokenizer = bpe_tokenizer(["one\ntwo three\n"] * 10, 300)
     opened = replace(opened_run()[0], tokenizer=tokenizer, bos_id=end_id(tokenizer))
     names = {"Ċ": "(new line)", "Ġ": '" "', "n": "…n", "Ġthree": "three", ".": ".", END: "(end of the text)"}

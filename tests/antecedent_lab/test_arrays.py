@@ -1,7 +1,5 @@
 """head_test: p equals that of eval.py, scipy and MNE; bad arrays are refused."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +12,7 @@ from probe.statistics import Sample
 from tests.probe import factories as made
 
 
-def test_p_is_that_of_the_probe_on_the_same_items() -> None:
+def test_p_is_that_of_the_probe_on_the_same_items():
     items = made.random_pairs()
     view = made.pair_view()
     scores = measure_heads(view, items, 4096).scores()
@@ -25,7 +23,7 @@ def test_p_is_that_of_the_probe_on_the_same_items() -> None:
     assert found.head == np.unravel_index(scores.pair_accuracy.mean(axis=0).argmax(), found.p.shape)
 
 
-def test_with_one_head_and_one_item_a_cluster_p_is_that_of_scipy() -> None:
+def test_with_one_head_and_one_item_a_cluster_p_is_that_of_scipy():
     values = np.random.default_rng(0).normal(0.4, 1, 11)  # 2,048 sign patterns, all used
 
     def t(sample: np.ndarray, axis: int) -> np.ndarray:
@@ -35,7 +33,7 @@ def test_with_one_head_and_one_item_a_cluster_p_is_that_of_scipy() -> None:
     assert head_test(values[:, None], centre=0, n_bootstrap=5000).p[0] == pytest.approx(exact.pvalue, abs=1e-12)
 
 
-def test_p_of_many_heads_is_that_of_mne() -> None:
+def test_p_of_many_heads_is_that_of_mne():
     values = np.random.default_rng(0).normal(0.3, 1, (11, 6))
     # mne.stats.permutation_t_test(values, n_permutations="all", tail=0)[1] of MNE 1.13.2
     of_mne = np.array([0.96480938, 0.16422287, 0.52883675, 0.96871945, 1.0, 0.07917889])
@@ -44,7 +42,7 @@ def test_p_of_many_heads_is_that_of_mne() -> None:
     np.testing.assert_allclose(p, (1 + 1023 * of_mne) / 1024, atol=1e-7)  # MNE leaves out the unflipped pattern
 
 
-def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() -> None:
+def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again():
     rng = np.random.default_rng(2)
     scores = (rng.random((200, 2, 3)) < 0.5).astype(float)
     scores[:, 1, 2] = rng.random(200) < 0.9
@@ -77,18 +75,18 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again() ->
     ([[0.5], [1.0]], [np.array(["2026-01-01", "NaT"], "datetime64[D]")], "None or nan"),
     ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None or nan"),
 ])  # fmt: skip
-def test_arrays_that_cannot_be_tested_are_refused(scores: Any, clusters: list[list[str]], problem: str) -> None:
+def test_arrays_that_cannot_be_tested_are_refused(scores, clusters, problem):
     with pytest.raises(UserError, match=problem):
         head_test(scores, *clusters)
 
 
-def test_settings_of_the_test_are_checked_as_those_of_the_probe() -> None:
+def test_settings_of_the_test_are_checked_as_those_of_the_probe():
     for name, value in (("n_bootstrap", "many"), ("seed", "x")):
         with pytest.raises(UserError, match=f"head_test: {name}={value}: must be an integer"):
             head_test([[0.0], [1.0]], **{name: value})
 
 
-def test_weights_that_are_never_below_0_are_no_differences() -> None:
+def test_weights_that_are_never_below_0_are_no_differences():
     """Random weights would have a p of .001 in every head."""
     weights = np.random.default_rng(0).dirichlet(np.ones(9), (60, 2, 3))[..., 0]
     with pytest.raises(UserError, match="no score is below 0.* differences"):
@@ -97,14 +95,14 @@ def test_weights_that_are_never_below_0_are_no_differences() -> None:
         head_test(weights, centre=np.nan)
 
 
-def test_the_smallest_possible_p_is_told() -> None:
+def test_the_smallest_possible_p_is_told():
     scores = np.random.default_rng(0).normal(5, 0.1, (12, 1, 2)) - [[0, 5.05]]
     found = head_test(scores, np.arange(12) % 6, centre=0)
     assert found.smallest_p == 2.0**-6 == found.p[0, 0]
     assert f"(smallest possible p {found.smallest_p:.4f})" in str(found)
 
 
-def test_a_layer_without_attention_has_no_head() -> None:
+def test_a_layer_without_attention_has_no_head():
     """The effects of a hybrid are nan there."""
     scores = np.random.default_rng(0).normal(0.3, 1, (40, 3, 2))
     without = scores.copy()

@@ -35,7 +35,7 @@ def load(folder: Path, text: str, **changes: Any) -> Corpus:
     return load_corpus(text_config(folder / "input.txt", **changes), folder / "cache")
 
 
-def test_one_document_is_split_ninety_to_ten_by_characters(tmp_path: Path) -> None:
+def test_one_document_is_split_ninety_to_ten_by_characters(tmp_path):
     text = "".join(chr(97 + i % 23) + ("\n" if i % 17 == 0 else "") for i in range(30_011))
     corpus = load(tmp_path, text)
     cut = int(len(text) * 0.9)
@@ -44,14 +44,14 @@ def test_one_document_is_split_ninety_to_ten_by_characters(tmp_path: Path) -> No
     assert (corpus.train.n_bytes, corpus.validation.n_bytes) == (cut, len(text) - cut)
 
 
-def test_a_note_reports_text_that_the_tokenizer_loses(tmp_path: Path) -> None:
+def test_a_note_reports_text_that_the_tokenizer_loses(tmp_path):
     text = "common words " * 300 + "rare"
     assert load(tmp_path, text, tokenizer=TokenizerKind.bpe).notes == ()
     [note] = load(tmp_path, text, tokenizer=TokenizerKind.words, vocab_size=3).notes
     assert re.search(r"unknown tokens: [1-9].*bits/byte", note)
 
 
-def test_a_corpus_is_tokenized_once(tmp_path: Path) -> None:
+def test_a_corpus_is_tokenized_once(tmp_path):
     text = "some text " * 50
     first = load(tmp_path, text)
     time = (first.folder / "train.bin").stat().st_mtime_ns
@@ -62,7 +62,7 @@ def test_a_corpus_is_tokenized_once(tmp_path: Path) -> None:
     assert len({corpus.fingerprint for corpus in (first, *others)}) == 4
 
 
-def test_an_unusable_corpus_leaves_no_files(tmp_path: Path) -> None:
+def test_an_unusable_corpus_leaves_no_files(tmp_path):
     for text, problem in (("", "empty"), ("a", "no text is left")):
         with pytest.raises(ValueError, match=problem):
             load(tmp_path, text)
@@ -81,7 +81,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return load_corpus(SMALL, tmp_path_factory.mktemp("cache"))
 
 
-def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus: Corpus) -> None:
+def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus):
     split = corpus.validation
     texts = [story.text for story in load_stories(corpus, "validation")]
     assert load_stories(corpus, "dev") == load_stories(corpus, "dev") == generate_split(SMALL, "dev")  # made, then read
@@ -96,7 +96,7 @@ def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus: Co
         np.testing.assert_allclose(split.floor[targets], floor.surprisal(texts[i]), rtol=1e-5, atol=1e-6)
 
 
-def test_a_killed_tokenization_starts_again(tmp_path: Path) -> None:
+def test_a_killed_tokenization_starts_again(tmp_path):
     expected = load(tmp_path, "some text " * 50)
     cache = tmp_path / "again"
     unfinished = cache / f".unfinished-{expected.folder.name}"  # as a killed process leaves it
@@ -112,7 +112,7 @@ def documents(path: Path | str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet", "characters_of_a_glob[1]*.jsonl"])
-def test_each_row_with_text_is_a_document(tmp_path: Path, name: str) -> None:
+def test_each_row_with_text_is_a_document(tmp_path, name):
     texts = ["One.", f"Two {END} still two.\n\nYes.", "naïve 🙂", "NA", "007", "2021-01-01 x", "", None, "last"]
     table = Dataset.from_dict({"id": list(range(len(texts))), "text": texts})
     write = {"jsonl": table.to_json, "csv": table.to_csv, "parquet": table.to_parquet}
@@ -122,7 +122,7 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, name: str) -> None:
         next(read_files([tmp_path / name], "body"))
 
 
-def test_end_tokens_separate_documents_and_line_ends_become_newlines(tmp_path: Path) -> None:
+def test_end_tokens_separate_documents_and_line_ends_become_newlines(tmp_path):
     (tmp_path / "a.txt").write_text(f"{END}\nOne.\n{END}\n\nTwo {END} still two.\n  {END}  \n{END}\nThree.")
     assert documents(tmp_path / "a.txt") == ["One.\n", f"\nTwo {END} still two.\n", "Three."]
     # Without a byte order mark
@@ -133,7 +133,7 @@ def test_end_tokens_separate_documents_and_line_ends_become_newlines(tmp_path: P
 
 
 @pytest.mark.parametrize("end", ["\n", " ", "x"])
-def test_pieces_are_short_and_join_to_the_document(tmp_path: Path, end: str) -> None:
+def test_pieces_are_short_and_join_to_the_document(tmp_path, end):
     text = "".join(f"word {i} é{end}" for i in range(20_000))
     (tmp_path / "long.txt").write_text(text)
     pieces = list(read_files([tmp_path / "long.txt"], "text"))
@@ -142,7 +142,7 @@ def test_pieces_are_short_and_join_to_the_document(tmp_path: Path, end: str) -> 
     assert max(len(piece.text) for piece in pieces) < 20_000
 
 
-def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
+def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path):
     for name in ("b.txt", "a.txt", "c.md", "sub/d.txt", ".hidden/e.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -152,7 +152,7 @@ def test_a_folder_a_glob_and_a_list_stand_for_files(tmp_path: Path) -> None:
     assert text_files(f"{tmp_path}/**/d.txt") == [d]
 
 
-def test_a_shipped_text_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_text_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = Path("data/tinystories/train.txt.gz")
     assert text_files(str(own))[0].samefile(ROOT / own)
@@ -163,7 +163,7 @@ def test_a_shipped_text_is_found_from_any_folder(tmp_path: Path, monkeypatch: py
         text_files("data/tinystories/setup.txt")
 
 
-def test_a_path_that_cannot_be_read_names_the_setting(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_read_names_the_setting(tmp_path):
     for name in ("a.txt", "c.md"):
         (tmp_path / name).write_text("x")
     (tmp_path / "link.txt").symlink_to("a.txt")
@@ -186,13 +186,13 @@ def test_a_path_that_cannot_be_read_names_the_setting(tmp_path: Path) -> None:
     ("a.csv", b'text\n"never closed\n'),
     ("a.parquet", b"PAR1"),
 ])  # fmt: skip
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_damaged_file_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: "):
         documents(tmp_path / name)
 
 
-def test_max_bytes_keeps_whole_pieces_up_to_the_limit() -> None:
+def test_max_bytes_keeps_whole_pieces_up_to_the_limit():
     pieces = [Piece("aé", True), Piece("bc", True), Piece("d", True)]
     assert list(first_bytes(pieces, None)) == pieces
     assert list(first_bytes(pieces, 5)) == list(first_bytes(pieces, 5)) == pieces[:2]
@@ -212,7 +212,7 @@ def hub_config(tmp_path: Path) -> HubConfig:
 
 
 @pytest.mark.parametrize("n", [None, 3])
-def test_the_splits_of_a_dataset_are_kept(hub_config: HubConfig, tmp_path: Path, n: int) -> None:
+def test_the_splits_of_a_dataset_are_kept(hub_config, tmp_path, n):
     max_bytes = n and len("train 0") * n
     corpus = load_corpus(replace(hub_config, max_bytes=max_bytes), tmp_path / "cache")
     assert decoded(corpus, "train").split(END)[1:] == [f"train {i}" for i in range(n or 30)]
@@ -221,13 +221,13 @@ def test_the_splits_of_a_dataset_are_kept(hub_config: HubConfig, tmp_path: Path,
 
 
 @pytest.mark.parametrize(("setting", "value"), [("split", "test"), ("subset", "small"), ("validation_split", "train")])
-def test_a_split_that_does_not_exist_is_named(hub_config: HubConfig, tmp_path: Path, setting: str, value: str) -> None:
+def test_a_split_that_does_not_exist_is_named(hub_config, tmp_path, setting, value):
     with pytest.raises(ValueError, match="data.*" + re.escape(value)):
         hub_texts(replace(hub_config, **{setting: value}), tmp_path)
 
 
 @pytest.mark.slow
-def test_without_network_the_hub_is_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_network_the_hub_is_an_error_of_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     command = [str(ROOT / "train.py"), "data=tinystories", f"cache_dir={tmp_path}", "max_steps=1"]
@@ -245,7 +245,7 @@ STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
 
 
 @pytest.mark.parametrize("split", [PACKED, STREAM])
-def test_a_batch_depends_on_seed_and_step_alone(split: Split) -> None:
+def test_a_batch_depends_on_seed_and_step_alone(split):
     def tokens(steps: Iterable[int], seed: int = 7) -> list[list]:
         batches = training_batches(split, tokens_per_batch=64, context_length=19, seed=seed)
         return [batches.at(step).tokens.tolist() for step in steps]
@@ -254,7 +254,7 @@ def test_a_batch_depends_on_seed_and_step_alone(split: Split) -> None:
     assert tokens([0]) != tokens([1]) and tokens(range(5)) != tokens(range(5), seed=8)
 
 
-def test_rows_hold_whole_stories_each_once_an_epoch_and_in_another_order_in_the_next() -> None:
+def test_rows_hold_whole_stories_each_once_an_epoch_and_in_another_order_in_the_next():
     batches = training_batches(PACKED, tokens_per_batch=64, context_length=19, seed=1)
     epochs, n_places, step = [], 0, 0
     for _ in range(2):
@@ -276,7 +276,7 @@ def test_rows_hold_whole_stories_each_once_an_epoch_and_in_another_order_in_the_
 
 
 @pytest.mark.parametrize(("split", "context_length"), [(PACKED, 17), (STREAM, 1009)])
-def test_a_context_that_does_not_fit_the_text_is_refused(split: Split, context_length: int) -> None:
+def test_a_context_that_does_not_fit_the_text_is_refused(split, context_length):
     with pytest.raises(ValueError, match=f"model.context_length={context_length}"):
         training_batches(split, tokens_per_batch=64, context_length=context_length, seed=0)
 
@@ -284,7 +284,7 @@ def test_a_context_that_does_not_fit_the_text_is_refused(split: Split, context_l
 @pytest.mark.parametrize("n_ranks", [2, 3, 50])
 @pytest.mark.parametrize("split", [PACKED, STREAM])
 @pytest.mark.parametrize("pad", [False, True])
-def test_ranks_share_rows_which_padding_completes_and_count_all_targets(split: Split, n_ranks: int, pad: bool) -> None:
+def test_ranks_share_rows_which_padding_completes_and_count_all_targets(split, n_ranks, pad):
     batches = training_batches(split, tokens_per_batch=100, context_length=20, seed=1)  # 5 rows, or fewer
     load = partial(BatchLoader, batches, torch.device("cpu"))
     ranks = [load(rows=slice(rank, None, n_ranks), pad=pad) for rank in range(n_ranks)]

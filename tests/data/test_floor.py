@@ -95,7 +95,7 @@ def all_texts(rules: Callable) -> tuple[Texts, int]:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("names", [*((name,) for name in PLOTS), ("verb active", "verb passive", "no_pronoun active")])
-def test_the_filter_is_the_sum_over_all_derivations(names: tuple[str, ...]) -> None:
+def test_the_filter_is_the_sum_over_all_derivations(names):
     small = Language("train", "iid", {name: 1.0 + i / 7 for i, name in enumerate(names)})
     texts, n_derivations = all_texts(small.rules)
     assert n_derivations > len(texts) > 10  # some texts have several
@@ -113,7 +113,7 @@ def test_the_filter_is_the_sum_over_all_derivations(names: tuple[str, ...]) -> N
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", PLOTS)
-def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> None:
+def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name):
     plot = PLOTS[name]
     small = Language("train", "iid", {name: 1.0})
     rng = Random(name)
@@ -138,7 +138,7 @@ def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name: str) -> 
     assert chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-3
 
 
-def test_at_a_payoff_the_optimal_predictor_chooses_among_the_words_that_fit() -> None:
+def test_at_a_payoff_the_optimal_predictor_chooses_among_the_words_that_fit():
     questions = Counter[str]()
     config = replace(CONFIG, n_test_frames=2, n_test_pairs=2)
     floors = {holdout: Floor(language_of(config, "test", holdout)) for holdout in ("iid", "headline")}

@@ -24,7 +24,7 @@ from tests.data.small_corpora import FULL, SMALL, SPLITS, all_links, all_rows
 BY_FIRST, BY_SECOND = ({*TEXTS[slot]} for slot in ("BY_FIRST", "BY_SECOND"))
 
 
-def test_every_plot_has_its_share_and_hold_outs() -> None:
+def test_every_plot_has_its_share_and_hold_outs():
     questions = {("agreement", "number"), ("agreement", "gender"), ("verb", "verb")}
     found = {(row.family, link.question, row.holdout) for row, link in all_links("test")}
     assert found == {(*each, holdout) for each in questions for holdout in ("iid", "headline")}
@@ -38,7 +38,7 @@ def test_every_plot_has_its_share_and_hold_outs() -> None:
         replace(FULL, share_agreement=0.5)
 
 
-def test_links_point_at_the_words_they_name_and_payoffs_at_answers() -> None:
+def test_links_point_at_the_words_they_name_and_payoffs_at_answers():
     for row, link in all_links():
         text = row.text
         pronoun = PRONOUN_OF_FORM[text[slice(*link.query)].lower()]
@@ -65,7 +65,7 @@ def blocks(*splits: str) -> list[list[tuple[LinkedText, Link]]]:
     return [linked[i : i + 4] for i in range(0, len(linked), 4)]
 
 
-def test_every_cue_but_the_verb_is_right_in_exactly_half_of_each_block() -> None:
+def test_every_cue_but_the_verb_is_right_in_exactly_half_of_each_block():
     cells: dict[tuple[str, str, str], Counter] = defaultdict(Counter)
     for split in SPLITS:
         for row in all_rows(split):
@@ -83,7 +83,7 @@ def test_every_cue_but_the_verb_is_right_in_exactly_half_of_each_block() -> None
         assert right.pop("subject") == (2 if has_subject else 4) and {*right.values()} == {2}
 
 
-def test_only_the_verb_with_its_voice_tells_whom_it_means() -> None:
+def test_only_the_verb_with_its_voice_tells_whom_it_means():
     of_verbs: dict[str, list[bool]] = {"iid": [], "headline": []}  # whether a table of verbs is right
     for block in blocks("dev", "test"):
         if block[0][0].family != "verb":
@@ -103,7 +103,7 @@ def test_only_the_verb_with_its_voice_tells_whom_it_means() -> None:
     assert not (BY_FIRST | BY_SECOND) & {*TEXTS["MEETING"], *TEXTS["DEED"]} and not BY_FIRST & BY_SECOND
 
 
-def test_the_longest_possible_story_fits_the_context() -> None:
+def test_the_longest_possible_story_fits_the_context():
     for name, plot in PLOTS.items():
         for holdout in ("iid", "headline") if plot.has_pronoun else ("iid",):
             language = language_of(FULL, "test", holdout)
@@ -115,7 +115,7 @@ def test_the_longest_possible_story_fits_the_context() -> None:
             assert len(words_of(text)) < 64, text  # model.context_length in configs/model/tiny.yaml
 
 
-def test_no_held_out_word_frame_cell_or_probe_prefix_is_shared() -> None:
+def test_no_held_out_word_frame_cell_or_probe_prefix_is_shared():
     words, frames, cells = (defaultdict[str, set](set) for _ in range(3))  # by split
     for split in ("train", "dev", "test"):
         for row in all_rows(split):
@@ -137,7 +137,7 @@ def test_no_held_out_word_frame_cell_or_probe_prefix_is_shared() -> None:
     assert prefixes and not any(row.text.startswith(prefixes) for row in all_rows("train"))
 
 
-def test_stories_without_pronouns_teach_held_out_words() -> None:
+def test_stories_without_pronouns_teach_held_out_words():
     n = Counter()
     taught, beside_cause = set[str](), set[str]()
     for row in all_rows("train"):
@@ -159,7 +159,7 @@ def test_stories_without_pronouns_teach_held_out_words() -> None:
             assert not name.held_out or re.search(said, joined)
 
 
-def test_sentences_are_english() -> None:
+def test_sentences_are_english():
     plurals = {plural.word for _, plural in NOUNS}
     name_words = {name.word for side in NAMES for name in side}
     singulars = {singular.word for singular, _ in NOUNS} | name_words
@@ -182,7 +182,7 @@ DIGEST = "aab7b4e27e28ce444e946c0f19954303243e6713efc050daa71e8b32210a6b9f"
 FINGERPRINT = "a973e571a6b5d0ae546514a277b8d1e944dbd788bf1a3cbf3cf8c8721ecbe787"
 
 
-def test_the_stories_change_only_with_the_generator_version_and_keep_their_fingerprint() -> None:
+def test_the_stories_change_only_with_the_generator_version_and_keep_their_fingerprint():
     config = compose_settings().data
     rows = [asdict(story) for split in SPLITS for story in generate_split(replace(config, **SIZES), split)]
     digest = hashlib.sha256("".join(json.dumps(row, sort_keys=True) for row in rows).encode())

@@ -1,15 +1,13 @@
 """Tokenizers encode and decode the text and keep END out of it; words and links are found in tokens of every kind."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers
 
-from data.pairs import Items, Link, LinkedText, Span, link_pairs, word_positions
+from data.pairs import Items, Link, LinkedText, link_pairs, word_positions
 from data.tokenizer import END, UNKNOWN, bpe_tokenizer, character_tokenizer, encode, load_tokenizer, word_tokenizer
 from tests.data.small_corpora import full_stories, llama_tokenizer
 
@@ -17,7 +15,7 @@ ODD = "naïve café 🙂  two  spaces\n\n\ttab <|endoftext|> ﷺ"
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_byte_level_bpe_decodes_any_text_exactly(seed: int) -> None:
+def test_byte_level_bpe_decodes_any_text_exactly(seed):
     tokenizer = bpe_tokenizer(["the cat sat on the mat"] * 9, 300)
     characters = [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F600, 0x1F650)]
     text = "".join(map(chr, random.Random(seed).choices(characters, k=997)))
@@ -25,7 +23,7 @@ def test_byte_level_bpe_decodes_any_text_exactly(seed: int) -> None:
         assert tokenizer.decode(encode(tokenizer, [example])[0], skip_special_tokens=False) == example
 
 
-def test_the_word_vocabulary_is_the_most_frequent_words_and_characters_decode_exactly() -> None:
+def test_the_word_vocabulary_is_the_most_frequent_words_and_characters_decode_exactly():
     tokenizer = word_tokenizer(["b b b c c a d d d d"], vocab_size=4)
     assert tokenizer.get_vocab() == {END: 0, UNKNOWN: 1, "d": 2, "b": 3}
     assert encode(tokenizer, ["a b c d"]) == [[1, 3, 1, 2]]
@@ -36,7 +34,7 @@ def test_the_word_vocabulary_is_the_most_frequent_words_and_characters_decode_ex
 
 
 @pytest.mark.parametrize("make", [word_tokenizer, character_tokenizer, lambda texts: bpe_tokenizer(texts, 300)])
-def test_the_end_token_inside_a_text_is_plain_text(make: Callable[..., Tokenizer], tmp_path: Path) -> None:
+def test_the_end_token_inside_a_text_is_plain_text(make, tmp_path):
     text = f"a {END} b"
     tokenizer = make([text])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -44,13 +42,13 @@ def test_the_end_token_inside_a_text_is_plain_text(make: Callable[..., Tokenizer
     assert load_tokenizer(tmp_path / "tokenizer.json").encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"text": "a row"}')
     with pytest.raises(ValueError, match="tokenizer.json is not a readable tokenizer"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
-def test_the_tokens_of_a_word_spell_it() -> None:
+def test_the_tokens_of_a_word_spell_it():
     # A token with the space before a word belongs to the word.
     assert word_positions("a cat", [(0, 0), (0, 1), (1, 5)], [(2, 5), (0, 1), (2, 5)]) == {(0, 1): (2,), (2, 5): (3,)}
     offsets = [(0, 1), (1, 3), (3, 3), (3, 5)]  # (3, 3): a special token
@@ -63,7 +61,7 @@ def test_the_tokens_of_a_word_spell_it() -> None:
     ([(0, 5)], [(0, 1), (2, 5)], "a"),
     ([(0, 1), (1, 4)], [(2, 5)], "cat"),
 ])  # fmt: skip
-def test_a_word_without_tokens_is_named(offsets: list[Span], spans: list[Span], word: str) -> None:
+def test_a_word_without_tokens_is_named(offsets, spans, word):
     with pytest.raises(ValueError, match=f"'{word}'"):
         word_positions("a cat", offsets, spans)
 
@@ -73,7 +71,7 @@ def texts() -> list[str]:
     return [story.text for story in full_stories()["train"]]
 
 
-def test_a_pair_is_alike_but_for_who_is_meant_and_two_are_a_block() -> None:
+def test_a_pair_is_alike_but_for_who_is_meant_and_two_are_a_block():
     tokenizer = word_tokenizer(texts())
     items = link_pairs(full_stories()["test"], tokenizer, 0)
     for pair in items.pairs:
@@ -90,7 +88,7 @@ def test_a_pair_is_alike_but_for_who_is_meant_and_two_are_a_block() -> None:
 
 
 @pytest.mark.parametrize(("make", "size"), [(bpe_tokenizer, 900), (llama_tokenizer, 756)])
-def test_the_tokens_of_each_mention_spell_it(make: Callable[..., Tokenizer], size: int) -> None:
+def test_the_tokens_of_each_mention_spell_it(make, size):
     tokenizer = make(texts(), size)
     rows = full_stories()["test"]
     n_several = 0
@@ -120,7 +118,7 @@ def test_the_tokens_of_each_mention_spell_it(make: Callable[..., Tokenizer], siz
     # The probability of a word is known if it is one token, with which no other word begins.
     ("It s", "s hum", "ran", ("▁s▁", "▁r", 2, "▁s", 2)), ("It s", "s sat", "ran", ("▁s", "▁r", 2, "▁s", 0)),
 ])  # fmt: skip
-def test_answers_are_told_apart_by_one_token(text: str, answers: str, foils: str, expected: tuple) -> None:
+def test_answers_are_told_apart_by_one_token(text, answers, foils, expected):
     merges = [("▁", "r"), ("a", "n"), ("▁", "s"), ("a", "t")]
     vocabulary = {token: i for i, token in enumerate(["<s>", *map("".join, merges), "▁", *"AIarntshugm"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))

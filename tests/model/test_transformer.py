@@ -21,7 +21,7 @@ TOKENS = torch.randint(V, (2, 11), generator=torch.Generator().manual_seed(5))
 
 
 @each_variant
-def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches: dict) -> None:
+def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches):
     model = random_model(**switches)
     documents = torch.randint(V, (12,), generator=torch.Generator().manual_seed(6)).split([3, 5, 4])
     ids = torch.tensor([[0] * 3 + [1] * 5 + [2] * 4])
@@ -30,7 +30,7 @@ def test_documents_in_one_row_are_read_as_if_each_stood_alone(switches: dict) ->
         torch.testing.assert_close(logits[ids[0] == number], model(document[None])[0], rtol=1e-4, atol=1e-5)
 
 
-def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_seed_alone() -> None:
+def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_seed_alone():
     model = untrained(1009, seed=7, position=Position.learned)
     for name, weight in model.named_parameters():
         if name.endswith("gain"):
@@ -46,7 +46,7 @@ def test_initial_gains_are_1_residual_writes_0_and_other_weights_normal_by_the_s
     assert not torch.equal(first.token_embedding.weight, untrained(seed=8).token_embedding.weight)
 
 
-def test_dropout_applies_in_training() -> None:
+def test_dropout_applies_in_training():
     model, plain = random_model(dropout=1 - 1e-9), random_model()
     assert torch.equal(model(TOKENS), plain(TOKENS))
     torch.testing.assert_close(model.train()(TOKENS), model.unembed(model.embed(TOKENS)))
@@ -65,7 +65,7 @@ def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: 
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, weights), rtol=1e-4, atol=atol)
 
 
-def test_a_rotation_is_the_product_of_complex_numbers() -> None:
+def test_a_rotation_is_the_product_of_complex_numbers():
     cos, sin = rope_tables(7, 8, theta=100.0)
 
     def by_complex_numbers(x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def test_a_rotation_is_the_product_of_complex_numbers() -> None:
 # One part, and two parts of which the second is short.
 @pytest.mark.parametrize("n_tokens", [6, 700])
 @pytest.mark.parametrize("scale", [1.0, 300.0])
-def test_the_cross_entropy_is_pytorchs(n_tokens: int, scale: float) -> None:
+def test_the_cross_entropy_is_pytorchs(n_tokens, scale):
     """At a scale of 300 the probabilities of most targets underflow to 0, and their losses stay finite."""
     targets = torch.randint(11, (2, n_tokens // 2), generator=torch.Generator().manual_seed(3))
     targets[:, ::3] = IGNORE
@@ -92,7 +92,7 @@ def test_the_cross_entropy_is_pytorchs(n_tokens: int, scale: float) -> None:
     assert_same(lambda *weights: summed_cross_entropy(*weights, targets), expected, *inputs, atol=atol)
 
 
-def test_the_cross_entropy_in_bfloat16_has_eight_bits() -> None:
+def test_the_cross_entropy_in_bfloat16_has_eight_bits():
     inputs = normal(4, 200, 16), normal(11, 16, seed=1)
     targets = torch.randint(11, (4, 200), generator=torch.Generator().manual_seed(3))
     exact = summed_cross_entropy(*inputs, targets)
@@ -104,7 +104,7 @@ def test_the_cross_entropy_in_bfloat16_has_eight_bits() -> None:
 
 
 @each_variant
-def test_logits_equal_the_forward_pass_with_edits_also_at_the_site(switches: dict) -> None:
+def test_logits_equal_the_forward_pass_with_edits_also_at_the_site(switches):
     view = random_view(n_layer=L, **switches)
     torch.testing.assert_close(view.logits(TOKENS), view.model(TOKENS))
     same = [HeadEdit(layer, 1, weights=lambda w: w, output=lambda o: o) for layer in range(L)]
@@ -117,7 +117,7 @@ def test_logits_equal_the_forward_pass_with_edits_also_at_the_site(switches: dic
 
 
 @each_variant
-def test_the_record_is_consistent_with_the_streams(switches: dict) -> None:
+def test_the_record_is_consistent_with_the_streams(switches):
     view = random_view(n_layer=L, **switches)
     check_refusals(view)
     streams = view.residual_stream(TOKENS)
@@ -133,7 +133,7 @@ def test_the_record_is_consistent_with_the_streams(switches: dict) -> None:
         torch.testing.assert_close(stream + block.mlp(block.norm_2(stream)), streams[layer + 1], rtol=1e-4, atol=1e-4)
 
 
-def test_drawn_outputs_write_as_much_as_an_embedding() -> None:
+def test_drawn_outputs_write_as_much_as_an_embedding():
     model = untrained(seed=1)
     start, *later = TransformerView(model).residual_stream(TOKENS)
     assert all(torch.equal(stream, start) for stream in later)

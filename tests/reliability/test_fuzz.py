@@ -59,7 +59,7 @@ def settings_of_any_kind() -> st.SearchStrategy[list[str]]:
 @example(["seed=1,2"], "-m")
 @example(["hydra.sweeper.max_batch_size=0", "model=nano"], "-m")
 @example(["cache_dir=${oc.env:HOME}"], "")
-def test_any_command_line_ends_with_status_0_or_one_line_of_error(arguments: list[str], flags: str) -> None:
+def test_any_command_line_ends_with_status_0_or_one_line_of_error(arguments, flags):
     """The program is train.py with all of its command line and no steps."""
     arguments = [*flags.split(), *arguments]
     status: Any = 0

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_hostile_sentence_adds_nothing_active_to_page_and_terminal(folder: Path) -> None:
+def test_a_hostile_sentence_adds_nothing_active_to_page_and_terminal(folder):
     page = folder / "bpe" / "probe" / "report.html"
     assert run_program("eval.py", "run=bpe", 'text="The cat sat. It"', "cache_dir=cache", cwd=folder).status == 0
     expected = Markup(page.read_text())
@@ -64,7 +64,7 @@ def test_a_hostile_sentence_adds_nothing_active_to_page_and_terminal(folder: Pat
         assert (found.tags, found.attributes) == (expected.tags, expected.attributes)
 
 
-def test_a_run_with_a_hostile_name_controls_no_terminal(folder: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_hostile_name_controls_no_terminal(folder, tmp_path):
     run = shutil.copytree(folder / "characters", tmp_path / "a\x1b[31mb, \u202e<script>")
     result = run_program("eval.py", f"run={run}", f"cache_dir={folder / 'cache'}", cwd=folder)
     assert result.status == 0 and not CONTROL.search(result.out + result.err), result
@@ -97,7 +97,7 @@ def gadgets(mark: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", gadgets(Path()))
-def test_a_checkpoint_executes_nothing(name: str, run: Path, cache: str, tmp_path: Path) -> None:
+def test_a_checkpoint_executes_nothing(name, run, cache, tmp_path):
     mark = tmp_path / "executed"
     content = gadgets(mark)[name]
     with suppress(Exception):

@@ -132,9 +132,7 @@ def verdicts_of(outcome: str, reader: tuple[Tokenizer, int], model: OpenedModel)
     start=st.sampled_from(["bos_token", "eos_token", ""]),
     outcome=st.sampled_from(["attention", "edge", "whose", "own"]),
 )
-def test_any_tokenizer_gives_a_verdict_or_one_clear_line(
-    kind: str, size: int, text: str, start: str, outcome: str
-) -> None:
+def test_any_tokenizer_gives_a_verdict_or_one_clear_line(kind, size, text, start, outcome):
     try:
         reader = tokenizer_of(kind, size, text, start)
         view = random_view(reader[0].get_vocab_size(), **SHAPE)

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from antecedent_lab.eval_settings import EvalSettings
 from probe.config import ProbeConfig
-from settings.command_line import Groups, check_arguments, hydra_arguments, one_line_errors
+from settings.command_line import check_arguments, hydra_arguments, one_line_errors
 from settings.data import HubConfig, StoriesConfig, TextConfig
 from settings.errors import UserError
 from settings.fields import setting_info
@@ -40,13 +40,13 @@ def saved(*overrides: str) -> dict:
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_every_yaml_file_gives_valid_settings(choice: str) -> None:
+def test_every_yaml_file_gives_valid_settings(choice):
     needs_path = choice.startswith(("data=text", "data=shakespeare", "experiment=shakespeare"))
     required = ["data.name=owner/name"] * (choice == "data=hub") + ["data.path=x"] * needs_path
     assert compose_settings([choice, *required])
 
 
-def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults() -> None:
+def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults():
     default = compose_settings()
     experiment = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x"])
     overridden = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x", "max_steps=7", "optim=adamw"])
@@ -74,14 +74,14 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
     ("model.d_model=15 model.n_head=1 model.position=sinusoidal", "even for model.position=sinusoidal"),
     ("model.d_model=30 model.n_head=6", "even for model.position=rope"),
 ])  # fmt: skip
-def test_a_value_outside_its_limits_is_told_what_it_can_be(override: str, answer: str) -> None:
+def test_a_value_outside_its_limits_is_told_what_it_can_be(override, answer):
     with pytest.raises(UserError) as error:
         compose_settings(override.split())
     message = str(error.value)
     assert override.partition("=")[0] in message and answer in message and "\n" not in message
 
 
-def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_call() -> None:
+def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_call():
     model = OmegaConf.load(CONFIGS / "model" / "tiny.yaml")
     for field in fields(ModelConfig):
         assert field.default is MISSING or field.default == model[field.name]
@@ -93,7 +93,7 @@ def test_yaml_files_have_the_defaults_of_python_and_no_target_that_hydra_could_c
     assert len(files) > 20 and not any("_target_" in path.read_text() for path in files)
 
 
-def test_a_config_json_that_lacks_a_setting_interpolates_one_or_is_none_is_an_error() -> None:
+def test_a_config_json_that_lacks_a_setting_interpolates_one_or_is_none_is_an_error():
     wrong = ([], {}, {"run": {}}, "text", {"run": 1, "model": 2, "data": 3, "optim": 4})
     problems: list[tuple[Any, str]] = [(content, "config.json") for content in wrong]
     for group, name in {"run": "max_steps", "model": "n_head", "data": "source", "optim": "name"}.items():
@@ -130,12 +130,12 @@ hydra.sweep.subdir=../..
 
 
 @pytest.mark.parametrize("argument", [*NO_SETTINGS.split(), *HARMFUL.split()])
-def test_an_argument_that_is_no_setting_or_could_do_harm_is_refused(argument: str) -> None:
+def test_an_argument_that_is_no_setting_or_could_do_harm_is_refused(argument):
     with pytest.raises(ValueError):
         check_arguments([argument], GROUPS)
 
 
-def test_sweeps_and_launchers_are_allowed_and_free_text_is_read_as_it_was_written() -> None:
+def test_sweeps_and_launchers_are_allowed_and_free_text_is_read_as_it_was_written():
     check_arguments(["-m", "seed=range(1,6)", "model=tiny,nano", "variant=glob(*)"], GROUPS)
     check_arguments(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=x"], GROUPS)
     texts = [
@@ -152,7 +152,7 @@ def test_sweeps_and_launchers_are_allowed_and_free_text_is_read_as_it_was_writte
     ModuleNotFoundError("a"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
     RuntimeError("CUDA out of memory. Tried"),
 ])  # fmt: skip
-def test_an_error_of_the_user_is_one_line_and_status_2(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_user_is_one_line_and_status_2(error, capsys):
     with pytest.raises(SystemExit) as exit_, one_line_errors():
         raise error
     text = capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_an_error_of_the_user_is_one_line_and_status_2(error: Exception, capsys:
     ("train.py data=text data.path=x", {"data": [TextConfig]}),
     ("eval.py", {"": [EvalSettings], "probe": [ProbeConfig]}),
 ])  # fmt: skip
-def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, groups: Groups) -> None:
+def test_help_has_a_line_with_the_meaning_of_every_setting(arguments, groups):
     lines = run_program(*arguments.split(), "--help").out.splitlines()
     for group, schemas in groups.items():
         for field in fields(schemas[0]) if schemas else ():
@@ -217,13 +217,13 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments: str, group
     ("eval.py model=a,b text=it", "text=it: cannot be combined with model=A,B"),
     ("eval.py check=true items=a.jsonl before=b", "before=b: cannot"),
 ])  # fmt: skip
-def test_a_bad_argument_writes_one_line_only(arguments: str, error: str, tmp_path: Path) -> None:
+def test_a_bad_argument_writes_one_line_only(arguments, error, tmp_path):
     assert error in run_program(*arguments.split(), cwd=tmp_path).error
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flags", ["--cfg job", "-c job", "--cfg job --resolve"])
-def test_cfg_prints_the_composed_configuration(flags: str, tmp_path: Path) -> None:
+def test_cfg_prints_the_composed_configuration(flags, tmp_path):
     result = run_program("train.py", *flags.split(), "seed=3", "out=a, b", "optim=adamw", cwd=tmp_path)
     printed = yaml.safe_load(result.out)
     assert (result.status, printed["seed"], printed["out"], printed["optim"]["name"]) == (0, 3, "a, b", "adamw")
@@ -232,19 +232,19 @@ def test_cfg_prints_the_composed_configuration(flags: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("program", ["train.py", "eval.py", "antecedent_lab/__main__.py"])
-def test_version_is_printed_in_a_checkout(program: str, tmp_path: Path) -> None:
+def test_version_is_printed_in_a_checkout(program, tmp_path):
     result = run_program(program, "--version", cwd=tmp_path)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (result.status, result.out) == (0, f"antecedent-lab {version}\n")
 
 
-def test_a_launcher_without_its_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_without_its_extra_is_named_with_its_command(monkeypatch):
     monkeypatch.setattr("settings.command_line.distributions", lambda name: iter([]))
     error = run_program("train.py", "-m", "hydra/launcher=joblib", "seed=1,2").error
     assert error == f"hydra/launcher=joblib: needs the extra sweep: {sys.executable} -m pip install '.[sweep]'"
 
 
-def test_cite_prints_what_the_citation_file_says_as_bibtex() -> None:
+def test_cite_prints_what_the_citation_file_says_as_bibtex():
     facts = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     lines = run_program("antecedent_lab/__main__.py", "cite").out.splitlines()
     assert lines[:2] == [facts["message"], "@software{antecedent,"] and lines[-1] == "}"
@@ -254,7 +254,7 @@ def test_cite_prints_what_the_citation_file_says_as_bibtex() -> None:
     assert run_program("antecedent_lab/__main__.py", "cite", "x=1").error.startswith("cite x=1: no such command")
 
 
-def test_a_closed_output_pipe_ends_the_program_quietly() -> None:
+def test_a_closed_output_pipe_ends_the_program_quietly():
     command = f"{sys.executable} train.py --help | head -c 1; exit ${{PIPESTATUS[0]}}"
     process = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert process.stderr == "" and process.returncode in (0, 141)

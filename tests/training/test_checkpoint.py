@@ -65,7 +65,7 @@ def exit_at(call: int, action: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
+def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path):
     for step in range(1, 7):
         save(tmp_path, step, best=step == 2)
     assert [(entry.step, entry.best) for entry in read_manifest(tmp_path)] == [(2, True), (5, False), (6, False)]
@@ -74,9 +74,7 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, "best")["step"] == 2
 
 
-def test_the_early_and_the_middle_of_kept_checkpoints_show_the_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_early_and_the_middle_of_kept_checkpoints_show_the_training(tmp_path, capsys):
     names, width, last = ["weight"], 4, 160
     for step in (0, 10, 20, 30, 60, 100, last):
         weight = torch.arange(500.0) * (step + 1)
@@ -93,7 +91,7 @@ def test_the_early_and_the_middle_of_kept_checkpoints_show_the_training(
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_a_kill_at_any_operation_of_a_save_leaves_a_checkpoint(folder: Path, call: int) -> None:
+def test_a_kill_at_any_operation_of_a_save_leaves_a_checkpoint(folder, call):
     status = in_child(exit_at(call, lambda: save(folder, 3)))
     assert status == (0 if call == 11 else status) and (call != 2 or status == 99)  # all operations were tried
     state = load_checkpoint(folder)
@@ -105,7 +103,7 @@ def test_a_kill_at_any_operation_of_a_save_leaves_a_checkpoint(folder: Path, cal
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_a_bit_flip_is_detected_and_the_one_before_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bit_flip_is_detected_and_the_one_before_used(folder, capsys):
     path = folder / "step_00000002.pt"
     content, rng = path.read_bytes(), random.Random(0)
     for _ in range(50):
@@ -117,7 +115,7 @@ def test_a_bit_flip_is_detected_and_the_one_before_used(folder: Path, capsys: py
         assert f"warning: {path}: damaged" in capsys.readouterr().err
 
 
-def test_damage_that_leaves_no_checkpoint_is_an_error(folder: Path) -> None:
+def test_damage_that_leaves_no_checkpoint_is_an_error(folder):
     manifest, content = folder / MANIFEST, (folder / MANIFEST).read_text()
     for damaged in ("{}", content[:-9], content.replace("step_", "../"), content.replace('"step_00000001.pt"', "3")):
         manifest.write_text(damaged)
@@ -133,7 +131,7 @@ def test_damage_that_leaves_no_checkpoint_is_an_error(folder: Path) -> None:
         load_checkpoint(folder)
 
 
-def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(folder: Path) -> None:
+def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(folder):
     resource = pytest.importorskip("resource")
     old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -150,7 +148,7 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
 
 
 @pytest.mark.parametrize("call", range(1, 17))
-def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, call: int) -> None:
+def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path, call):
     files = {"a.txt": "new a", "b.txt": "new b", "marker.json": "new"}
     write_files(tmp_path, dict.fromkeys(files, "old"), "marker.json")
     status = in_child(exit_at(call, lambda: write_files(tmp_path, files, "marker.json")))
@@ -163,7 +161,7 @@ def test_after_a_kill_files_are_old_or_new_or_without_marker(tmp_path: Path, cal
     assert {*os.listdir(tmp_path)} == {"a.txt", "b.txt", "marker.json"}
 
 
-def test_a_folder_in_the_place_of_a_file_costs_no_other_file(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_file_costs_no_other_file(tmp_path):
     write_files(tmp_path, {"marker.json": "old"}, "marker.json")
     (tmp_path / "page.html").mkdir()
     with pytest.raises(IsADirectoryError, match="page.html"):
@@ -171,14 +169,14 @@ def test_a_folder_in_the_place_of_a_file_costs_no_other_file(tmp_path: Path) -> 
     assert (tmp_path / "marker.json").read_text() == "old"
 
 
-def test_runs_without_a_name_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_a_name_get_directories_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
         runs = {stack.enter_context(locked_run(None)) for _ in range(8)}
     assert len(runs) == 8 and runs == {*Path("runs").iterdir()}
 
 
-def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) -> None:
+def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path):
     run_lock = lock(tmp_path)
     with pytest.raises(BlockingIOError, match="another process"), locked_run(str(tmp_path)):
         pass
@@ -187,7 +185,7 @@ def test_a_locked_directory_is_refused_until_its_lock_is_closed(tmp_path: Path) 
         pass
 
 
-def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
@@ -197,9 +195,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path
 
 
 @pytest.mark.parametrize("newest", ["runs/b", "runs/sweep/0", "runs/multirun/b/0"])
-def test_the_newest_run_is_the_one_that_saved_last_whatever_the_time_of_its_files(
-    newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_run_is_the_one_that_saved_last_whatever_the_time_of_its_files(newest, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="no run yet"):
         find_run(None)
@@ -229,7 +225,7 @@ PACKED = pack_parameters(MODEL.parameters(), torch.float16)
 
 # (first step, first step that was not recorded) of each part of a run that was killed
 @pytest.mark.parametrize("parts", [[(0, 8), (5, 10), (7, 12)], [(0, 3), (0, 2)]])
-def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tmp_path: Path) -> None:
+def test_each_step_is_recorded_once_after_kills(parts, tmp_path):
     for first_step, end in parts:
         log = RunLog(tmp_path, first_step)
         for step in range(first_step, end):
@@ -246,7 +242,7 @@ def test_each_step_is_recorded_once_after_kills(parts: list[tuple[int, int]], tm
         assert [point.step for point in events_of(tmp_path).Scalars(tag)] == list(range(end))
 
 
-def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path: Path) -> None:
+def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path):
     log = RunLog(tmp_path)
     log.record(1, "train", {"loss": float("nan"), "norms": [1.0, float("inf")], "rate": 0.5})
     log.show(3, {"head_map/number": np.zeros((4, 5, 3), np.uint8)}, ["the cat → it", "a dog"])
@@ -261,7 +257,7 @@ def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path: Pat
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "    the cat → it\n    a dog\n")
 
 
-def test_tensorboard_which_sorts_by_name_has_the_questions_first_and_bits_per_byte_last(tmp_path: Path) -> None:
+def test_tensorboard_which_sorts_by_name_has_the_questions_first_and_bits_per_byte_last(tmp_path):
     log = RunLog(tmp_path)
     log.record(1, "train", {"loss": 2.0, "bits_per_byte": 1.0, "tokens_per_second": 9})
     log.record(1, "probe", {"verb": {"accuracy": 0.5}, "number": {"accuracy": 0.5}})
@@ -274,7 +270,7 @@ def test_tensorboard_which_sorts_by_name_has_the_questions_first_and_bits_per_by
     assert [*draw_snapshot(points)] == ["1_verb/accuracy of heads", "2_number/accuracy of heads"]
 
 
-def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run: Path) -> None:
+def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run):
     events = events_of(run)
     layout = Layout.FromString(events.Tensors(CONFIG_SUMMARY_TAG)[0].tensor_proto.string_val[0])
     (chart,) = layout.category[0].chart
@@ -282,7 +278,7 @@ def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run: Path
     assert set(chart.multiline.tag) <= set(events.Tags()["scalars"])
 
 
-def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: Path) -> None:
+def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run):
     metrics = load_metrics(run)
     assert [record.step for record in metrics.train] == [1, 2, 3, 4]
     speeds = [record.other["tokens_per_second"] for record in metrics.train]
@@ -304,7 +300,7 @@ def test_every_record_of_a_run_is_read_by_its_split_and_question_or_named(run: P
     ('"step": 4', '"step": 1'), ('"step": 4', '"step": 4.5'), ('"weights": "', '"weights": "AAAA'),
     ('"weights": "', '"weights": "!!!!'), ('"weights"', '"other"'), ("{", "["),
 ])  # fmt: skip
-def test_a_damaged_history_is_an_error(tmp_path: Path, old: str, new: str) -> None:
+def test_a_damaged_history_is_an_error(tmp_path, old, new):
     text = "".join(json.dumps({"step": step, "weights": PACKED}) + "\n" for step in (1, 4))
     assert old in text
     (tmp_path / HISTORY_FILE).write_text(text.replace(old, new, 1))

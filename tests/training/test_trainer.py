@@ -24,7 +24,7 @@ from training.trainer import check_batch, train_step
 
 
 @pytest.mark.parametrize("n_batches", [1, 2])
-def test_steps_are_those_of_plain_pytorch(n_batches: int) -> None:
+def test_steps_are_those_of_plain_pytorch(n_batches):
     """With two micro-batches the gradient is that of the mean loss of both."""
     settings = ["optim=adamw", "optim.warmup_steps=0", "optim.clip_norm=0.5", "max_steps=1000000"]
     trainer = small_trainer(*settings, f"gradient_accumulation_steps={n_batches}")
@@ -56,7 +56,7 @@ def test_steps_are_those_of_plain_pytorch(n_batches: int) -> None:
         assert (found - expected).norm() < 1e-4 * (expected - start).norm()
 
 
-def test_a_gradient_of_exactly_0_stops_the_run_in_one_line() -> None:
+def test_a_gradient_of_exactly_0_stops_the_run_in_one_line():
     trainer = small_trainer()
     log_step(trainer, train_step(trainer), [])
     for weight in trainer.model.parameters():
@@ -91,7 +91,7 @@ def gpu_by_name(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_card_that_is_too_old_for_torch_is_one_line(gpu_by_name: pytest.MonkeyPatch) -> None:
+def test_a_card_that_is_too_old_for_torch_is_one_line(gpu_by_name):
     def no_kernel(*size: int, device: str) -> torch.Tensor:
         raise torch.AcceleratorError("CUDA error: no kernel image\nCompile with")
 
@@ -101,9 +101,7 @@ def test_a_card_that_is_too_old_for_torch_is_one_line(gpu_by_name: pytest.Monkey
 
 
 @pytest.mark.parametrize(("has_instructions", "kind"), [(False, torch.float32), (True, torch.bfloat16)])
-def test_a_card_that_emulates_bfloat16_computes_in_float32(
-    has_instructions: bool, kind: torch.dtype, gpu_by_name: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_emulates_bfloat16_computes_in_float32(has_instructions, kind, gpu_by_name):
     gpu_by_name.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
     gpu_by_name.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation or has_instructions
@@ -117,7 +115,7 @@ def losses_of_steps(n_steps: int, *overrides: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("precision", "rel"), [("float32", 1e-3), ("bfloat16", 2e-2)])
-def test_the_losses_are_those_of_the_cpu_in_float32(device: str, precision: str, rel: float) -> None:
+def test_the_losses_are_those_of_the_cpu_in_float32(device, precision, rel):
     assert losses_of_steps(4, device, f"precision={precision}") == pytest.approx(losses_of_steps(4), rel=rel)
 
 
@@ -126,7 +124,7 @@ def test_the_losses_are_those_of_the_cpu_in_float32(device: str, precision: str,
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # all are raised inside torch.compile
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_a_compiled_training_has_the_same_losses(device: str, accumulation: int) -> None:
+def test_a_compiled_training_has_the_same_losses(device, accumulation):
     overrides = [device, f"gradient_accumulation_steps={accumulation}", "optim=adamw"]
     rel = 1e-5 if device == "device=cpu" else 1e-4
     assert losses_of_steps(5, "compile=default", *overrides) == pytest.approx(losses_of_steps(5, *overrides), rel=rel)
@@ -135,7 +133,7 @@ def test_a_compiled_training_has_the_same_losses(device: str, accumulation: int)
 @pytest.mark.parametrize("device", [GPU], indirect=True)
 @pytest.mark.parametrize("uses_graph", [False, True])
 @pytest.mark.parametrize("settings", [["optim=muon"], ["optim=adamw", "compile=default"]])
-def test_a_step_does_not_wait_for_the_gpu(device: str, settings: list[str], uses_graph: bool) -> None:
+def test_a_step_does_not_wait_for_the_gpu(device, settings, uses_graph):
     trainer = small_trainer(device, "gradient_accumulation_steps=2", *settings)
     if not uses_graph:
         trainer.record = None
@@ -153,7 +151,7 @@ def test_a_step_does_not_wait_for_the_gpu(device: str, settings: list[str], uses
 @pytest.mark.parametrize("device", [GPU], indirect=True)
 @pytest.mark.parametrize("compiled", ["none", "default"])
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
-def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: str, optim: str, compiled: str) -> None:
+def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device, optim, compiled):
     overrides = [device, f"optim={optim}", f"compile={compiled}", "gradient_accumulation_steps=2", "max_steps=20"]
     graphed, eager = small_trainer(*overrides), small_trainer(*overrides)
     eager.record = None
@@ -165,7 +163,7 @@ def test_a_graph_takes_the_steps_that_were_taken_one_kernel_at_a_time(device: st
 
 # experiment=english/gpu is compiled, with Muon; a user may add dropout.
 @pytest.mark.parametrize("compiled", ["none", pytest.param("default", marks=ON_GPU)])
-def test_dropout_depends_on_the_step_alone(device: str, compiled: str) -> None:
+def test_dropout_depends_on_the_step_alone(device, compiled):
     overrides = ["optim=muon", f"compile={compiled}", "model.dropout=0.5", "optim.warmup_steps=0", "max_steps=30"]
     trainer = small_trainer(device, *overrides)
     for _ in range(10):
@@ -181,7 +179,7 @@ def test_dropout_depends_on_the_step_alone(device: str, compiled: str) -> None:
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("poisoned", ["loss", "gradient"])
-def test_a_step_that_is_not_finite_changes_nothing(device: str, poisoned: str, optim: str) -> None:
+def test_a_step_that_is_not_finite_changes_nothing(device, poisoned, optim):
     trainer = small_trainer(device, f"optim={optim}")
     loss_fn = trainer.loss_fn
     factor = torch.ones((), device=trainer.device.device)
@@ -205,7 +203,7 @@ def test_a_step_that_is_not_finite_changes_nothing(device: str, poisoned: str, o
 
 @pytest.mark.parametrize("optim", ["muon", "adamw"])
 @pytest.mark.parametrize("forgotten", [None, "optimizer", "step", "model"])
-def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgotten: str | None, optim: str) -> None:
+def test_training_resumes_exactly_only_with_all_of_the_state(device, forgotten, optim):
     overrides = (device, f"optim={optim}", "model.dropout=0.2", "max_steps=6")
     reference = small_trainer(*overrides)
     for _ in range(3):
@@ -221,27 +219,27 @@ def test_training_resumes_exactly_only_with_all_of_the_state(device: str, forgot
     assert (losses[0] == losses[1] and all(same)) == (forgotten is None)
 
 
-def test_a_checkpoint_of_another_model_is_refused() -> None:
+def test_a_checkpoint_of_another_model_is_refused():
     state = small_trainer("model.d_mlp=64").state()
     with pytest.raises(ValueError, match="does not fit.*$"):
         small_trainer().load(state)
 
 
 @pytest.mark.parametrize(("n_tokens", "n_processes", "smallest"), [(10, 1, 64), (63, 1, 64), (64, 2, 128)])
-def test_a_batch_without_a_row_for_each_process_is_refused(n_tokens: int, n_processes: int, smallest: int) -> None:
+def test_a_batch_without_a_row_for_each_process_is_refused(n_tokens, n_processes, smallest):
     ranks = Distributed(rank=n_processes - 1, world_size=n_processes)
     with pytest.raises(UserError, match=f"^tokens_per_batch={n_tokens}: must be {smallest} or more.*$"):
         check_batch(compose_settings([f"tokens_per_batch={n_tokens}"]), ranks)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused() -> None:
+def test_auto_without_a_cuda_device_is_the_cpu_and_cuda_is_refused():
     assert choose_device(Device.auto, Precision.float32).device.type == "cpu"
     with pytest.raises(ValueError, match="device=cuda"):
         choose_device(Device.cuda, Precision.float32)
 
 
-def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_decays() -> None:
+def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_decays():
     factors = [learning_rate_factor(step, warmup_steps=4, max_steps=12, decay_power=2) for step in range(13)]
     assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
     assert factors[4:] == [pytest.approx((remaining / 8) ** 2) for remaining in range(8, -1, -1)]
@@ -251,7 +249,7 @@ def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_d
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_the_updates_of_muon_are_those_of_torch_which_iterates_in_bfloat16(kind: torch.dtype) -> None:
+def test_the_updates_of_muon_are_those_of_torch_which_iterates_in_bfloat16(kind):
     generator = torch.Generator().manual_seed(0)
     weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(12, 8), (12, 8), (8, 12), (6, 6)]]
     expected = copy.deepcopy(weights)
@@ -273,7 +271,7 @@ def test_the_updates_of_muon_are_those_of_torch_which_iterates_in_bfloat16(kind:
 MODEL = random_model()
 
 
-def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means() -> None:
+def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means():
     sums = torch.randn(13, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = (sums.mean() / 7, sums.std() / 7 / 13**0.5)
     assert mean_and_error(sums, torch.full((13,), 7.0)) == pytest.approx(list(map(float, expected)))
@@ -285,7 +283,7 @@ def losses_of(tokens: np.ndarray) -> np.ndarray:
     return F.cross_entropy(MODEL(row[:, :-1]).mT, row[:, 1:], reduction="none")[0].detach().numpy()
 
 
-def test_an_evaluation_holds_the_logits_of_few_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_holds_the_logits_of_few_tokens_at_a_time(monkeypatch):
     """Training stores no logits of a whole batch, so that a GPU may have no room for them."""
     model, split = random_model(vocab_size=500), Split(np.arange(3000) % 500, 3000)
     whole = validation_loss(model, split, 2000)
@@ -298,7 +296,7 @@ def test_an_evaluation_holds_the_logits_of_few_tokens_at_a_time(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 100, 10_000])
-def test_validation_covers_every_token_or_the_first(tokens_per_batch: int) -> None:
+def test_validation_covers_every_token_or_the_first(tokens_per_batch):
     tokens = np.random.default_rng(0).integers(MODEL.vocab_size, size=200).astype(np.uint16)
     measured, of_first = (validation_loss(MODEL, Split(tokens, 100), tokens_per_batch, n) for n in (None, 50))
     context = MODEL.config.context_length
@@ -310,7 +308,7 @@ def test_validation_covers_every_token_or_the_first(tokens_per_batch: int) -> No
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 30, 10_000])
-def test_the_gap_is_the_loss_of_every_story_minus_its_lower_bound(tokens_per_batch: int) -> None:
+def test_the_gap_is_the_loss_of_every_story_minus_its_lower_bound(tokens_per_batch):
     rng = np.random.default_rng(0)
     starts = np.cumsum([0, 8, 3, 11, 5, 12, 7])
     tokens = rng.integers(MODEL.vocab_size, size=starts[-1] + 1).astype(np.uint16)

@@ -39,7 +39,7 @@ def copying(*gains: float) -> Finding:
     return finding_of(copying_model(gains))
 
 
-def test_the_planted_head_is_supported_and_one_that_writes_the_other_gender_is_not() -> None:
+def test_the_planted_head_is_supported_and_one_that_writes_the_other_gender_is_not():
     finding = copying(0.0, 3.0, 0.0)
     assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 1), "head", SUPPORTED, "E3")
     head = finding.head
@@ -54,7 +54,7 @@ def test_the_planted_head_is_supported_and_one_that_writes_the_other_gender_is_n
     assert (finding.verdict, finding.level) == (UNKNOWN_TO_MODEL, "E0") and finding.head.value("follows") < 0.1
 
 
-def test_heads_that_share_the_work_are_a_set_and_judged_as_one_if_they_must() -> None:
+def test_heads_that_share_the_work_are_a_set_and_judged_as_one_if_they_must():
     finding = copying(1.5, 0.0, 1.5)
     assert finding.set is not None and set(finding.set.heads) == {Head(0, 0), Head(0, 2)}
     assert finding.set.value("swap") == pytest.approx(1.0, abs=1e-3)
@@ -68,7 +68,7 @@ def test_heads_that_share_the_work_are_a_set_and_judged_as_one_if_they_must() ->
     assert (finding.unit, finding.verdict, finding.judged) == ("set", SUPPORTED, finding.set)
 
 
-def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> None:
+def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns():
     shown = copying(0.0, 3.0, 0.0).examples_of("typical")
     assert len(shown) == edges.N_EXAMPLES
     texts = {passage.text.strip() for passage in passages()}
@@ -81,19 +81,19 @@ def test_the_shown_passages_have_a_share_near_the_median_and_both_pronouns() -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_heads_that_copy_something_else_than_gender_or_at_random_are_not_supported(seed: int) -> None:
+def test_heads_that_copy_something_else_than_gender_or_at_random_are_not_supported(seed):
     view = random_view(N_WORDS, seed - 3, context_length=64)
     finding = finding_of(copying_model((2.0, 1.0), seed, knows_gender=False) if seed < 4 else view)
     assert finding.verdict in (UNKNOWN_TO_MODEL, NOT_ESTABLISHED) and 0.1 < finding.head.value("follows") < 0.9
 
 
-def test_a_model_with_the_same_margin_in_every_text_is_not_known() -> None:
+def test_a_model_with_the_same_margin_in_every_text_is_not_known():
     finding = finding_of(TransformerView(untrained(N_WORDS, context_length=64)))
     assert (finding.verdict, finding.set, finding.curve) == (UNKNOWN_TO_MODEL, None, [])
     assert finding.head.value("follows") == 0.5 and np.isnan(finding.head.value("swap"))
 
 
-def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypatch):
     gains = [0.1 + 0.01 * i for i in range(edges.EDIT_ALL + 1)]
     gains[9] = 8.0
     edited = {Head(0, i) for i in (9, *range(len(gains) - edges.MAX_EDITED + 1, len(gains)))}
@@ -124,7 +124,7 @@ def items_with_whose(n_copies: int) -> Items:
     return items + Items(tested) + Items(tested * 3).named(part=REPLACED)
 
 
-def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_why() -> None:
+def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_why():
     [copies, why_not] = studied(copying_model((0.0, -3.0)), items_with_whose(12), WHOSE)
     assert copies.question == NEXT_PRONOUN.name
     assert why_not == f"{WHOSE.name}: asked of a head that is supported for {NEXT_PRONOUN.name}"
@@ -141,7 +141,7 @@ def test_whose_is_asked_of_a_supported_head_with_enough_passages_and_else_says_w
     assert min(whose.head.value(name) for name in ("p_beyond_place", "p_form", "p_words")) > 0.01
 
 
-def test_too_few_passages_documents_or_entities_are_a_sentence_with_the_counts() -> None:
+def test_too_few_passages_documents_or_entities_are_a_sentence_with_the_counts():
     items = passage_items()
     problem = edges.EdgeOutcome().problem
     assert problem(NEXT_PRONOUN, items) == ""

@@ -31,13 +31,13 @@ def found_in(text: str) -> list[passages.Passage]:
     ("Lily saw Tom wave his hand.", "her his", "lily tom"),
     ("Mrs. Bennet saw Uncle Tom. She smiled at the others.", "She He", "mrs bennet tom"),
 ])  # fmt: skip
-def test_both_pronouns_have_the_form_of_the_text(text: str, forms: str, entities: str) -> None:
+def test_both_pronouns_have_the_form_of_the_text(text, forms, entities):
     parsed = ParsedText(text)
     assert [" ".join(found) for _, found in parsed.pronouns()] == [forms]
     assert " ".join(mention.entity for mention in parsed.mentions) == entities
 
 
-def test_no_word_of_the_lexicon_has_two_classes() -> None:
+def test_no_word_of_the_lexicon_has_two_classes():
     assert not (FEMININE_NAMES & MASCULINE_NAMES or FEMININE_NOUNS & MASCULINE_NOUNS)
 
 
@@ -53,7 +53,7 @@ def test_no_word_of_the_lexicon_has_two_classes() -> None:
     ("Lily met Tom. She ran and she sang and he waved.", ("Lily met", "Lily", "Tom", 0, "Lily")),
     ("Tom came with Lily. Then Lily left and he slept.", ("Tom came", "Lily Lily", "Tom", 1, "Lily")),
 ])  # fmt: skip
-def test_a_passage_is_the_best_run_of_sentences(text: str, expected: tuple) -> None:
+def test_a_passage_is_the_best_run_of_sentences(text, expected):
     passage = found_in(text)[-1]
     groups = [" ".join(passage.surfaces(side)) for side in (0, 1)]
     assert (*groups, passage.meant, passage.text[slice(*passage.subject)]) == expected[1:]
@@ -74,11 +74,11 @@ def test_a_passage_is_the_best_run_of_sentences(text: str, expected: tuple) -> N
     "Lily met Tom. People told her they were late.",
     "Lily met Tom. She" + " " * 300,
 ])  # fmt: skip
-def test_a_text_without_one_known_antecedent_and_a_clear_pronoun_has_no_passage(text: str) -> None:
+def test_a_text_without_one_known_antecedent_and_a_clear_pronoun_has_no_passage(text):
     assert found_in(text) == []
 
 
-def test_a_sentence_has_at_most_one_passage() -> None:
+def test_a_sentence_has_at_most_one_passage():
     texts = [each.text for each in found_in("Lily met Tom. She ran and he waved. Tom sat. He slept.")]
     assert texts == ["Lily met Tom. ", "Tom sat. "]
 
@@ -94,7 +94,7 @@ def without_mentions(passage: passages.Passage) -> str:
     ("Mom saw the boy. Mom ran. He ran home.", "Dad saw the girl. Dad ran. "),
     ("Mrs. Bennet came home. She sang.", "Mr. Bennet came home. "),
 ])  # fmt: skip
-def test_a_twin_has_the_other_class_everywhere(text: str, expected: str) -> None:
+def test_a_twin_has_the_other_class_everywhere(text, expected):
     passage = found_in(text)[-1]
     twin = passages.Counterparts([passage], lambda name: 1, seed=0).twin(passage)
     assert (twin.text, twin.meant) == (expected, 1 - passage.meant)
@@ -102,12 +102,12 @@ def test_a_twin_has_the_other_class_everywhere(text: str, expected: str) -> None
 
 
 @pytest.mark.parametrize("text", ["The goddess came. She ran.", "Sir Hill came. He ran."])
-def test_an_entity_without_a_counterpart_has_no_twin(text: str) -> None:
+def test_an_entity_without_a_counterpart_has_no_twin(text):
     with pytest.raises(UserError, match="no counterpart"):
         passages.Counterparts([], len, seed=0).twin(found_in(text)[0])
 
 
-def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens() -> None:
+def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens():
     [passage] = found_in("Elizabeth met Tom in the park. She ran home.")
     twin = passages.Counterparts([passage], len, seed=0).twin(passage)
     [woman], [man] = map(twin.surfaces, (0, 1))
@@ -124,13 +124,13 @@ def test_a_name_is_replaced_by_a_frequent_one_with_as_many_tokens() -> None:
     assert {counterparts.twin(lily).text for _ in range(30)} == {"Owen came. ", "Jack came. "}
 
 
-def test_content_words_are_neither_mentions_nor_function_words() -> None:
+def test_content_words_are_neither_mentions_nor_function_words():
     [passage] = found_in("Lily met Tom with apples, because Tom cried and hugged 1234 trees under rain. She left.")
     words = [passage.text[start:end] for start, end in passages.content_words(passage)]
     assert words == ["apples", "cried", "hugged", "trees", "rain"]
 
 
-def test_the_last_words_predict_the_pronoun_that_follows_them_most_often() -> None:
+def test_the_last_words_predict_the_pronoun_that_follows_them_most_often():
     text = "Tom sang and then she ran. We sang and then he ran. We sang and then she ran. So he ran, he ran."
     rule = passages.ngram_rule([("a", text)])
     assert rule("They sang and then ") == 0  # "and then": she twice, he once
@@ -147,7 +147,7 @@ def items_of(found: list[passages.Passage], tokenizer: Tokenizer = TOKENIZER, le
     return passages.passage_items(found, "q", passages.Reader(tokenizer, 0, length), 0, 99, has_two=True)
 
 
-def test_both_texts_of_a_pair_end_before_the_pronoun_and_mean_different_people() -> None:
+def test_both_texts_of_a_pair_end_before_the_pronoun_and_mean_different_people():
     sides = (FEMININE_NAMES, MASCULINE_NAMES)
     items = items_of(PEOPLE)
     controls = set()
@@ -164,7 +164,7 @@ def test_both_texts_of_a_pair_end_before_the_pronoun_and_mean_different_people()
     assert {"quiet", "park", "bread", "cooked"} <= controls
 
 
-def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:
+def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates():
     short = items_of(PEOPLE, length=8)
     assert short.reasons("q")["longer than the context (two)"] > 0 and short.reasons("other") == {}
     often = items_of(PEOPLE * 3)
@@ -176,14 +176,14 @@ def test_passages_that_do_not_fit_are_counted_and_no_entity_dominates() -> None:
     assert sum(unknown.reasons("q").values()) == 1 and not unknown.pairs
 
 
-def test_a_document_is_in_one_half() -> None:
+def test_a_document_is_in_one_half():
     items = made.passage_items([replace(each, doc=f"d{i // 4}") for i, each in enumerate(made.passages())])
     halves = [{pair.clusters[0] for pair in items.pairs if pair.part == part} for part in ("dev", "tested")]
     assert all(halves) and not halves[0] & halves[1]
     assert {pair.meant for pair in items.pairs if not pair.has_two} == {0, 1}
 
 
-def test_a_long_document_is_cut_after_sentences() -> None:
+def test_a_long_document_is_cut_after_sentences():
     long = "This is a sentence of seven words. " * 600
     parts = passages.sections([long, *["Text."] * 30])
     assert len({name for name, _ in parts}) == len(parts) > 31
@@ -200,7 +200,7 @@ def test_a_long_document_is_cut_after_sentences() -> None:
     (".. .. .. .. .. ..", 0.1, 5, [0, 1, 2, 3, 4]),
     ("a. a. .x .x .y .z", 0.2, 100, [0, 2, 4, 5]),
 ])  # fmt: skip
-def test_no_cluster_is_above_the_share_of_what_remains(labels: str, share: float, n: int, kept: list[int]) -> None:
+def test_no_cluster_is_above_the_share_of_what_remains(labels, share, n, kept):
     clusters = [tuple(name.strip(".") for name in value) for value in labels.split()]
     assert passages.cap_clusters(clusters, share, n) == kept
 
@@ -217,14 +217,14 @@ def fitted(rule_is_subject: bool) -> PlaceRule:
 
 
 @pytest.mark.parametrize("rule_is_subject", [True, False])
-def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject: bool) -> None:
+def test_the_rule_learns_whom_the_author_means_by_place(rule_is_subject):
     test = labelled(rule_is_subject)[1::2]
     is_nearest = np.array([passage.meant == nearest(passage) for passage in test])
     log_odds = fitted(rule_is_subject)(list(map(place_features, test)))
     assert len(test) > 20 and ((log_odds > 0) == is_nearest).mean() > 0.95
 
 
-def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() -> None:
+def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept():
     rule = fitted(True)
     passage = PEOPLE[0]
     features = place_features(passage)
@@ -236,7 +236,7 @@ def test_the_rule_knows_neither_the_names_nor_the_author_and_nouns_are_kept() ->
     assert drawn.surfaces(1) == ["king"] and drawn.entities[1] == "king" and np.isfinite(drawn.place)
 
 
-def test_names_are_drawn_anew_with_as_many_tokens_and_everything_else_stays() -> None:
+def test_names_are_drawn_anew_with_as_many_tokens_and_everything_else_stays():
     drawn = redrawn(PEOPLE, fitted(True), lambda name: len(name) % 2, seed=1)
     names: tuple[set[str], set[str]] = (set(), set())
     for old, new in zip(PEOPLE, drawn, strict=True):

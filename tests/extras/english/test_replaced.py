@@ -26,7 +26,7 @@ def items() -> Items:
     return passages.passage_items(found, "q", READER, 0, 9, has_two=True, max_share=1.0)
 
 
-def test_the_same_words_of_the_same_ending_and_length_replace_content_words_in_both_texts() -> None:
+def test_the_same_words_of_the_same_ending_and_length_replace_content_words_in_both_texts():
     words = ContentWords(TEXTS, READER.n_tokens)
     rng = np.random.default_rng(0)
     new = set()
@@ -44,7 +44,7 @@ def test_the_same_words_of_the_same_ending_and_length_replace_content_words_in_b
     assert {old for old, _ in new} >= {"jumping", "singing", "looked", "wanted"}
 
 
-def test_each_passage_has_every_version_with_its_mentions_at_the_same_places() -> None:
+def test_each_passage_has_every_version_with_its_mentions_at_the_same_places():
     tested = items()
     kept, versions = with_replaced(tested, ContentWords(TEXTS, READER.n_tokens), READER, 0)
     assert len(tested) == 2 and kept == tested

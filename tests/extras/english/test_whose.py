@@ -41,7 +41,7 @@ def p_of(edges: np.ndarray, covariates: np.ndarray, known: Known = KNOWN) -> flo
     return found_beyond(edges, covariates, known.is_nearest, 0, 400)[1]
 
 
-def test_coefficients_are_those_of_a_logistic_regression() -> None:
+def test_coefficients_are_those_of_a_logistic_regression():
     edges = 0.8 * KNOWN.is_nearest + NOISE
     inputs = np.stack([np.ones(900), PLACE, (edges - edges.mean()) / edges.std()], axis=1)
 
@@ -53,14 +53,14 @@ def test_coefficients_are_those_of_a_logistic_regression() -> None:
     assert edge_coefficients(labels, PLACE[:, None], edges) == pytest.approx([expected, -expected], abs=1e-3)
 
 
-def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_author_do() -> None:
+def test_edges_that_follow_a_rule_of_place_do_not_pass_and_edges_that_know_the_author_do():
     by_place = [p_of(PLACE + NOISE, PLACE[:, None], authors_of(PLACE, seed)) for seed in range(40)]
     assert np.mean(np.array(by_place) < 0.05) <= 0.15  # 2 of 40 are expected; more than 6 happen once in 300 times
     assert p_of(0.7 * KNOWN.is_nearest + NOISE, PLACE[:, None]) < 0.01
     assert p_of(-0.7 * KNOWN.is_nearest + NOISE, PLACE[:, None]) > 0.9
 
 
-def test_edges_and_authors_that_share_a_rule_of_form_are_refused_by_what_form_predicts_of_the_edges_alone() -> None:
+def test_edges_and_authors_that_share_a_rule_of_form_are_refused_by_what_form_predicts_of_the_edges_alone():
     by_rule = FORM[:, 0] + FORM[:, 1] * FORM[:, 2]
     known = authors_of(FORM[:, 0] + by_rule, 1)
     edges = by_rule + NOISE / 2
@@ -70,7 +70,7 @@ def test_edges_and_authors_that_share_a_rule_of_form_are_refused_by_what_form_pr
     assert p_of(knows, known.covariates(knows), known) < 0.01
 
 
-def test_what_form_predicts_of_edges_is_fitted_on_other_documents() -> None:
+def test_what_form_predicts_of_edges_is_fitted_on_other_documents():
     edges = np.stack([FORM[:, 0] + FORM[:, 1] * FORM[:, 2], NOISE])
     rule, noise = edges_by_form(edges, FORM, DOCUMENTS)
     assert np.corrcoef(rule, edges[0])[0, 1] > 0.95 and abs(np.corrcoef(noise, NOISE)[0, 1]) < 0.1
@@ -81,7 +81,7 @@ def test_what_form_predicts_of_edges_is_fitted_on_other_documents() -> None:
 
 
 @pytest.mark.parametrize("of_words", [False, True])
-def test_a_reader_of_words_is_told_from_a_follower_of_form_that_no_feature_describes(of_words: bool) -> None:
+def test_a_reader_of_words_is_told_from_a_follower_of_form_that_no_feature_describes(of_words):
     form, *words = RNG.normal(size=(5, 900))  # what words add, in the passage and in three versions
     known = authors_of(FORM[:, 0] + 2 * (words[0] if of_words else form), 2)
     edges, *versions = (form + 0.8 * each for each in words)
@@ -92,7 +92,7 @@ def test_a_reader_of_words_is_told_from_a_follower_of_form_that_no_feature_descr
     assert p_of(edges, np.column_stack([PLACE, np.mean(versions, axis=0)]), known) < 0.01
 
 
-def test_permutations_keep_the_labels_of_each_stratum() -> None:
+def test_permutations_keep_the_labels_of_each_stratum():
     strata = strata_of(PLACE)
     assert (np.bincount(strata) == 45).all() and len(np.unique(strata_of(PLACE[:400]))) == 10
     permuted = permuted_within(KNOWN.is_nearest, strata, 5, np.random.default_rng(0))
@@ -101,7 +101,7 @@ def test_permutations_keep_the_labels_of_each_stratum() -> None:
     assert (permuted != KNOWN.is_nearest).any(axis=1).all()
 
 
-def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None:
+def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half():
     decision = np.array([3.0, 1.0, 5.0, 0.0, 4.0, 4.0])
     is_nearest = np.array([True, False, True, True, False, False])
     strata = np.array([0, 0, 1, 1, 1, 1])
@@ -114,7 +114,7 @@ def test_the_gap_is_a_mean_over_strata_and_an_area_counts_ties_as_half() -> None
     assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
 
 
-def test_a_head_whose_weights_are_split_evenly_chooses_nobody() -> None:
+def test_a_head_whose_weights_are_split_evenly_chooses_nobody():
     """In a model with one head, all that is left of the decision is the stratum's mean."""
     two_people = made.passage_items().of("next_pronoun_gender", TESTED).where(lambda pair: pair.has_two)
     sites = EditedPairs(made.copying_model([3.0]), two_people, 1024)

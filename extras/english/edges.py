@@ -330,12 +330,10 @@ def rule_accuracies(items: Items, *rules: str) -> dict[str, float]:
 
 def _rules(items: Items, documents: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return how often simple rules pick the author's entity; "last words" is counted in the other documents."""
-    tested_documents = {pair.clusters[0] for pair in items.pairs}
+    tested_documents = set(items.clusterings()[0])
     last_words = ngram_rule([document for document in documents if document[0] not in tested_documents])
-    predicted = np.array([last_words(pair.texts[0]) for pair in items.pairs])
-    meant = np.array([pair.meant for pair in items.pairs])
-    accuracies = rule_accuracies(items, "nearest", "first", "subject")
-    return accuracies | {"last words": float((1 - np.abs(predicted - meant)).mean())}
+    is_right = [1 - abs(last_words(pair.texts[0]) - pair.meant) for pair in items.pairs]
+    return rule_accuracies(items, "nearest", "first", "subject") | {"last words": float(np.mean(is_right))}
 
 
 def _typical(sites: EditedPairs, head: Head, heads: Sequence[Head]) -> list[Shown]:

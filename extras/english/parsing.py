@@ -55,18 +55,16 @@ class ParsedText:
     """The words and sentences of a text, and its mentions of people."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
         self.matches = list(ENGLISH_WORD.finditer(text))
-        self.words = [match.group() for match in self.matches]
+        self.words = ENGLISH_WORD.findall(text)
         self.sentences = _sentence_starts(self.words)  # index of the first word of each
         self.mentions = _find_mentions(self.words)
 
     def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
         """Yield the first word and the mentions of each run of sentences up to word `i`, the longest first."""
-        near = [mention for mention in self.mentions if i - MAX_WORDS <= mention.first < i]
         for begin in self.sentences:
             if i - MAX_WORDS <= begin < i:
-                yield begin, [mention for mention in near if mention.first >= begin]
+                yield begin, [mention for mention in self.mentions if begin <= mention.first < i]
 
     def pronouns(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """Yield the index of each pronoun, and its forms in both classes."""

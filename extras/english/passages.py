@@ -73,8 +73,11 @@ class Passage:
         return replace(self, text=text, mentions=(feminine, masculine), subject=moved(self.subject))
 
 
-def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences."""
+def sections(documents: Sequence[str], prefix: str = "") -> list[tuple[str, str]]:
+    """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences.
+
+    `prefix` begins every name.
+    """
     named_sections = list[tuple[str, str]]()
     for number, text in enumerate(documents):
         parts = [""]
@@ -84,7 +87,7 @@ def sections(documents: Sequence[str]) -> list[tuple[str, str]]:
                 parts.append("")
         for part in filter(str.strip, parts):
             suffix = f"s{len(named_sections)}" if len(text) > SECTION_CHARACTERS else ""
-            named_sections.append((f"d{number}{suffix}", part))
+            named_sections.append((f"{prefix}d{number}{suffix}", part))
     return named_sections
 
 
@@ -141,11 +144,10 @@ def _best_window(parsed: ParsedText, i: int, meant: int) -> tuple[int, list[Ment
         if not _EARLIER.isdisjoint(map(str.lower, parsed.words[begin:i])):
             continue
         entities = {(mention.side, mention.entity) for mention in mentions}
-        sides = {side for side, _ in entities}
-        names = {name for _, name in entities}
-        if len(entities) == len(sides) == len(names) == 2:
+        names = dict(entities)  # by class
+        if len(entities) == len(names) == len({*names.values()}) == 2:
             return begin, mentions
-        if with_one is None and len(entities) == 1 and sides == {meant}:
+        if with_one is None and len(entities) == 1 and meant in names:
             with_one = (begin, mentions)
     return with_one
 
@@ -197,15 +199,15 @@ class Counterparts:
         if are_names and self._n_tokens(women[0]) == self._n_tokens(men[0]):
             words = {women[0]: men[0], men[0]: women[0]}
         else:
-            words = {woman: self._counterpart(woman, 1) for woman in women}
-            words |= {man: self._counterpart(man, 0) for man in men}
+            words = {surface: self._counterpart(surface) for surface in women + men}
 
         changed = passage.with_words({span: words[passage.text[slice(*span)]] for span in chain(*passage.mentions)})
         return replace(changed, meant=1 - passage.meant, mentions=changed.mentions[::-1])
 
-    def _counterpart(self, surface: str, side: int) -> str:
-        """Return a name, a noun or a title and surname of the class `side`, with the capitals of `surface`."""
+    def _counterpart(self, surface: str) -> str:
+        """Return a name, a noun or a title and surname of the other class, with the capitals of `surface`."""
         if surface in NAME_CLASSES:
+            side = 1 - NAME_CLASSES[surface]
             pool = self._by_length[self._n_tokens(surface)][side] or self._names[side]
             return pool[int(self._rng.integers(len(pool)))]
         title, _, surname = surface.partition(" ")

@@ -101,7 +101,7 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     The names are the most frequent of each gender that have the same number of tokens (`n_tokens`), up to N_NAMES. A
     person without a name ("the king") keeps the noun.
     """
-    names = [name for name, _ in name_counts(passages).most_common()]
+    names = dict(name_counts(passages).most_common())
     by_length = names_by_length(names, n_tokens).values()
     pools = max(by_length, key=lambda pools: min(N_NAMES, *map(len, pools)), default=([], []))
 
@@ -119,8 +119,8 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
                 changes |= dict.fromkeys(passage.mentions[side], drawn)
                 entities[side] = drawn.lower()
         first, second = entities
-        named = replace(passage.with_words(changes), entities=(first, second))
-        found.append(replace(named, place=place, form=tuple(form)))
+        renamed = passage.with_words(changes)
+        found.append(replace(renamed, entities=(first, second), place=place, form=tuple(form)))
     return found
 
 

@@ -60,8 +60,7 @@ def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None,
         warnings.append(f"Whose gender a head copies is not tested {problem}.")
     else:
         if reads_shipped_text(corpus):
-            unseen = sections(read_documents([UNSEEN_TEXT]))
-            passages += passages_in([(f"unseen {name}", text) for name, text in unseen])
+            passages += passages_in(sections(read_documents([UNSEEN_TEXT]), "unseen "))
         items += whose_passages_of(reader, with_two(passages), training, config)
         questions.append(WHOSE)
 
@@ -97,7 +96,7 @@ def passages_of(reader: Reader, n_heads: int, passages: Sequence[Passage], confi
     for has_two, limit in zip((False, True), limits, strict=True):
         items += passage_items(passages, NEXT_PRONOUN.name, reader, config.seed, limit, has_two=has_two)
 
-    documents = sorted({pair.clusters[0] for pair in items.pairs})
+    documents = np.unique(items.clusterings()[0])
     shuffled = np.random.default_rng(config.seed).permutation(documents)
     of_dev = set(shuffled[: len(documents) // 2].tolist())
     pairs = [replace(pair, part=DEV if pair.clusters[0] in of_dev else TESTED) for pair in items.pairs]

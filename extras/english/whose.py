@@ -266,8 +266,12 @@ def word_values(edges: np.ndarray, versions: np.ndarray, known: Known, seed: int
     of_all = np.vstack([versions, edges]).mean(axis=0)
     covariates = np.column_stack([known.covariates(edges), of_all])
     words, p_words = found_beyond(edges, covariates, known.is_nearest, seed)
-    values = {"form": form, "p_form": p_form, "words": words, "p_words": p_words}
-    return {name: Estimate(value) for name, value in values.items()}
+    return {
+        "form": Estimate(form),
+        "p_form": Estimate(p_form),
+        "words": Estimate(words),
+        "p_words": Estimate(p_words),
+    }
 
 
 def strata_of(place: np.ndarray) -> np.ndarray:
@@ -344,7 +348,7 @@ def share_of_choice(decisions: np.ndarray, is_nearest: np.ndarray, strata: np.nd
 
     `counts` [B + 1, N] as in `choice_gap`, those of the sample itself first. 0 without a gap towards the author.
     """
-    gaps = np.stack([choice_gap(decision, is_nearest, strata, counts) for decision in decisions])  # [2, B + 1]
+    gaps = choice_gap(decisions[:, None], is_nearest, strata, counts)  # [2, B + 1]
     if not gaps[0, 0] > 0:
         return Estimate(0.0, 0.0, 0.0)
     shares = 1 - gaps[1] / gaps[0]
@@ -353,18 +357,19 @@ def share_of_choice(decisions: np.ndarray, is_nearest: np.ndarray, strata: np.nd
 
 
 def choice_gap(decision: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the difference of the mean decision between passages whose nearest person is meant and is not, [B].
+    """Return the difference of the mean decision between passages whose nearest person is meant and is not, [..., B].
 
     Within strata, weighted by the smaller number of passages; `counts` [B, N] is how often each passage is drawn.
+    `decision` is [N], or [..., 1, N].
     """
     one_hot = strata[:, None] == np.unique(strata)  # [N, S]
     sizes, means = [], []
     for is_member in (is_nearest, ~is_nearest):
         members = counts * is_member
         sizes.append(members @ one_hot)  # [B, S]
-        means.append((members * decision) @ one_hot / np.maximum(sizes[-1], 1))
+        means.append((members * decision) @ one_hot / np.maximum(sizes[-1], 1))  # [..., B, S]
     weights = np.minimum(*sizes)
-    return np.asarray(((means[0] - means[1]) * weights).sum(axis=1) / weights.sum(axis=1))
+    return np.asarray(((means[0] - means[1]) * weights).sum(axis=-1) / weights.sum(axis=1))
 
 
 def area_under_curve(scores: np.ndarray, is_true: np.ndarray) -> float:

@@ -45,15 +45,16 @@ def save_checkpoint(folder: Path, state: dict[str, Any], *, best: bool, keep: in
     step = state["step"]
 
     # Read the manifest before the file is written: without a manifest, a checkpoint is an error.
-    old_entries = [entry for entry in read_manifest(folder) if entry.step != step]
+    entries = []
+    for entry in read_manifest(folder):
+        if entry.step != step:
+            entries.append(replace(entry, best=entry.best and not best))  # one at most is the best
     path = folder / f"step_{step:08d}.pt"
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
     write_atomically(path, content)
 
-    # One checkpoint at most is the best.
-    entries = [replace(entry, best=entry.best and not best) for entry in old_entries]
     entries.append(Checkpoint(path.name, step, hashlib.sha256(content).hexdigest(), best, now()))
     _keep_only(folder, [entry for entry in entries if entry.best or entry in entries[-keep:]])
 

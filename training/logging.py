@@ -70,7 +70,7 @@ class RunLog(Watcher):
 
         # TensorBoard reads event files in the order of their names, which begin with the time in seconds, and hides the
         # events of earlier files from purge_step on.
-        if any(f".{int(time.time())}." in path.name for path in (run / "tb").glob("events*")):
+        if any((run / "tb").glob(f"events*.{int(time.time())}.*")):
             time.sleep(1)
         from torch.utils.tensorboard import SummaryWriter  # half a second, and only train.py writes
 

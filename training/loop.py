@@ -15,6 +15,8 @@ from math import isfinite, nan
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from data.loader import Split
 from settings.errors import UserError
 from training.device import StopRequest
@@ -137,9 +139,8 @@ def is_due(step: int, interval: int, max_steps: int) -> bool:
 
 def is_probe_step(step: int, max_steps: int) -> bool:
     """Return True at step 0, at max_steps / 2^i, i = 0 to 8, and at 3 max_steps / 2^i, i = 2 to 5."""
-    shares = [1 / 2**i for i in range(9)]
-    shares += [3 / 2**i for i in range(2, 6)]
-    return step == 0 or step in [round(max_steps * share) for share in shares]
+    shares = np.append(0.5 ** np.arange(9), 3 * 0.5 ** np.arange(2, 6))
+    return step == 0 or step in np.rint(max_steps * shares)
 
 
 def _diverged(trainer: Trainer, problem: str) -> FloatingPointError:

@@ -100,9 +100,12 @@ def read_records(run: Path) -> list[dict[str, Any]]:
     lines = lines_of(run / "metrics.jsonl")
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-    if not all(isfinite(step_of(line)) for line in lines):
-        raise UserError(f"{run / 'metrics.jsonl'}: damaged")
-    return [json.loads(line) for line in lines]
+    records = []
+    for line in lines:
+        if not isfinite(step_of(line)):
+            raise UserError(f"{run / 'metrics.jsonl'}: damaged")
+        records.append(json.loads(line))
+    return records
 
 
 def lines_of(path: Path) -> list[str]:

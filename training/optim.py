@@ -62,8 +62,11 @@ class AdamW(WeightOptimizer):
         self.betas = betas
         for group in groups:
             for weight in group.weights:
-                zeros = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-                self.state[weight] = zeros | {"step": torch.zeros((), device=weight.device)}
+                self.state[weight] = {
+                    "exp_avg": torch.zeros_like(weight),
+                    "exp_avg_sq": torch.zeros_like(weight),
+                    "step": torch.zeros((), device=weight.device),
+                }
 
     @torch.no_grad()
     def step(self, is_finite: Tensor) -> None:

@@ -44,11 +44,12 @@ def locked_run(out: str | None, *, resume: bool = False) -> Iterator[Path]:
 def check_out_is_free(out: str | None) -> None:
     """Raise OSError if `locked_run` would fail: `out` is not empty, or no directory can be created there."""
     path = RUNS if out is None else Path(out)
-    # Locks and unfinished files, left by a killed process, do not count.
-    names = [file.name for file in path.iterdir()] if out is not None and path.is_dir() else []
-    if any(name != LOCK and not UNFINISHED.fullmatch(name) for name in names):
-        remedy = ", or set resume=true" if "config.json" in names else ""
-        raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
+    if out is not None and path.is_dir():
+        for file in path.iterdir():
+            # Locks and unfinished files, left by a killed process, do not count.
+            if file.name != LOCK and not UNFINISHED.fullmatch(file.name):
+                remedy = ", or set resume=true" if (path / "config.json").exists() else ""
+                raise FileExistsError(f"out={path}: is not empty; choose another directory{remedy}")
 
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not _is_writable(parent):
@@ -64,19 +65,19 @@ def find_run(run: str | None, setting: str = "run") -> Path:
             raise FileNotFoundError(f"{setting}={run}: is not the directory of a run: it has no config.json")
         return Path(run)
 
-    folders = [path.parent for path in RUNS.rglob(f"checkpoints/{MANIFEST}")]  # also of the runs of sweeps
-    if not folders:
+    manifests = list(RUNS.rglob(f"checkpoints/{MANIFEST}"))  # also of the runs of sweeps
+    if not manifests:
         raise FileNotFoundError("runs/: has no run yet; train one with python train.py")
-    return max(folders, key=_last_saved).parent
+    return max(manifests, key=_last_saved).parents[1]
 
 
-def _last_saved(folder: Path) -> str:
-    """Return when the newest checkpoint in `folder` was saved: the time of a file is that of its copy.
+def _last_saved(manifest: Path) -> str:
+    """Return when the newest checkpoint of a manifest was saved: the time of a file is that of its copy.
 
     Return "" if the manifest is damaged; opening the run reports it.
     """
     with suppress(UserError):
-        return max((entry.saved for entry in read_manifest(folder)), default="")
+        return max((entry.saved for entry in read_manifest(manifest.parent)), default="")
     return ""
 
 
@@ -93,7 +94,10 @@ def find_runs(sweep: str) -> list[Path]:
 
 def first_unwritable(run: Path) -> Path | None:
     """Return the folder of a run that eval.py would have to write to and cannot; None if it can write."""
-    return next((folder for folder in (run, run / "probe") if folder.exists() and not _is_writable(folder)), None)
+    for folder in (run, run / "probe"):
+        if folder.exists() and not _is_writable(folder):
+            return folder
+    return None
 
 
 def _is_writable(folder: Path) -> bool:

@@ -6,12 +6,13 @@ float16, in the order of `named_parameters`. A tied projection is stored once. A
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from settings.errors import damaged_file_error
 from training.checkpoint import read_checkpoint, read_manifest
@@ -23,21 +24,20 @@ MAX_HISTORY_WEIGHTS = 500_000  # larger models are not recorded: 1.3 MB per step
 
 def pack_parameters(parameters: Iterable[Tensor], kind: torch.dtype) -> str:
     """Return the weights of a model as base64: little-endian numbers of `kind` (float16 or float32)."""
-    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
-    numbers = flat.cpu().to(kind).numpy()
+    numbers = parameters_to_vector(parameters).detach().cpu().to(kind).numpy()
     return b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
 
 
 def pack_rows(parameters: Iterable[Tensor], width: int) -> str:
     """Return the weights of a model as base64 of rows of `width` numbers: a float32 scale, then int8 in its units."""
-    rows = torch.cat([parameter.detach().flatten() for parameter in parameters]).view(-1, width)
+    rows = parameters_to_vector(parameters).detach().view(-1, width)
     scales = rows.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
     units = (rows / scales).round().to(torch.int8).numpy()
     parts = [scales.numpy().astype("<f4").view(np.uint8), units.view(np.uint8)]
     return b64encode(np.concatenate(parts, axis=1).tobytes()).decode()
 
 
-def kept_weights(folder: Path, names: Sequence[str], width: int, last: int) -> WeightHistory | None:
+def kept_weights(folder: Path, names: Iterable[str], width: int, last: int) -> WeightHistory | None:
     """Return the weights of two checkpoints in `folder` from the first half of training up to step `last`.
 
     They are the first after step 0 and the one nearest to the middle between it and `last` on a log scale. `names`: of

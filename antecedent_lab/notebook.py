@@ -1,11 +1,9 @@
 """Output for a notebook: pages in a frame."""
 
 import html
-from dataclasses import replace
 
 from extras.page.content import page_content
 from extras.page.page import page
-from extras.page.shown import Live
 from probe.opened_model import OpenedModel
 
 
@@ -24,6 +22,4 @@ class Html(str):
 
 def sentence_view(opened: OpenedModel, text: str) -> Html:
     """Return the report's view of one sentence that the model can read."""
-    content = page_content(opened, None, None, [text], live=False)
-    yours = [sentence for sentence in content.sentences if sentence.text == text][:1]
-    return Html(page(replace(content, sentences=yours, live=Live(None, ""))))
+    return Html(page(page_content(opened, None, None, [text], live=False)))

@@ -30,5 +30,4 @@ def with_words(text: str, changes: Mapping[tuple[int, int], str]) -> str:
 def word_lists(path: Path) -> dict[str, str]:
     """Return the text of each section of a file, by the name "[name]" before it; lines with # are comments."""
     text = re.sub("^#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    sections = (section.split("]") for section in text.split("[")[1:])
-    return {name: words.strip() for name, words in sections}
+    return dict(re.findall(r"\[(.+)\]\s+([^\[]*[^\[\s])", text))  # up to the last character before the next name

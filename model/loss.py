@@ -32,7 +32,8 @@ class _SummedCrossEntropy(Function):
         embedding_gradient = torch.zeros_like(embedding)
         device = stream.device.type
         if torch.is_autocast_enabled(device):
-            stream, embedding = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (stream, embedding))
+            kind = torch.get_autocast_dtype(device)
+            stream, embedding = stream.to(kind), embedding.to(kind)
 
         n_tokens = _TOKENS_AT_ONCE_CUDA if stream.is_cuda else _TOKENS_AT_ONCE
         for first in range(0, len(stream), n_tokens):

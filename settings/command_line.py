@@ -160,8 +160,9 @@ def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
 
 def _check_choices(group: str, value: str) -> None:
     """Raise UserError unless each of the comma-separated choices is a file in configs/GROUP."""
-    files = [path.relative_to(CONFIGS / group) for path in (CONFIGS / group).rglob("*.yaml")]
-    choices = sorted(file.with_suffix("").as_posix() for file in files if file.stem != "_base")
+    folder = CONFIGS / group
+    files = folder.rglob("[!_]*.yaml")  # not _base.yaml
+    choices = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in files)
     for choice in value.split(","):
         if choice.strip() not in choices:
             expected = f"{', '.join(choices)}{did_you_mean(choice, choices)}"
@@ -185,19 +186,22 @@ def hydra_arguments(arguments: Sequence[str], groups: Groups) -> list[str]:
     Raises UserError for a value that Hydra cannot read, and for several values of one run or equal ones of a sweep.
     """
     texts = setting_names(groups, str, str | None)
-    flags = [argument for argument in arguments if "=" not in argument]
-    settings = [_quoted(argument, texts) for argument in arguments if "=" in argument]
     # The experiments of the lab are sweeps also without -m.
-    is_lab = any(re.match(r"\+*experiment=['\"]?lab/", argument) for argument in settings)
-    is_sweep = is_lab or bool({"-m", "--multirun"} & set(flags))
-    for argument in settings:
-        _check_values(argument, is_sweep)
-
-    outs = [argument.partition("=")[2] for argument in settings if argument.startswith("out=")]
-    if outs and is_sweep:
-        settings.append(f"hydra.sweep.dir={outs[-1]}")
-    # Data have settings of their kind, which are checked when it is known; that of a resumed run is not named here.
-    return flags + [re.sub(r"^(?=data\.)", "++", argument) for argument in settings]
+    is_lab = any(re.match(r"\+*experiment=['\"]?lab/", argument) for argument in arguments)
+    is_sweep = is_lab or bool({"-m", "--multirun"} & set(arguments))
+    flags = []
+    settings = []
+    for argument in arguments:
+        if "=" not in argument:
+            flags.append(argument)
+            continue
+        quoted = _quoted(argument, texts)
+        _check_values(quoted, is_sweep)
+        # Data have settings of their kind, which are checked when it is known; that of a resumed run is not named here.
+        settings.append(re.sub(r"^(?=data\.)", "++", quoted))
+        if is_sweep and quoted.startswith("out="):
+            settings.append(f"hydra.sweep.dir={quoted[4:]}")
+    return flags + settings
 
 
 def _check_values(argument: str, is_sweep: bool) -> None:

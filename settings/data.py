@@ -1,6 +1,6 @@
 """Settings of the data; the values are in configs/data/."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
@@ -50,7 +50,7 @@ class StoriesConfig:
 
     def shares(self) -> dict[str, float]:
         """Return the share of each kind of story, by the part of its name after "share_"."""
-        return {field.name[6:]: getattr(self, field.name) for field in fields(self) if field.name.startswith("share_")}
+        return {"agreement": self.share_agreement, "verb": self.share_verb, "no_pronoun": self.share_no_pronoun}
 
 
 # The embedding of a larger vocabulary would fill the memory before an error; the largest in use has 262,144 tokens.

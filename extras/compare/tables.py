@@ -63,8 +63,8 @@ def largest_first(changes: Iterable[Change]) -> list[Change]:
 
 def _row(change: Change) -> list[str]:
     label = f"  {change.measure} {change.head or ''}".rstrip()
-    numbers = [number(value) for value in (change.before, change.after, change.difference)]
-    return [label, *numbers, f"{change.p:.4f}", _verdict(change)]
+    before, after = number(change.before), number(change.after)
+    return [label, before, after, number(change.difference), f"{change.p:.4f}", _verdict(change)]
 
 
 def _verdict(change: Change) -> str:

@@ -93,7 +93,7 @@ def check_passes(model: ObservableModel) -> None:
     if not torch.allclose(model.logits(tokens[:1]), logits[:1], rtol=1e-4, atol=1e-4):
         raise UserError(f"{kind}: a text has other logits alone than beside another text")
     places = torch.tensor([[length - 1, 0], [length // 2, 1]], device=model.device)
-    expected = torch.stack([of_text[place] for of_text, place in zip(logits, places, strict=True)])
+    expected = at_positions(logits, places)
     for positions, at in ((places, expected), (places[:, 0], expected[:, 0])):
         found = model.logits(tokens, positions)
         if found.shape != at.shape or not torch.allclose(found, at, rtol=1e-4, atol=1e-4):

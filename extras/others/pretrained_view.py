@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.observe import CachedSitePass, Heads, LayerRecord, ObservedModel, Pass, SitePass, at_positions, check_tokens
+from model.observe import CachedSitePass, Heads, ObservedModel, Pass, SitePass, at_positions
 from model.transformer import n_parameters
 from settings.errors import UserError
 
@@ -153,6 +153,12 @@ class PretrainedView(ObservedModel):
             raise UserError("the model's attention was changed after it was opened; open it again")
         for layer, each in zip(current.modules, joined, strict=False):
             current.joined[layer] = each.unflatten(-1, (self.n_head, -1))
+            if current.is_recording:
+                record = current.records[layer]
+                gated = current.joined[layer].transpose(1, 2)
+                if not torch.equal(gated, record.head_output):
+                    gate = torch.where(record.head_output == 0, 1, gated / record.head_output)
+                    current.records[layer] = record._replace(gate=gate)
         result: Tensor = output.logits.float() if current.has_logits else output[0]
         return result
 
@@ -164,19 +170,6 @@ class PretrainedView(ObservedModel):
             if _are_near(*site_pass.both_ways()):
                 return site_pass
         return SitePass(self, tokens, site)
-
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
-        check_tokens(tokens, self.longest, self.vocab_size)
-        current = Pass(query_positions=query_positions, is_recording=True, has_logits=False)
-        with torch.no_grad():
-            self.forward(tokens, current)
-        records = []
-        for layer, record in current.records.items():
-            joined = current.joined[layer].transpose(1, 2) if layer in current.joined else record.head_output
-            if not torch.equal(joined, record.head_output):
-                record = record._replace(gate=torch.where(record.head_output == 0, 1, joined / record.head_output))
-            records.append(record)
-        return records
 
     @contextmanager
     def _keeping_streams(self, streams: list[Tensor]) -> Iterator[None]:

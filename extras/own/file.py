@@ -4,6 +4,7 @@ The four texts of a line are a block. The first line may describe the question.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,11 +120,14 @@ def load_question(path: Path) -> OwnQuestion:
             raise UserError(f"{where}: give all lines the field control, or none")
 
     parts = iter(divided([_names(block.texts[0]) for block in blocks if block.split is None]))
-    texts: dict[str, list[LinkedText]] = {part: [] for part in _HOLDOUTS}
+    texts = defaultdict[str, list[LinkedText]](list)  # by part
+    places = dict[str, str]()
     controls: list[LinkedText] = []
     for block in blocks:
         part = block.split or next(parts)
-        texts[part] += [replace(text, holdout=_HOLDOUTS[part]) for text in block.texts]
+        for text in block.texts:
+            texts[part].append(replace(text, holdout=_HOLDOUTS[part]))
+            places[text.text] = block.where
         if part == "test":
             controls += block.controls
     _check_parts(path, texts["dev"], texts["test"])
@@ -135,7 +139,7 @@ def load_question(path: Path) -> OwnQuestion:
         test=texts["test"],
         control=controls,
         n_left_out=len(texts[""]) // _CELLS,
-        places={text.text: block.where for block in blocks for text in block.texts},
+        places=places,
     )
 
 

@@ -17,8 +17,8 @@ from training.metrics import Metrics
 COLUMNS = ("question", "head", "accuracy", "interval", "p", "swap", "answer", "verdict")
 FIGURES = ("figures/grid.svg", "figures/dose.svg", "figures/emergence.svg")
 # Signs of LaTeX, and the commands that print them.
-_COMMANDS = {sign: sign for sign in "&%$#_{}"} | {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum"}
-_ESCAPED = str.maketrans({sign: rf"\{command}{{}}" for sign, command in _COMMANDS.items()})
+_ESCAPED = str.maketrans({"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
+_ESCAPED |= {ord(sign): rf"\{sign}{{}}" for sign in "&%$#_{}"}
 _FOLDER = Path(__file__).parent
 _DOSES = {"swap_25": 25, "swap_50": 50, "swap_75": 75, "swap": 100}  # percent of the weights
 

@@ -69,9 +69,12 @@ def comparison_content(
     those of eval.py that make the page again; `live` as in `page_content`.
     """
     descriptions = {change.description for change in results.changes}
-    questions = [question for question in QUESTIONS.values() if question.description in descriptions]
-    texts = list(dict.fromkeys(example.text for question in questions for example in question.examples))
-    texts = texts or [ENGLISH_TEXT]
+    shown = dict[str, None]()  # texts, each once
+    for question in QUESTIONS.values():
+        if question.description in descriptions:
+            for example in question.examples:
+                shown[example.text] = None
+    texts = list(shown) or [ENGLISH_TEXT]
     notes = [*results.missing, *results.warnings]
     names = (before.name, after.name) if before.name != after.name else (before.source, after.source)
 
@@ -159,7 +162,7 @@ def _sentence(
     """Return a sentence with its id `name`, and with the next tokens if it `predicts` them."""
     following = next_tokens(opened.model, text.tokens, 5) if predicts else []
     causal = word_attention(opened.model, text)[..., np.tri(len(text.words), dtype=bool)]
-    weights: list[list[list[int]]] = [[] for _ in causal]
+    weights: list[list[list[int]]] = [[]] * len(causal)
     for layer in opened.model.attention_layers:
         weights[layer] = np.rint(10_000 * causal[layer]).astype(int).tolist()
     return PageSentence(

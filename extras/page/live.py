@@ -1,9 +1,10 @@
 """The live model of the report page: the weights and the tokenizer with which its script runs it."""
 
 import json
+from bisect import bisect_left
 from dataclasses import asdict
-from itertools import pairwise
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, pre_tokenizers
 from torch import Tensor
@@ -139,7 +140,7 @@ def read_history(opened: OpenedModel) -> WeightHistory | None:
     model = opened.transformer
     if recorded is not None or model is None or opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
         return recorded
-    names = [name for name, _ in model.named_parameters()]
+    names = dict(model.named_parameters())
     return kept_weights(opened.folder / "checkpoints", names, model.config.d_model, opened.step)
 
 
@@ -147,11 +148,12 @@ def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> 
     """Return the weights at steps before `last`; without room, those close to another go."""
     if history is None:
         return WeightHistory([], [])
-    chosen = [i for i, step in enumerate(history.steps) if step < last]
+    n_steps = bisect_left(history.steps, last)
+    steps, data = history.steps[:n_steps], history.data[:n_steps]
     room = MAX_HISTORY_CHARACTERS // len(history.data[0])
-    if len(chosen) > room:
-        omissions.append(f"the weights at {len(chosen) - room} of {len(chosen)} steps of training, for their size")
-    while len(chosen) > room:  # the first steps are close together, and no link has appeared yet
-        gaps = [history.steps[after] - history.steps[before] for before, after in pairwise(chosen[:-1])]
-        del chosen[1 + gaps.index(min(gaps))]
-    return WeightHistory([history.steps[i] for i in chosen], [history.data[i] for i in chosen], history.type)
+    if n_steps > room:
+        omissions.append(f"the weights at {n_steps - room} of {n_steps} steps of training, for their size")
+    while len(steps) > room:  # the first steps are close together, and no link has appeared yet
+        place = 1 + int(np.diff(steps[:-1]).argmin())
+        del steps[place], data[place]
+    return WeightHistory(steps, data, history.type)

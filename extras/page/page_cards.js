@@ -3,6 +3,7 @@
 
 const N_CHOICES = 3; // to guess from
 const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
+const ascending = (a, b) => a - b;
 
 // The chosen head at the last token of the chosen word, and up to three earlier words to guess from: nouns of the stories
 // or names first, then those that the head looks at. null: the chosen word has no token of its own.
@@ -21,7 +22,7 @@ function cardFacts() {
   const earlier = [...words.keys()].slice(1, chosen).filter(isChoice);
   const choices = earlier.sort((a, b) => interest(b) - interest(a)).slice(0, N_CHOICES);
   const [left, right] = choices.slice(0, 2).sort((a, b) => weights[b] - weights[a]);
-  choices.sort((a, b) => a - b);
+  choices.sort(ascending);
   return { run, layer, head, chosen, at, choices, left, right, hasLine: weights[left] >= LOOKS, ...explained(run, layer, head, at) };
 }
 
@@ -41,7 +42,7 @@ function embeddingCard({ run, left }) {
   const { tokens, members } = state.sentence;
   const { d_model: width } = live.shape;
   const all = run.model.weights["token_embedding.weight"];
-  const row = (id) => all.subarray(id * width, (id + 1) * width);
+  const row = (id) => rowOf(all, id, width);
   const own = tokens[members[left].at(-1)];
   const ownRow = row(own);
   const cosine = (other) => dot(other, ownRow) / Math.sqrt(dot(other, other) * dot(ownRow, ownRow));
@@ -50,7 +51,7 @@ function embeddingCard({ run, left }) {
   const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase();
   const others = [...cosines.keys()].filter((id) => isWord.test(rawToken(liveTokenizer, id)) && isOther(id));
   others.sort((a, b) => cosines[b] - cosines[a]);
-  const ids = [others[0], others[others.length >> 2], others[others.length >> 1]].sort((a, b) => a - b);
+  const ids = [others[0], others[others.length >> 2], others[others.length >> 1]].sort(ascending);
   const named = (id) => `“${tokenName(id)}”`;
   const most = largestCell([own, ...ids].flatMap((id) => [...row(id)]));
   const lines = [own, ...ids].map((id) => [named(id), cells(row(id), most), number(cosines[id])]);
@@ -61,7 +62,7 @@ function embeddingCard({ run, left }) {
 function matricesCard({ run, layer, at, query, rows }) {
   const all = live.shape.d_model;
   const { width } = run.model;
-  const input = run.projected[layer].input.subarray(at * all, (at + 1) * all);
+  const input = rowOf(run.projected[layer].input, at, all);
   const parts = { "the row at this layer": input, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
   const lines = Object.entries(parts).map(([name, values]) => [name, cells(values, largestCell(values)), String(values.length)]);
   return { options: [width, all, all * width].map(String), right: 0, table: tableOf(["", "cells", "numbers"], lines) };
@@ -93,7 +94,7 @@ function nextWordCard(facts) {
   const totals = adds.map(total);
   const most = placeOfLargest(totals);
   const least = placeOfLargest(totals.map((sum) => -sum));
-  const shown = [most, least].sort((a, b) => a - b);
+  const shown = [most, least].sort(ascending);
   const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit, scaled`];
   const table = tableOf(header, words.map((word, i) => [word, number(totals[i])]));
   return { options: shown.map((i) => words[i]), right: shown.indexOf(most), table };
@@ -115,7 +116,7 @@ function trainingCard({ layer, head, chosen, left }) {
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const apart = Math.max(1, Math.floor(all.length / 3)); // so that the steps to guess from differ
   const others = [...all.keys()].filter((i) => i !== found && i % apart === found % apart).slice(0, N_CHOICES - 1);
-  const options = [found, ...others].sort((a, b) => a - b);
+  const options = [found, ...others].sort(ascending);
   const names = all.map((step) => step.toLocaleString("en"));
   const table = tableOf(["step", ...names], [[quoted(left), ...weights.map(number)]]);
   return { options: options.map((i) => `step ${names[i]}`), right: options.indexOf(found), table, act: () => playFrom(0) };
@@ -147,8 +148,7 @@ function drawCard() {
     act?.();
   };
   if (state.guess.key !== key) {
-    const named = (i) => ({ class: "chip", "data-name": `guess-${i}` });
-    const buttons = [...options, "show me"].map((option, i) => button(option, () => guess(i), named(i)));
+    const buttons = [...options, "show me"].map((option, i) => chip(option, () => guess(i), `guess-${i}`));
     const guesses = element("p", { class: "actions", "data-hides": hides }, ...buttons); // what shows the answer above
     return showCard(element("div", {}, said, asked, guesses));
   }
@@ -172,9 +172,9 @@ function noQuestion(facts, isTraining) {
 }
 
 function showCard(...parts) {
-  const name = (card) => ({ class: "chip", "aria-pressed": String(card === state.card), "data-name": `card-${card}` });
-  const chips = CARDS.map((card, i) => button(`${i + 1} ${card.name}`, () => openCard(i + 1), name(i + 1)));
-  const leave = isLesson() && button("The whole page", () => (location.hash = ""), { class: "chip", "data-name": "leave" });
+  const pressed = (card) => ({ "aria-pressed": String(card === state.card) });
+  const chips = CARDS.map(({ name }, i) => chip(`${i + 1} ${name}`, () => openCard(i + 1), `card-${i + 1}`, pressed(i + 1)));
+  const leave = isLesson() && chip("The whole page", () => (location.hash = ""), "leave");
   const row = element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...chips, leave);
   show("cards", row, element("div", { class: "card" }, ...parts));
   row.scrollLeft = chips[state.card - 1].offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row

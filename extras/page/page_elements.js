@@ -66,6 +66,10 @@ function button(text, act, attributes = {}) {
   return node;
 }
 
+function chip(text, act, name = text, attributes = {}) {
+  return button(text, act, { class: "chip", "data-name": name, ...attributes });
+}
+
 // Set a style, moving from the value that the same thing had; without motion for readers who want none.
 const isStill = matchMedia("(prefers-reduced-motion: reduce)");
 const values = new Map(); // of moved styles, by the thing

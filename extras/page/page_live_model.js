@@ -35,7 +35,7 @@ function wordRow({ weights }, row, layer, head) {
   const { members, tokens } = state.sentence;
   const last = members[row].at(-1);
   if (last === undefined) return new Float64Array(members.length);
-  const ofToken = weights[layer][head].subarray(last * tokens.length, (last + 1) * tokens.length);
+  const ofToken = rowOf(weights[layer][head], last, tokens.length);
   return Float64Array.from(members, (of) => of.reduce((sum, token) => sum + ofToken[token], 0));
 }
 

@@ -72,7 +72,7 @@ function runModel(model, tokens, edits = []) {
 // Logits [V] of the token after `position`, default: the last.
 function logitsOf({ model, stream }, position = stream.length / model.shape.d_model - 1) {
   const width = model.shape.d_model;
-  const row = stream.subarray(position * width, (position + 1) * width);
+  const row = rowOf(stream, position, width);
   return product(normalised(row, model.weights["final_norm.gain"], model.shape.norm_eps), model.unembedding, width);
 }
 
@@ -104,8 +104,12 @@ function softmax(scores) {
   return powers.map((power) => power / sum);
 }
 
+function rowOf(x, row, width) {
+  return x.subarray(row * width, (row + 1) * width);
+}
+
 function rowsOf(x, width) {
-  return Array.from({ length: x.length / width }, (_, row) => x.subarray(row * width, (row + 1) * width));
+  return Array.from({ length: x.length / width }, (_, row) => rowOf(x, row, width));
 }
 
 // x [rows, inside] times the transpose of `weight` [outside, inside].
@@ -262,7 +266,7 @@ function pulledBack({ model, stream }, layer, head, row, id) {
   const { shape, weights, layers, unembedding, width } = model;
   const inside = shape.d_model;
   const gain = weights["final_norm.gain"];
-  const at = stream.subarray(row * inside, (row + 1) * inside);
+  const at = rowOf(stream, row, inside);
   const scale = 1 / Math.sqrt(dot(at, at) / inside + shape.norm_eps);
   const result = new Float64Array(width);
   for (let out = 0; out < inside; out++) {

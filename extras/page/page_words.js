@@ -64,12 +64,11 @@ function drawChips() {
   const isWritten = (chip) => liveTokenizer.kind === "bpe" || knows(chip);
   const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter((chip) => isWritten(chip) && isRight(chip));
   const usual = common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
-  const chip = (text, act, name = text, kind = "chip") => button(text, act, { class: kind, "data-name": name });
   const words = (isBegun ? begun : usual).map((word) => chip(word, () => putWord(word, isBegun)));
   if (isBegun) return show("live-chips", element("span", {}, "Do you mean"), ...words);
   const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
   const known = (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
-  const frames = known.map((frame) => chip(frame, () => startFrame(frame), frame, "chip frame"));
+  const frames = known.map((frame) => chip(frame, () => startFrame(frame), frame, { class: "chip frame" }));
   const isShuffled = state.sentence.text === shuffled.text;
   const shuffle = chip(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, "shuffle");
   const title = element("span", {}, "A noun replaces a noun");

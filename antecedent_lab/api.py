@@ -286,8 +286,8 @@ def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:
     old, new = (f"{model.n_layer} layers of {model.n_head} heads{only_layers(model)}" for model in models)
     if old != new:
         raise UserError(f"before={before.source}: has {old}, {after.source} has {new}; heads are compared one by one")
-    modules = [module_of(model) for model in models]
-    if None not in modules and _weights_of(modules[0]) == _weights_of(modules[1]):
+    first, second = map(module_of, models)
+    if first and second and _weights_of(first) == _weights_of(second):
         raise UserError(f"before={before.source}: has the weights of {after.source}, so that nothing can differ")
 
 

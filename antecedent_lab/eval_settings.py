@@ -60,7 +60,10 @@ class EvalSettings(Machine):
 
     @property
     def mode(self) -> str:
-        return next((name for name in MODES if getattr(self, name, None) not in (None, False, [])), "probe")
+        for name in MODES:
+            if getattr(self, name, None) not in (None, False, []):
+                return name
+        return "probe"
 
     @property
     def models(self) -> list[str]:

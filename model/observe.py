@@ -147,6 +147,7 @@ class ObservableModel(Protocol):
 
     def output_weights(self, layer: int) -> Tensor | None:
         """Return the output projection of each head, [H, D, K]; None if it is not known."""
+        return None
 
     def unembedding(self) -> Tensor:
         """Return the output embedding [V, D]."""
@@ -156,6 +157,7 @@ class ObservableModel(Protocol):
 
         The norm's divisor is held fixed. The dot product with a term of the stream is then that term's contribution.
         """
+        return None
 
 
 def check_tokens(tokens: Tensor, longest: int, vocab_size: int, positions: Tensor | None = None) -> None:

@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from settings.errors import UserError, extra, printable
 from settings.fields import setting_info
-from settings.train import CONFIGS, did_you_mean
+from settings.train import CONFIGS, did_you_mean, full_name
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
 CONFIG_FLAGS = re.compile(r"(-c|--cfg) (job|hydra|all)( --resolve)?")  # Hydra prints the configuration
@@ -111,15 +111,11 @@ def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, conf
             info = setting_info(field)
             value = group_values[field.name]
             text = value if isinstance(value, str) else json.dumps(value)
-            line = f"  {f'{_name(group, field.name)}={text}':38}  {info.meaning if info else ''}"
+            line = f"  {f'{full_name(group, field.name)}={text}':38}  {info.meaning if info else ''}"
             if choices := getattr(field.type, "__members__", None):
                 line += f" ({', '.join(choices)})"
             lines.append(line)
     return template.replace("$CONFIG", "\n".join(lines))
-
-
-def _name(group: str, field: str) -> str:
-    return f"{group}.{field}" if group else field
 
 
 def check_arguments(arguments: Sequence[str], groups: Groups) -> None:
@@ -176,7 +172,7 @@ def setting_names(groups: Groups, *types: object) -> list[str]:
         for schema in schemas:
             for field in fields(schema):
                 if not types or field.type in types:
-                    names.append(_name(group, field.name))
+                    names.append(full_name(group, field.name))
     return names
 
 

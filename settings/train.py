@@ -247,12 +247,13 @@ def flatten(settings: TrainSettings) -> dict[str, Any]:
     flat = {}
     for group, values in asdict(settings).items():
         for name, value in values.items():
-            flat[_full_name(group, name)] = value.value if isinstance(value, Enum) else value
+            flat[full_name(group, name)] = value.value if isinstance(value, Enum) else value
     return flat
 
 
-def _full_name(group: str, name: str) -> str:
-    return name if group == "run" else f"{group}.{name}"
+def full_name(group: str, name: str) -> str:
+    """Return the name of a setting on the command line; outside all groups the group is "run" or ""."""
+    return name if group in ("", "run") else f"{group}.{name}"
 
 
 # Meaning and limits of every setting of train.py, by its name on the command line.
@@ -260,7 +261,7 @@ INFOS: dict[str, SettingInfo] = {}
 for group, schemas in _SCHEMAS.items():
     for schema in schemas:
         for field in fields(schema):
-            INFOS[_full_name(group, field.name)] = field.metadata["setting"]
+            INFOS[full_name(group, field.name)] = field.metadata["setting"]
 
 
 def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -> TrainSettings:
@@ -274,7 +275,7 @@ def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -
     groups = {group: dict(saved[group]) for group in _SCHEMAS}
     for group, values in _groups(config).items():
         for field, value in values.items():
-            name = _full_name(group, field)
+            name = full_name(group, field)
             # A group stands for all settings that it can change.
             choices = {name, group, "experiment"}
             if group == "model":

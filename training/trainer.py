@@ -102,12 +102,10 @@ class Trainer:
 
     def _optimizer_states(self) -> dict[str, dict[str, Tensor]]:
         """Return the states of the optimizers, not copied, by the name of their weight."""
-        names: dict[Tensor, str] = {weight: name for name, weight in self.model.named_parameters()}
-        states = {}
+        states: dict[Tensor, dict[str, Tensor]] = {}
         for optimizer in self.optimizers:
-            for weight, state in optimizer.state.items():
-                states[names[weight]] = state
-        return states
+            states |= optimizer.state
+        return {name: states[weight] for name, weight in self.model.named_parameters()}
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -68,10 +68,10 @@ def load_weight_history(path: Path, n_weights: int) -> WeightHistory | None:
             if not text.endswith("\n"):
                 continue
             line = json.loads(text)
-            if len(b64decode(line["weights"], validate=True)) != 2 * n_weights:
-                raise ValueError("weights of another model")
+            if len(b64decode(line["weights"], validate=True)) != 2 * n_weights or type(line["step"]) is not int:
+                raise ValueError("weights of another model, or without a step")
             history.steps.append(line["step"])
             history.data.append(line["weights"])
-        if history.steps != sorted(set(history.steps)) or not all(type(step) is int for step in history.steps):
+        if history.steps != sorted(set(history.steps)):
             raise ValueError("steps out of order")
     return history if history.steps else None

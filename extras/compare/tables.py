@@ -6,7 +6,6 @@ from probe.questions import MAX_P
 from probe.results import Change, ProbeResults
 from probe.tables import aligned, number
 from probe.text_tables import Table
-from settings.errors import printable
 
 CHANGE_LEGEND = """\
 answer: how far the model's answer follows the antecedent, in nats. effect: how much of it a head moves.
@@ -18,7 +17,7 @@ FEWEST_CHANGES = 4
 
 def change_lines(results: ProbeResults, all_rows: bool) -> list[str]:
     """Return the tables of `change_tables` for a terminal."""
-    remarks = [printable(f"note: {sentence}") for sentence in [*results.missing, *results.warnings]]
+    remarks = [f"note: {sentence}" for sentence in [*results.missing, *results.warnings]]
     if not any(change.difference.value for change in results.changes):
         return ["both models give exactly the same numbers", *remarks]
     lines = []

@@ -259,8 +259,8 @@ def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
 
 def _endings(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the last N_LAST words in small letters, then fewer; all words if there are not so many."""
-    last = [word.lower() for word in words[-N_LAST:]]
-    return [tuple(last[max(0, len(last) - n) :]) for n in range(N_LAST, -1, -1)]
+    last = tuple(map(str.lower, words[-N_LAST:]))
+    return [last[max(0, len(last) - n) :] for n in range(N_LAST, -1, -1)]
 
 
 class Reader(NamedTuple):

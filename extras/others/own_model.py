@@ -65,14 +65,8 @@ class OwnModel(ObservedModel):
     def site_pass(self, tokens: Tensor, site: Tensor) -> SitePass:
         return SitePass(self, tokens, site)  # its queries and keys are not known
 
-    def output_weights(self, layer: int) -> Tensor | None:
-        return None
-
     def unembedding(self) -> Tensor:
         return torch.full((self.vocab_size, 1), torch.nan, device=self.device)  # not known
-
-    def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
-        return None
 
 
 def check_passes(model: ObservableModel) -> None:

@@ -83,7 +83,7 @@ class PretrainedView(ObservedModel):
             raise UserError(f"{kind}, its config.json has no max_position_embeddings")
         # A head with a sliding window cannot see a noun outside it.
         limits = (model.config.max_position_embeddings, getattr(model.config, "sliding_window", None))
-        self.context_length = min(int(limit) for limit in limits if limit)
+        self.context_length = int(min(filter(None, limits)))
         self.vocab_size = len(model.get_output_embeddings().weight)
         self.n_layer = int(model.config.num_hidden_layers)
         self._layers = list[nn.Module]()
@@ -218,15 +218,17 @@ class PretrainedView(ObservedModel):
         if norm is None:
             return None
         eps = _first_attribute(norm, ("eps", "variance_epsilon"))
-        pulled: Tensor
-        if isinstance(norm, nn.LayerNorm):
+        gain = norm.weight
+        is_layer_norm = isinstance(norm, nn.LayerNorm)
+        if is_layer_norm:
             # It also subtracts the mean, which is a projection: applied before and after.
-            centred = stream - stream.mean(-1, keepdim=True)
-            pulled = direction * norm.weight / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
-            return pulled - pulled.mean(-1, keepdim=True)
-        # Gemma and Qwen3.5 multiply by 1 + weight; an RMS norm of ones shows the gain.
-        gain = norm(torch.ones_like(norm.weight)) * (1 + eps) ** 0.5
-        pulled = direction * gain / (stream.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+            stream = stream - stream.mean(-1, keepdim=True)
+        else:
+            # Gemma and Qwen3.5 multiply by 1 + weight; an RMS norm of ones shows the gain.
+            gain = norm(torch.ones_like(gain)) * (1 + eps) ** 0.5
+        pulled: Tensor = direction * gain / (stream.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+        if is_layer_norm:
+            pulled = pulled - pulled.mean(-1, keepdim=True)
         return pulled
 
     def untrained(self, seed: int) -> "PretrainedView":

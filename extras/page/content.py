@@ -81,13 +81,13 @@ def comparison_content(
     # One live page runs models of one shape; otherwise each sentence is stored as either model reads it.
     has_one_shape = not before.is_external and {**before.shape, "dropout": 0} == {**after.shape, "dropout": 0}
     content = page_content(after, None, None, texts, notes, live if has_one_shape else False)
-    model, sentences = content.live.model, content.sentences
+    model, sentences = content.live.model, [*content.sentences]
     if model and before.transformer is not None:
         old = WeightHistory([0], [pack_parameters(before.transformer.parameters(), torch.float16)])
         model = replace(model, earlier=old, before=before.source, step=max(1, model.step))
     else:
-        of_before = page_content(before, None, None, texts, live=False).sentences
-        sentences = [*sentences, *(replace(each, id=f"before-{each.id}") for each in of_before)]
+        for each in page_content(before, None, None, texts, live=False).sentences:
+            sentences.append(replace(each, id=f"before-{each.id}"))
     commands = [*training_command(before), *training_command(after), eval_command(after, results, *arguments)]
     return replace(
         content,

@@ -216,10 +216,13 @@ def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
 
 def saved_settings(config: Any) -> TrainSettings:
     """Return the settings in the config.json of a run; raises UserError if they are damaged or of another version."""
-    if not isinstance(config, dict) or not all(isinstance(config.get(name), dict) for name in _SCHEMAS):
-        raise UserError("config.json: not the settings of a run")
+    groups = {}
+    for name in _SCHEMAS:
+        if not (isinstance(config, dict) and isinstance(config.get(name), dict)):
+            raise UserError("config.json: not the settings of a run")
+        groups[name] = config[name]
     try:
-        return _from_groups(**{name: config[name] for name in _SCHEMAS})
+        return _from_groups(**groups)
     except UserError as error:
         raise UserError(f"config.json: {error}; the file is damaged or another version wrote it") from None
 

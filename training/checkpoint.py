@@ -141,14 +141,16 @@ def read_manifest(folder: Path) -> list[Checkpoint]:
     remedy = f"copy it from a backup, or delete {folder} to train again"
     if not path.exists():
         # A process can be killed between its first checkpoint and the manifest, but not later.
-        if any(CHECKPOINT.fullmatch(file.name) for file in folder.glob("step_*[1-9]*")):
-            raise UserError(f"{path}: missing; {remedy}")
+        for file in folder.glob("step_*[1-9]*"):
+            if CHECKPOINT.fullmatch(file.name):
+                raise UserError(f"{path}: missing; {remedy}")
         return []
 
     with damaged_file_error(path, remedy):
         entries: list[Checkpoint] = from_json(list[Checkpoint], json.loads(path.read_text())["checkpoints"], MANIFEST)
-        if not all(CHECKPOINT.fullmatch(entry.file) for entry in entries):
-            raise ValueError("a name that is none of a checkpoint")
+        for entry in entries:
+            if not CHECKPOINT.fullmatch(entry.file):
+                raise ValueError("a name that is none of a checkpoint")
     return entries
 
 

@@ -307,8 +307,9 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
         return heads
     of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
     direct = np.abs(np.concatenate(of_passages).mean(axis=0))
-    if not all(np.isfinite(direct[head]) for head in heads):
-        raise CannotTestError("the direct effects of the heads are not known for this kind of model")
+    for head in heads:
+        if not np.isfinite(direct[head]):
+            raise CannotTestError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 

@@ -71,7 +71,7 @@ def _features_of(passage: Passage, side: int) -> list[float]:
 
 def fit_place_rule(passages: Sequence[Passage]) -> PlaceRule:
     """Return the rule fitted to whom the author means in `passages`, all with two people."""
-    features = np.array([place_features(passage) for passage in passages])
+    features = np.array(list(map(place_features, passages)))
     is_nearest = np.array([passage.meant == nearest(passage) for passage in passages])
     means = features.mean(axis=0)
     scales = np.maximum(features.std(axis=0), 0.05)  # a feature that is nearly constant gets no large value
@@ -106,7 +106,7 @@ def redrawn(passages: Sequence[Passage], rule: PlaceRule, n_tokens: Callable[[st
     pools = max(by_length, key=lambda pools: min(N_NAMES, *map(len, pools)), default=([], []))
 
     rng = np.random.default_rng(seed)
-    features = [place_features(passage) for passage in passages]
+    features = list(map(place_features, passages))
     found = []
     for passage, form, place in zip(passages, features, rule(features).tolist(), strict=True):
         changes = dict[Span, str]()

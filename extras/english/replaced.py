@@ -38,8 +38,11 @@ class ContentWords:
                 self._words[self._form(word)].append(word)
 
     def _form(self, word: str) -> tuple[str, int]:
-        ending = next((end for end in _ENDINGS if word.endswith(end) and len(word) > len(end) + 2), "")
-        return ending, self._n_tokens(word)
+        n_tokens = self._n_tokens(word)
+        for ending in _ENDINGS:
+            if word.endswith(ending) and len(word) > len(ending) + 2:
+                return ending, n_tokens
+        return "", n_tokens
 
     def replaced(self, texts: tuple[str, str], rng: np.random.Generator) -> tuple[str, str]:
         """Return a passage and its twin, each with the same words in place of the same content words."""

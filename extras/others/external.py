@@ -112,8 +112,9 @@ def _load(path: Path, named: str, device: torch.device) -> PretrainedView:
     # Every error below is one of the files, except a device without memory.
     try:
         model = _load_folder(path, device)
-        if not all(weight.isfinite().all() for weight in model.parameters()):
-            raise UserError("its weights are not finite")
+        for weight in model.parameters():
+            if not weight.isfinite().all():
+                raise UserError("its weights are not finite")
         return PretrainedView(model.to(device))
     except torch.OutOfMemoryError:
         raise
@@ -152,8 +153,9 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
     model, info = loaded
     if wrong := {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}:
         raise UserError(f"its weights do not fit its config.json: {min(wrong)} is missing or has another shape")
-    if extra := sorted(key for key in info["unexpected_keys"] if not _UNUSED.search(key)):
-        raise UserError(f"its config.json does not use all weights: {extra[0]}")
+    for key in sorted(info["unexpected_keys"]):
+        if not _UNUSED.search(key):
+            raise UserError(f"its config.json does not use all weights: {key}")
     return model
 
 

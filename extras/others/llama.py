@@ -54,9 +54,11 @@ def as_llama(model: Transformer, bos_id: int = 0) -> Any:
 
     # Tied projections become two equal matrices.
     weights = model.state_dict()
-    converted = {llama_name: weights[name] for name, llama_name in _llama_names(config.n_layer).items()}
+    converted = {"lm_head.weight": weights["token_embedding.weight"]}
+    for name, llama_name in _llama_names(config.n_layer).items():
+        converted[llama_name] = weights[name]
     llama = LlamaForCausalLM(llama_config)
-    llama.load_state_dict({**converted, "lm_head.weight": weights["token_embedding.weight"]})
+    llama.load_state_dict(converted)
     return llama.eval()
 
 

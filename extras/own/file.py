@@ -221,7 +221,7 @@ def _names(text: LinkedText) -> tuple[str, str, str]:
 
 def _n_clusters(texts: Sequence[LinkedText]) -> tuple[int, int, int]:
     """Return the numbers of frames and of the words of each side, or of all words if the sides share some."""
-    frames, first, second = (set(names) for names in zip(*map(_names, texts), strict=True))
+    frames, first, second = map(set, zip(*map(_names, texts), strict=True))
     if not first.isdisjoint(second):
         first = second = first | second
     return len(frames), len(first), len(second)

@@ -93,4 +93,4 @@ def _groups(codes: np.ndarray) -> list[np.ndarray]:
         groups[-1].append(name)
         n_linked[partners[name]] += 1 / len(partners[name])
         n_linked[name] = -np.inf
-    return [np.array(group) for group in sorted(groups, key=len)]
+    return list(map(np.array, sorted(groups, key=len)))

@@ -52,6 +52,9 @@ class SiteEdit:
         return HeadEdit(self.layer, self.head, _at_site(self.weights, site), _at_site(self.output, site))
 
 
+EditLists = Sequence[Sequence[SiteEdit]]  # the edits of each of several passes
+
+
 def _at_site(change: Change | None, site: Tensor) -> Change | None:
     """Return the change of values [B, T, ...] that changes those at `site` [B] as `change` does."""
     if change is None:
@@ -226,7 +229,7 @@ class SitePass:
         """Return the logits [B, V] of the token after the site."""
         return self.edited_logits([edits])[0]
 
-    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
+    def edited_logits(self, edit_lists: EditLists, words: Tensor | None = None) -> Tensor:
         """Return the logits [E, B, V] with each of E lists of edits, or [E, B, n] of the tokens `words` [B, n] only."""
         logits = []
         for edits in edit_lists:
@@ -296,7 +299,7 @@ class Pass:
     words: Tensor | None = None  # [B, n] the tokens whose logits are read; None: all
     has_logits: bool = True  # else it may end at the last attention
     site: Tensor | None = None  # [B] the position whose layers are kept
-    edit_lists: Sequence[Sequence[SiteEdit]] | None = None  # for a pass over the tokens at `site` alone
+    edit_lists: EditLists | None = None  # for a pass over the tokens at `site` alone
     query_positions: Tensor | None = None  # [B, Tq] recorded rows of the scores, if not all
     is_recording: bool = False
     keeps_streams: bool = False
@@ -446,7 +449,7 @@ class CachedSitePass(SitePass):
         return self.run([[]])[0], self._clean
 
     @torch.no_grad()
-    def edited_logits(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None) -> Tensor:
+    def edited_logits(self, edit_lists: EditLists, words: Tensor | None = None) -> Tensor:
         # The lists with the same lowest edited layer together: nothing below it changes.
         members: dict[int, list[int]] = {}
         for i, edits in enumerate(edit_lists):
@@ -458,7 +461,7 @@ class CachedSitePass(SitePass):
             logits[indices] = self.run([edit_lists[i] for i in indices], words, first)
         return logits
 
-    def run(self, edit_lists: Sequence[Sequence[SiteEdit]], words: Tensor | None = None, first: int = 0) -> Tensor:
+    def run(self, edit_lists: EditLists, words: Tensor | None = None, first: int = 0) -> Tensor:
         """Return the logits of `edited_logits` by a pass over the tokens at the site, from the layer `first` on."""
         n = len(edit_lists)
         if words is not None:

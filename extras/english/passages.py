@@ -33,6 +33,7 @@ MIN_NAME_COUNT = 5  # mentions of a name in a text before it may stand for anoth
 _EARLIER = PRONOUNS | {"herself", "himself", "hers"}  # earlier pronouns show the class
 _OTHER_TITLE = {"Mrs": "Mr", "Miss": "Mr", "Mr": "Mrs", "Lady": "Lord", "Lord": "Lady"}
 _FUNCTION_WORDS = word_set("function words")
+Document = tuple[str, str]  # its name and its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,12 @@ class Passage:
         return replace(self, text=text, mentions=(feminine, masculine), subject=moved(self.subject))
 
 
-def sections(documents: Sequence[str], prefix: str = "") -> list[tuple[str, str]]:
-    """Return (name, text) of each document; one of more than SECTION_CHARACTERS is cut after sentences.
+def sections(documents: Sequence[str], prefix: str = "") -> list[Document]:
+    """Return each document; one of more than SECTION_CHARACTERS is cut after sentences.
 
     `prefix` begins every name.
     """
-    named_sections = list[tuple[str, str]]()
+    named_sections = list[Document]()
     for number, text in enumerate(documents):
         parts = [""]
         for sentence in re.split(r"(?<=[.!?\u201d\"])(?=\s)", text):  # after a sentence
@@ -91,8 +92,8 @@ def sections(documents: Sequence[str], prefix: str = "") -> list[tuple[str, str]
     return named_sections
 
 
-def passages_in(documents: Iterable[tuple[str, str]]) -> list[Passage]:
-    """Return the passages of all documents, (name, text) each."""
+def passages_in(documents: Iterable[Document]) -> list[Passage]:
+    """Return the passages of all documents."""
     found: list[Passage] = []
     for name, text in documents:
         found += find_passages(name, text)
@@ -232,7 +233,7 @@ def content_words(passage: Passage) -> list[Span]:
     return words
 
 
-def ngram_rule(documents: Iterable[tuple[str, str]]) -> Callable[[str], float]:
+def ngram_rule(documents: Iterable[Document]) -> Callable[[str], float]:
     """Return a rule that predicts the class of a pronoun from the last words before it, counted in `documents`.
 
     The rule returns the class, 0 or 1, that is more frequent after the same N_LAST words, backing off to fewer words;

@@ -20,18 +20,18 @@ from training.trainer import Update
 _COMPARED = ("loss", "gradient norm", "change along the eager one", "squared length of the change")
 _N_WARM_UP = 3  # calls before the recording: torch.compile, cuBLAS and autograd prepare themselves in the first ones
 
+Tensors = Sequence[Tensor]
 Results = tuple[Tensor, Tensor]  # loss [] and gradient norm []
+Step = Callable[[], Results]
 # Runs a step once on a stream, and returns what repeats it, with the tensors that then hold its results
-Record = Callable[[Callable[[], Results], "torch.cuda.Stream | None"], tuple[Callable[[], None], Results]]
+Record = Callable[[Step, "torch.cuda.Stream | None"], tuple[Callable[[], None], Results]]
 
 
 class CannotRecordError(Exception):
     """A step cannot be recorded, or its record does something else; the message is one line."""
 
 
-def record_cuda_graph(
-    step: Callable[[], Results], stream: "torch.cuda.Stream | None"
-) -> tuple[Callable[[], None], Results]:
+def record_cuda_graph(step: Step, stream: "torch.cuda.Stream | None") -> tuple[Callable[[], None], Results]:
     """Record `step` as a CUDA graph; see `Record`."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
@@ -42,7 +42,7 @@ def record_cuda_graph(
 def record_step(
     step: Update,
     batches: Sequence[LoadedBatch],
-    changed: Sequence[Tensor],
+    changed: Tensors,
     tolerance: float,
     record: Record = record_cuda_graph,
 ) -> "StepGraph | None":
@@ -65,7 +65,7 @@ class StepGraph:
         self,
         step: Update,
         batches: Sequence[LoadedBatch],
-        changed: Sequence[Tensor],
+        changed: Tensors,
         record: Record,
         tolerance: float,
     ) -> None:
@@ -101,8 +101,8 @@ class StepGraph:
 
     def _record(
         self,
-        step: Callable[[], Results],
-        changed: Sequence[Tensor],
+        step: Step,
+        changed: Tensors,
         record: Record,
         stream: "torch.cuda.Stream | None",
         tolerance: float,
@@ -143,23 +143,23 @@ class StepGraph:
         return loss.clone(), norm.clone()  # the next call writes to the same places
 
 
-def _seeded(step: Callable[[], Results]) -> list[float]:
+def _seeded(step: Step) -> list[float]:
     """Take a step with one state of the random generators, for dropout; return its results."""
     torch.manual_seed(0)
     return [result.item() for result in step()]
 
 
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _copies(tensors: Tensors) -> list[Tensor]:
     return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
 
 
 @torch.no_grad()
-def _restore(changed: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _restore(changed: Tensors, values: Tensors) -> None:
     for tensor, value in zip(changed, values, strict=True):
         tensor.copy_(value)  # waits for the stream
 
 
-def _change(after: Sequence[Tensor], eager: Sequence[Tensor], before: Sequence[Tensor]) -> tuple[float, float]:
+def _change(after: Tensors, eager: Tensors, before: Tensors) -> tuple[float, float]:
     """Return the change of tensors along that of an eager step, and its squared length, as shares of that change.
 
     The mean over the tensors. Single numbers would not do: Adam makes a step of any sign of rounding errors.

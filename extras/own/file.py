@@ -21,6 +21,8 @@ MOST_BLOCKS = 10_000  # a file of a million lines took 145 s and 4.1 GB
 _MIN_BLOCKS = 2  # in either part; with few the verdict says that no p can be small enough
 _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
 
+Texts = list[LinkedText]
+
 
 @dataclass(frozen=True, slots=True)
 class _Header:
@@ -45,8 +47,8 @@ class _Line:
 class _Block(NamedTuple):
     where: str  # "FILE line N"
     split: str | None
-    texts: list[LinkedText]  # four
-    controls: list[LinkedText]  # four or none
+    texts: Texts  # four
+    controls: Texts  # four or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,9 @@ class OwnQuestion:
     file: str
     name: str
     description: str
-    dev: list[LinkedText]  # whole blocks, in the hold-out "iid"
-    test: list[LinkedText]  # whole blocks, in the hold-out "headline"
-    control: list[LinkedText]  # the texts of test without the link, in the hold-out "control"; empty if not given
+    dev: Texts  # whole blocks, in the hold-out "iid"
+    test: Texts  # whole blocks, in the hold-out "headline"
+    control: Texts  # the texts of test without the link, in the hold-out "control"; empty if not given
     n_left_out: int  # blocks with words of one part and a frame of the other
     places: dict[str, str]  # "FILE line N" by text, for messages
 
@@ -120,9 +122,9 @@ def load_question(path: Path) -> OwnQuestion:
             raise UserError(f"{where}: give all lines the field control, or none")
 
     parts = iter(divided([_names(block.texts[0]) for block in blocks if block.split is None]))
-    texts = defaultdict[str, list[LinkedText]](list)  # by part
+    texts = defaultdict[str, Texts](list)  # by part
     places = dict[str, str]()
-    controls: list[LinkedText] = []
+    controls: Texts = []
     for block in blocks:
         part = block.split or next(parts)
         for text in block.texts:
@@ -175,7 +177,7 @@ def _read_block(where: str, values: dict[str, Any]) -> _Block:
     return _Block(where, line.split, texts, controls)
 
 
-def _texts(where: str, line: _Line, value: Any, frame: str | None, holdout: str) -> list[LinkedText]:
+def _texts(where: str, line: _Line, value: Any, frame: str | None, holdout: str) -> Texts:
     """Return the four texts of a pattern, or of a list with one for each order."""
     patterns = (value, value) if isinstance(value, str) else from_json(tuple[str, str], value, f"{where}: patterns")
     texts = []

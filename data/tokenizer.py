@@ -123,10 +123,12 @@ def fast_tokenizer(pretrained: Any, setting: str) -> tuple[Tokenizer, int]:
     if not isinstance(backend, Tokenizer):
         raise UserError(f"{setting}: no fast tokenizer (tokenizer.json), so the tokens of a word are unknown")
     # GPT-2 has one token for both.
-    starts = [token for token in (pretrained.bos_token_id, pretrained.eos_token_id) if token is not None]
-    if not starts:
+    start = pretrained.bos_token_id
+    if start is None:
+        start = pretrained.eos_token_id
+    if start is None:
         raise UserError(f"{setting}: its tokenizer has neither bos_token nor eos_token to begin a text")
-    return _plain(Tokenizer.from_str(backend.to_str())), int(starts[0])
+    return _plain(Tokenizer.from_str(backend.to_str())), int(start)
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:

@@ -90,11 +90,9 @@ def document_positions(document_ids: Tensor) -> Tensor:
     return index - torch.where(is_first, index, 0).cummax(dim=1).values
 
 
-def attention_scores(query: Tensor, key: Tensor, *, scaled: bool = True) -> Tensor:
+def attention_scores(query: Tensor, key: Tensor) -> Tensor:
     """Return query @ key^T / sqrt(K) (Vaswani et al. 2017, eq. 1), [B, H, T, T] float32; -inf for later keys."""
-    scores = query.float() @ key.float().mT
-    if scaled:
-        scores = scores / query.shape[-1] ** 0.5
+    scores: Tensor = query.float() @ key.float().mT / query.shape[-1] ** 0.5
     is_later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)  # [T, T]
     return scores.masked_fill(is_later, float("-inf"))
 
@@ -148,8 +146,8 @@ class Attention(nn.Module):
         cos, sin = None, None
         if config.position is Position.rope:
             cos, sin = rope_tables(config.context_length, config.head_dim, config.rope_theta)
-        for name, table in (("cos", cos), ("sin", sin)):
-            self.register_buffer(name, table, persistent=False)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
         projection = partial(nn.Linear, config.d_model, config.d_model, bias=False)
         self.query = projection()

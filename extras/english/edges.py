@@ -59,9 +59,9 @@ the more probable pronouns. p: corrected for all heads, doubled for a set. Verdi
     def problem(self, question: Question, items: Items) -> str:
         found = []  # how many there are, of what, and how many are needed
         for people, passages in zip(("one person", "a woman and a man"), _one_and_two(items), strict=True):
-            halves = [passages.of(question.name, part) for part in (DEV, TESTED)]
-            n_documents = min(half.n_clusters()["documents"] for half in halves)
-            found.append((sum(map(len, halves)), f"passages with {people}", MIN_PASSAGES))
+            dev, tested = passages.of(question.name, DEV), passages.of(question.name, TESTED)
+            n_documents = min(dev.n_clusters()["documents"], tested.n_clusters()["documents"])
+            found.append((len(dev) + len(tested), f"passages with {people}", MIN_PASSAGES))
             found.append((n_documents, f"documents with {people} in one half", MIN_CLUSTERS))
         _, *of_classes = items.of(question.name, TESTED).n_clusters().values()
         found.append((min(of_classes), "different entities of one class in the tested half", MIN_CLUSTERS))

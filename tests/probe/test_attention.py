@@ -46,7 +46,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
+def test_each_field_is_its_definition_on_the_whole_map(number):
     text, row = TEXTS[number], 2 * number
     pairs = [Pair("number", "dev", (each, each), ("", ""), i, ("", "", "")) for i, each in enumerate(TEXTS)]
     rows = measure_heads(MODEL, Items(pairs), tokens_per_batch=30, weighs_values=True).rows
@@ -69,7 +69,7 @@ def test_each_field_is_its_definition_on_the_whole_map(number: int) -> None:
                 assert getattr(rows, name)[row, layer, head] == pytest.approx(value, abs=1e-4), name
 
 
-def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_output_weights() -> None:
+def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_output_weights():
     text = TEXTS[0]
     record = MODEL.record(torch.tensor([text.tokens]))[1]
     gate = torch.rand(record.values.shape)
@@ -83,7 +83,7 @@ def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_ou
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("question", ["number", "gender", "verb"])
-def test_a_planted_head_has_the_scores_of_its_habit(kind: str, question: str) -> None:
+def test_a_planted_head_has_the_scores_of_its_habit(kind, question):
     model = TransformerView(made.planted(kind, layer=1, head=2, seed=5))
     scores = measure_heads(model, made.story_pairs("test").of(question, "headline"), 4096).scores()
     expected = {"coreference": (1, 1, 1, 2), "coreference+first": (0.5, 0, 0, 1.5)}.get(kind, (0.5, 0, 0, 0))
@@ -94,7 +94,7 @@ def test_a_planted_head_has_the_scores_of_its_habit(kind: str, question: str) ->
 
 
 @pytest.mark.parametrize("question", ["number", "gender", "verb"])
-def test_only_a_planted_head_is_chosen_again_whatever_items_are_drawn(question: str) -> None:
+def test_only_a_planted_head_is_chosen_again_whatever_items_are_drawn(question):
     dev = made.story_pairs("study").of(question, "dev")
 
     def share(view: TransformerView) -> float:
@@ -109,7 +109,7 @@ def test_only_a_planted_head_is_chosen_again_whatever_items_are_drawn(question: 
         assert np.mean(untrained) < 0.6
 
 
-def test_the_weights_of_heads_are_added_and_subtracted() -> None:
+def test_the_weights_of_heads_are_added_and_subtracted():
     """Weights of .3 and .1 on the antecedent, .1 and .3 on the other mention: together a tie."""
     log_ratio = np.log([[[3.0, 1 / 3]], [[9.0, 1.0]]])
     rows = HeadRows(log_ratio, 0 * log_ratio, 0 * log_ratio, np.array([[[0.4, 0.4]], [[0.5, 0.2]]]))
@@ -125,7 +125,7 @@ FIRST = DEV.cells[0]
 
 
 @pytest.mark.parametrize("question", ["number", "gender", "verb"])
-def test_over_balanced_blocks_every_rule_scores_one_half(question: str) -> None:
+def test_over_balanced_blocks_every_rule_scores_one_half(question):
     items = made.story_pairs("study")
     rules = fit_rules(items.of(question, "dev"))
     scores = score_rules(rules, items.of(question, "headline"))
@@ -134,7 +134,7 @@ def test_over_balanced_blocks_every_rule_scores_one_half(question: str) -> None:
         assert (scores[name].accuracy.mean(), scores[name].block_accuracy.mean()) == (0.5, 0), name
 
 
-def test_rules_compare_the_best_antecedent_with_the_best_other_mention() -> None:
+def test_rules_compare_the_best_antecedent_with_the_best_other_mention():
     def with_mentions(meant: list[Any], other: list[Any], **changes: Any) -> Cell:
         return replace(FIRST, meant=tuple(meant), other=tuple(other), **changes)
 
@@ -156,7 +156,7 @@ def test_rules_compare_the_best_antecedent_with_the_best_other_mention() -> None
     assert [rule(with_mentions([(at - 5,)], [(at - other,)])) for other in (2, 3, 4)] == [1, 0, -1]
 
 
-def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none() -> None:
+def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none():
     words = sorted({word for pair in (*DEV.pairs, *TEST.pairs) for word in pair.clusters[1:]})
     rank = dict(zip(words, np.random.default_rng(5).permutation(len(words)), strict=True))
 
@@ -176,14 +176,14 @@ def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none(
     assert found == [0.0, -0.5]  # the control task may choose any head, and so has 1
 
 
-def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others() -> None:
+def test_a_pure_head_scores_1_in_its_type_and_0_in_the_others():
     """On the start token and seven tokens twice, heads that attend to the key at one distance."""
     maps = torch.stack([torch.eye(15).roll(-distance, dims=1) for distance in (1, 6)])  # [H, T, T]
     scores = {name: score.tolist() for name, score in type_scores(maps.expand(1, 2, 2, 15, 15)).items()}
     assert scores == {"previous": [[1, 0]], "induction": [[0, 1]]}
 
 
-def test_margins_losses_and_answers_are_those_of_the_whole_texts() -> None:
+def test_margins_losses_and_answers_are_those_of_the_whole_texts():
     texts = [text for text in made.story_pairs("test").cells[::53] if text.payoff is not None]
     for margin, loss, text in zip(*measure_payoffs(MODEL, texts, tokens_per_batch=200), texts, strict=True):
         log_p = MODEL.logits(torch.tensor([text.tokens]))[0, text.payoff].log_softmax(-1)
@@ -197,7 +197,7 @@ def test_margins_losses_and_answers_are_those_of_the_whole_texts() -> None:
     assert values["resolved_share"].value == pytest.approx((math.log(8) - losses.mean()) / math.log(2), abs=1e-3)
 
 
-def test_all_words_before_the_query_are_shuffled_and_both_texts_of_a_pair_alike() -> None:
+def test_all_words_before_the_query_are_shuffled_and_both_texts_of_a_pair_alike():
     rng = np.random.default_rng(0)
     for pair in made.story_pairs("test").pairs[::7]:
         shuffled = with_words_shuffled(pair, rng)
@@ -212,7 +212,7 @@ def test_all_words_before_the_query_are_shuffled_and_both_texts_of_a_pair_alike(
 
 
 @pytest.mark.parametrize("change", [{"has_word_tokens": False}, {"query": 3}])
-def test_words_are_shuffled_only_where_tokens_are_words_at_the_same_places(change: dict[str, Any]) -> None:
+def test_words_are_shuffled_only_where_tokens_are_words_at_the_same_places(change):
     items = made.story_pairs("test").of("verb", "headline")
     assert answer_with_words_shuffled(MODEL, items, made.SETTINGS).keys() == {"answer_shuffled"}
     first, second = items.pairs[0].cells
@@ -220,7 +220,7 @@ def test_words_are_shuffled_only_where_tokens_are_words_at_the_same_places(chang
     assert answer_with_words_shuffled(MODEL, changed, made.SETTINGS) == {}
 
 
-def test_the_resolved_share_is_between_blind_and_bayes() -> None:
+def test_the_resolved_share_is_between_blind_and_bayes():
     four, eight = math.log(4), math.log(8)
     for loss, n_fitting, share in ((four, (4, 4), 1), (eight, (4, 4), 0), (eight / 2, (1, 4), 0.5)):
         cells = [replace(FIRST, n_fitting=n) for n in n_fitting]
@@ -228,7 +228,7 @@ def test_the_resolved_share_is_between_blind_and_bayes() -> None:
     assert resolved_share(np.ones(2), [FIRST, replace(FIRST, n_fitting=0)]) is None
 
 
-def test_the_effect_of_a_head_is_the_change_of_the_next_word() -> None:
+def test_the_effect_of_a_head_is_the_change_of_the_next_word():
     text = TokenizedText("cats sat", [0, 1, 2, 3], [(0, 3), (3, 4), (4, 8)], [(0, 4), (5, 8)])  # "cat", "s", " sat"
     view = random_view()
     effects = removal_effects(view, text, 1)  # "cats" ends with token 2
@@ -242,7 +242,7 @@ def test_the_effect_of_a_head_is_the_change_of_the_next_word() -> None:
     assert effects.min() > 0.001 and effects.max() <= 1
 
 
-def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last_query() -> None:
+def test_an_example_has_the_weights_of_its_nouns_and_the_next_words_after_a_last_query():
     at_the_end = FRIGHTENED_OR_FEARED[0]
     in_the_middle = replace(at_the_end, text=f"{at_the_end.text} purred")
     opened = made.word_model([in_the_middle.text])

@@ -46,7 +46,7 @@ def of_random_weights() -> Study:
     return studied(story_model(), story_pairs("study"))
 
 
-def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria() -> None:
+def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria():
     verb, number, gender = studied(planted("coreference", layer=1, head=2), story_pairs("study")).findings
     for finding in (number, gender):
         assert (finding.place, set(finding.parts)) == (Head(1, 2), {SAME_WORDS, HEADLINE})
@@ -62,7 +62,7 @@ def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria
 
 
 @pytest.mark.parametrize("kind", ["lexical", "first", "singular", "previous", "uniform"])
-def test_a_head_with_another_habit_is_not_supported(kind: str) -> None:
+def test_a_head_with_another_habit_is_not_supported(kind):
     model = planted(kind, layer=1, head=2, strength=2.0)
     [finding] = studied(model, story_pairs("study", "number")).findings
     assert finding.verdict != "supported" and finding.head.value("accuracy") < 0.9
@@ -70,7 +70,7 @@ def test_a_head_with_another_habit_is_not_supported(kind: str) -> None:
         assert finding.head.value("selectivity") < 0.15
 
 
-def test_random_weights_have_no_supported_head() -> None:
+def test_random_weights_have_no_supported_head():
     assert [finding.question for finding in of_random_weights().findings] == ["verb", "number", "gender"]
     for finding in of_random_weights().findings:
         assert finding.verdict != "supported"
@@ -85,7 +85,7 @@ def test_random_weights_have_no_supported_head() -> None:
     assert of_random_weights().contract.keys() == {*LIMITS}
 
 
-def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() -> None:
+def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline():
     finding = of_random_weights().findings[1]
     dev, tested = (story_pairs("study").of("number", part) for part in (DEV, HEADLINE))
     heads, accuracies = [], []
@@ -100,14 +100,14 @@ def test_the_head_of_each_model_is_chosen_on_dev_and_tested_on_the_headline() ->
 
 
 @pytest.mark.parametrize("part", [DEV, HEADLINE])
-def test_a_question_without_items_to_choose_or_to_test_on_says_why(part: str) -> None:
+def test_a_question_without_items_to_choose_or_to_test_on_says_why(part):
     pairs = [pair for pair in story_pairs("study").pairs if (pair.question, pair.part) != ("gender", part)]
     questions, missing = askable(STORY_QUESTIONS, Items(pairs))
     assert [question.name for question in questions] == ["verb", "number"]
     assert missing == [f"gender: no items in the part {part}"]
 
 
-def test_a_model_that_breaks_the_contract_is_refused() -> None:
+def test_a_model_that_breaks_the_contract_is_refused():
     with pytest.raises(UserError, match="does not end in the model's logits"):
         study(SCALED, untrained_view, story_pairs("study"), STORY_QUESTIONS, SETTINGS)
 
@@ -118,13 +118,13 @@ def test_a_model_that_breaks_the_contract_is_refused() -> None:
     (0.95, 0.6, "This needs the sentence: "),
     (0.5, 0.5, ""),
 ])  # fmt: skip
-def test_what_stays_when_words_are_shuffled_says_what_an_answer_needs(low: float, shuffled: float, needed: str) -> None:
+def test_what_stays_when_words_are_shuffled_says_what_an_answer_needs(low, shuffled, needed):
     answers = {"answer_accuracy": Estimate(1.0, low, 1.0), "answer_shuffled": Estimate(shuffled)}
     finding = blank(Finding, parts={HEADLINE: blank(Part, values=answers)})
     assert OUTCOMES["attention"].what_it_needs(finding).partition("the answer is")[0] == needed
 
 
-def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev() -> None:
+def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves_of_dev():
     dev = story_pairs("study").of("number", DEV)
     again = [replace(pair, block=pair.block + 1000) for pair in dev.pairs]  # every pair of words in two blocks
     items = dev + Items(again) + story_pairs("study").of("number", HEADLINE)
@@ -148,7 +148,7 @@ def nouns_studied(writing: Sequence[int], question: Question = NUMBER, control: 
     return found.findings[0]
 
 
-def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch):
     """With a bar above what one of two heads can reach."""
     bars = tuple(replace(bar, limit=0.8) if bar.measure == "swap" else bar for bar in NUMBER.bars)
     stricter = replace(NUMBER, bars=bars)
@@ -167,13 +167,13 @@ def test_two_heads_that_share_the_work_are_judged_as_a_set(monkeypatch: pytest.M
     assert excluded.set.reasons[0].startswith("L0H1: no claim: it is a")
 
 
-def test_one_head_that_decides_is_supported_alone() -> None:
+def test_one_head_that_decides_is_supported_alone():
     finding = nouns_studied([2])
     assert (finding.place, finding.unit, finding.verdict, finding.level) == (Head(0, 2), "head", "supported", "E3")
     assert (finding.set, finding.curve) == (None, [])
 
 
-def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:
+def test_a_head_that_does_the_same_without_the_link_is_not_supported():
     question = question_of_file("number", "nouns", "a.jsonl", has_control=True)
     # A control whose texts are both the first one has no contrast.
     same = many_nouns(CONTROL)
@@ -188,7 +188,7 @@ def test_a_head_that_does_the_same_without_the_link_is_not_supported() -> None:
     assert "remains in texts without the link" in finding.head.reasons[0]
 
 
-def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun() -> None:
+def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun():
     finding = nouns_studied([])
     assert finding.head.value("answer") == pytest.approx(0, abs=1e-6)
     assert "swap" not in finding.head.values and (finding.curve, finding.set) == ([], None)

@@ -26,7 +26,7 @@ def link(values: dict[str, Estimate], **changes: Any) -> Finding:
     return judged_finding(LINK, {"accuracy": Estimate(0.9876, 0.961, 1.0)} | values, **changes)
 
 
-def test_a_supported_claim_names_heads_accuracy_rule_and_untrained_models() -> None:
+def test_a_supported_claim_names_heads_accuracy_rule_and_untrained_models():
     claim = claim_of(link(STRONG), MODEL)
     assert claim.startswith("Attention head L1H2 links a pronoun to its antecedent.") and "E3" in claim
     for number in ("98.8 % [96.1, 100.0] of 920 items", "rule (nearest) is right in 50.0 %", "models in 47.7 %"):
@@ -45,7 +45,7 @@ def test_a_supported_claim_names_heads_accuracy_rule_and_untrained_models() -> N
     assert none.startswith("No attention head is shown to link a pronoun to its antecedent; the best")
 
 
-def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
+def test_a_decision_names_the_share_the_flips_and_the_author():
     rules = {"nearest": 0.5, "first": 0.55}
     claim = claim_of(judged_finding(EDGE, OF_MODEL | DECIDES, rules=rules), MODEL)
     assert claim.startswith("Attention head L1H2 copies the gender of the people it attends to into the next pronoun")
@@ -57,7 +57,7 @@ def test_a_decision_names_the_share_the_flips_and_the_author() -> None:
     assert unknown.startswith("The model does not know the next word: its choice is not shown to follow the persons")
 
 
-def test_a_limit_is_named_where_it_holds() -> None:
+def test_a_limit_is_named_where_it_holds():
     without_doubt = {"accuracy": Estimate(1.0, 1.0, 1.0)}
     external = replace(MODEL, shape={"source": "transformers"})
     for words, values, model in (
@@ -76,7 +76,7 @@ def test_a_limit_is_named_where_it_holds() -> None:
         ({"p_beyond_place": Estimate(0.99), "beyond_place": Estimate(-0.4)}, "is not shown to copy what"),  # inverted
     ],
 )
-def test_no_sentence_about_whose_says_antecedent(change: dict, shown: str) -> None:
+def test_no_sentence_about_whose_says_antecedent(change, shown):
     rules = {"nearest": 0.64, "place rule": 0.84}
     finding = judged_finding(WHOSE, OF_PLACE | change, rules=rules)
     claim = claim_of(finding, MODEL)

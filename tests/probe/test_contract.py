@@ -15,7 +15,7 @@ CELLS = story_pairs("test").cells
 
 
 @each_variant
-def test_a_sound_model_passes(switches: dict) -> None:
+def test_a_sound_model_passes(switches):
     violations = check_contract(TransformerView(story_model(**switches)), CELLS, n_cells=13)
     assert set(violations) == set(LIMITS)
     assert violations["future_weight"] == 0
@@ -62,6 +62,6 @@ SCALED = Changed(of_logits=lambda logits, is_edited: logits * (1.001 if is_edite
         (Changed(of_logits=lambda logits, _: logits + logits.mean(1, True) / 100), "later tokens change"),
     ],
 )
-def test_a_wrong_view_is_refused(view: TransformerView, problem: str) -> None:
+def test_a_wrong_view_is_refused(view, problem):
     with pytest.raises(ValueError, match=problem):
         check_contract(view, CELLS, n_cells=13)

@@ -64,13 +64,13 @@ def check_by_hand(view: TransformerView, items: Items, names: tuple[str, ...]) -
 
 
 @each_variant
-def test_each_margin_is_that_of_the_text_edited_by_hand(switches: dict[str, object]) -> None:
+def test_each_margin_is_that_of_the_text_edited_by_hand(switches):
     check_by_hand(made.pair_view(**switches), made.random_pairs(), WHOLE)
 
 
 @pytest.mark.parametrize("n_kept", [0, 60, 2**21])
 @pytest.mark.parametrize("n_answers", [1, 2])
-def test_so_is_each_margin_right_after_the_query(n_kept: int, n_answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_is_each_margin_right_after_the_query(n_kept, n_answers, monkeypatch):
     """There only the query is computed again, from passes that are kept or not."""
     monkeypatch.setattr(edits, "MAX_KEPT", n_kept)
     pairs = []
@@ -83,7 +83,7 @@ def test_so_is_each_margin_right_after_the_query(n_kept: int, n_answers: int, mo
     check_by_hand(made.pair_view(), Items(pairs), (*WHOLE, "cut_control"))
 
 
-def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_texts() -> None:
+def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_texts():
     items = made.passage_items().of("next_pronoun_gender", "dev")
     model, pair = made.copying_model([0.5, 2.0]), items.pairs[1]
     sites = EditedPairs(model, items, 100)
@@ -99,7 +99,7 @@ def test_weights_probabilities_and_direct_effects_at_the_site_are_those_of_the_t
     assert effects.sum((1, 2)) == pytest.approx(np.abs(sites.clean.mean(axis=1)), abs=1e-5)
 
 
-def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
+def test_the_share_exchanged_is_signed_by_the_models_own_preference():
     clean = np.array([[2.0, 1.0], [-1.0, -2.0], [2.0, 1.0]])
     exchanged = np.array([[-1.0, -2.0], [0.5, -1.5], [3.0, 1.5]])[..., None]
     margins = Margins(clean, {"swap": exchanged})
@@ -110,7 +110,7 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference() -> None:
     assert margins.flips() == pytest.approx(np.array([[1.0], [0.5], [0.0]]))
 
 
-def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> None:
+def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand():
     view, pairs = made.pair_view(), []
     for pair in made.random_pairs().pairs:
         # A content word at the query, which is not in the text any more that ends before it
@@ -131,7 +131,7 @@ def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand() -> N
         assert len(by_pair) > 2 and found[name].value == pytest.approx(np.mean([*by_pair.values()]), rel=1e-3)
 
 
-def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
+def test_pairs_whose_answers_cannot_be_compared_are_left_out():
     items = made.random_pairs()
     assert len(items.comparable()) == len(items)
     first, second = items.pairs[0].cells
@@ -141,7 +141,7 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out() -> None:
             assert not replace(items.pairs[0], cells=cells).is_comparable, changes
 
 
-def test_a_set_has_only_heads_that_add() -> None:
+def test_a_set_has_only_heads_that_add():
     view = made.pair_view()
     pairs = EditedPairs(view, made.random_pairs(), 4096)
     shares = [share for _, share in grown(pairs.exchanged, edits.all_heads(view), least_gain=0.02)]
@@ -149,13 +149,13 @@ def test_a_set_has_only_heads_that_add() -> None:
 
 
 @pytest.mark.parametrize(("token", "targets"), [(3, [4]), (3, [-1]), (3, []), (-1, [0]), (3, 1), (1.5, [1])])
-def test_a_link_that_no_text_has_is_refused(token: Any, targets: Any) -> None:
+def test_a_link_that_no_text_has_is_refused(token, targets):
     for make in (partial(cut_link, 0, 0, token), partial(exchange_links, 0, 0, token, [0])):
         with pytest.raises(UserError, match=f"^no link from token {token}"):
             make(targets)
 
 
-def test_links_of_an_absent_token_or_of_overlapping_sets_are_refused() -> None:
+def test_links_of_an_absent_token_or_of_overlapping_sets_are_refused():
     with pytest.raises(UserError, match="must not share a token$"):
         exchange_links(0, 0, 4, [1, 2], [2])
     with pytest.raises(UserError, match="^no link from token 5: the text has tokens 0 to 4$"):

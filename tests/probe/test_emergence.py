@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from tests.probe import factories as made
 from tests.program import FEW_STORIES, SHORT
 
 
-def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
+def test_questions_get_equal_numbers_of_blocks_spread_evenly():
     found = choose_items(made.story_pairs("test"), 36)
     assert {question.name for question in found} == {"number", "gender", "verb"}
     for question, items in found.items():
@@ -35,7 +34,7 @@ def test_questions_get_equal_numbers_of_blocks_spread_evenly() -> None:
         assert [(pair.block, pair.order) for pair in items.pairs] == [*product(spread, (0, 1))]
 
 
-def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() -> None:
+def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers():
     view, items = made.untrained_view(0), made.story_pairs("test").of("number", "iid")
     state = torch.get_rng_state()
     point = OUTCOMES["attention"].point(view, items, tokens_per_batch=4096)
@@ -50,7 +49,7 @@ def test_a_point_by_attention_has_every_heads_scores_and_the_models_answers() ->
         assert point.values[name] == pytest.approx(answers[name].value, rel=1e-3)
 
 
-def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
+def test_a_point_by_edges_has_the_swap_of_every_head():
     items = made.passage_items()
     point = OUTCOMES["edge"].point(made.copying_model([1.0, 3.0]), items, 4096)
     assert (point.layer, point.head) == (0, 1)
@@ -61,7 +60,7 @@ def test_a_point_by_edges_has_the_swap_of_every_head() -> None:
     assert OUTCOMES["edge"].point(made.copying_model([0.0, 0.0]), items, 4096).grids["swap"] == [[0.0, 0.0]]
 
 
-def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path: Path) -> None:
+def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path):
     shares = {"share_agreement": 0.5, "share_verb": 0.0, "share_no_pronoun": 0.5}
     corpus = load_corpus(replace(SMALL, seed=1, n_train_stories=6000, n_test_frames=2, **shares), tmp_path)
     steps = ["eval_every_steps=10", "max_steps=15", "probe_sequences=16"]
@@ -81,7 +80,7 @@ def test_a_training_probe_reads_every_question_and_draws_at_evaluations(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["stories", "text", "ended"])
-def test_an_evaluation_continues_two_texts_by_the_most_probable_tokens(kind: str, tmp_path: Path) -> None:
+def test_an_evaluation_continues_two_texts_by_the_most_probable_tokens(kind, tmp_path):
     """Up to 16 of them, or to where the model ends the text."""
     data, opening = FEW_STORIES, FRIGHTENED_OR_FEARED[0].text
     if kind == "text":

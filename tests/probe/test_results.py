@@ -17,7 +17,7 @@ from tests.extras.page import sample
 from tests.probe.factories import blank
 
 
-def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null() -> None:
+def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null():
     values = {"a": np.array([1 / 3, np.inf]), "b": np.float64("nan"), "c": (1, Scale.none)}
     assert to_json(values) == {"a": [0.333333, None], "b": None, "c": [1, "none"]}
     assert math.isnan(from_json(float, None, "file"))
@@ -37,7 +37,7 @@ def test_numbers_have_six_digits_and_those_that_are_not_finite_are_null() -> Non
         ({"curve": [[[0], 0.1, {"value": 1}]]}, r"file.curve\[0\]\[0\]: 1 values instead of 2"),
     ],
 )
-def test_a_wrong_file_names_the_place(change: dict[str, Any], message: str) -> None:
+def test_a_wrong_file_names_the_place(change, message):
     with pytest.raises(UserError, match=f"^{message}$"):
         from_json(Finding, to_json(results().findings[0]) | change, "file")
 
@@ -56,7 +56,7 @@ def read(content: Any) -> ProbeResults:
     return ProbeResults.from_json(json.loads(json.dumps(content)))
 
 
-def test_a_file_has_all_that_was_found_out() -> None:
+def test_a_file_has_all_that_was_found_out():
     content = to_json(results())
     again = read(content)
     assert "size" in content["model"] and "before" not in to_json(replace(results(), before=None))
@@ -65,7 +65,7 @@ def test_a_file_has_all_that_was_found_out() -> None:
     assert read(to_json(without_nan)) == without_nan == without_nan.rounded()
 
 
-def test_what_is_no_probe_or_of_another_version_is_refused() -> None:
+def test_what_is_no_probe_or_of_another_version_is_refused():
     for content in (None, [], {}, {"schema_version": 12, "selected": []}, {"findings": {}}):
         with pytest.raises(UserError, match="^probe.json: not the results of a probe"):
             read(content)
@@ -80,7 +80,7 @@ def fields_of(kind: Any) -> set[str]:
     return {*getattr(kind, "__dataclass_fields__", ())}.union(*map(fields_of, parts))
 
 
-def test_a_change_of_a_field_needs_another_version() -> None:
+def test_a_change_of_a_field_needs_another_version():
     """If this fails: raise SCHEMA_VERSION, then record both here."""
     names = ",".join(sorted(fields_of(ProbeResults)))
     assert (SCHEMA_VERSION, len(names), crc32(names.encode())) == (19, 488, 2450650224)

@@ -38,7 +38,7 @@ def opened(tmp_path: Path) -> OpenedModel:
     return replace(word_model(["a b"]), folder=tmp_path)
 
 
-def test_a_log_has_a_line_for_each_stage_with_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_has_a_line_for_each_stage_with_the_time_that_is_left(monkeypatch):
     lines: list[str] = []
     with stages("testing", lines.append) as show:
         for second, stage, share in ((5, "heads", 0.0), (8, "controls", 0.25), (9, "controls", 0.5), (0, "edits", 0.0)):
@@ -47,7 +47,7 @@ def test_a_log_has_a_line_for_each_stage_with_the_time_that_is_left(monkeypatch:
     assert lines == ["testing: heads", "testing: controls, about 9 s left", "testing: edits"]
 
 
-def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) -> None:
+def test_only_readable_results_of_this_checkpoint_are_read(opened):
     model = TestedModel("nowhere", 0, None, {})
     results = ProbeResults(model=model, settings=SETTINGS, data={"fingerprint": "english"}, warnings=[])
     command = eval_command(opened)
@@ -65,7 +65,7 @@ def test_only_readable_results_of_this_checkpoint_are_read(opened: OpenedModel) 
             read_results(opened)
 
 
-def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_folder_is_locked_or_read_only(opened, monkeypatch):
     outside = opened.results_folder / "outside"
     with results_folder(opened.folder, outside) as folder:
         assert folder == outside == opened.folder / "probe" / "outside"
@@ -77,19 +77,19 @@ def test_the_results_folder_is_locked_or_read_only(opened: OpenedModel, monkeypa
         assert folder is None and "cannot be written" in notes[0]
 
 
-def test_the_name_of_a_folder_stays_below_it_in_every_script() -> None:
+def test_the_name_of_a_folder_stays_below_it_in_every_script():
     names = {"../../evil/x": "evil_x", "er/sie": "er_sie", "指代问题": "指代问题", "///": "model"}
     assert {text: folder_name(text) for text in names} == names
     assert len(folder_name("ä" * 500).encode()) == 120
 
 
-def test_settings_without_checkpoints_are_no_run(tmp_path: Path) -> None:
+def test_settings_without_checkpoints_are_no_run(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="^run=.*: is no run of train.py, which has a folder checkpoints$"):
         open_model(tmp_path, setting="run")
 
 
-def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
+def test_items_of_an_external_model_are_read_with_warnings_or_refused():
     letters = word_model(["a b c d e"], context_length=8)
     right = cell((0, 2, 3, 4, 5), ((2,), (3,)), 0, answers=(2,), foils=(3,))
 
@@ -105,7 +105,7 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused() -> None:
         warnings_of(foils=(99,))
 
 
-def test_the_shipped_text_is_known_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
+def test_the_shipped_text_is_known_by_its_content_and_not_by_its_name(tmp_path):
     def reads_it(training: Path, validation: Path) -> bool:
         settings = ["experiment=english", f"data.path='{training}'", f"data.validation_path={validation}"]
         config = compose_settings(settings).data
@@ -122,14 +122,14 @@ def test_the_shipped_text_is_known_by_its_content_and_not_by_its_name(tmp_path: 
     assert reads_shipped_text(None)
 
 
-def test_whose_gender_is_not_asked_of_a_model_for_which_it_would_take_too_long() -> None:
+def test_whose_gender_is_not_asked_of_a_model_for_which_it_would_take_too_long():
     source = source_of(word_model(["Lily Tom She He"], n_layer=6, n_head=24), SETTINGS, "")
     assert [question.outcome for question in source.questions] == ["edge"]
     assert "not tested in a model of more than 128 heads" in " ".join(source.warnings)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "questions").glob("*.jsonl")), ids=lambda path: path.stem)
-def test_an_example_question_has_enough_blocks_and_can_be_asked(path: Path) -> None:
+def test_an_example_question_has_enough_blocks_and_can_be_asked(path):
     own = load_question(path)
     assert (own.name, own.n_left_out) == (path.stem, 0) and path.stat().st_size <= 30_000
     assert min(len(own.dev), len(own.test)) >= 4 * 30

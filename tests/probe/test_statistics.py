@@ -31,7 +31,7 @@ def null_scores(n_heads: int, rng: np.random.Generator) -> tuple[list[np.ndarray
 
 
 @pytest.mark.parametrize("n_words", [6, 11])
-def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words: int) -> None:
+def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words):
     rng = np.random.default_rng(6)
     n_trials = 250
     crossed = 0
@@ -50,7 +50,7 @@ def test_the_crossed_bootstrap_covers_where_one_clustering_is_too_narrow(n_words
     assert frames_only / n_trials < 0.80
 
 
-def test_the_chance_level_is_conservative_and_that_of_frames_alone_is_not() -> None:
+def test_the_chance_level_is_conservative_and_that_of_frames_alone_is_not():
     rng = np.random.default_rng(5)
     passed = {"all": 0, "frames": 0}
     for trial in range(200):
@@ -62,7 +62,7 @@ def test_the_chance_level_is_conservative_and_that_of_frames_alone_is_not() -> N
     assert passed["frames"] > 0.2 * 200
 
 
-def test_word_effects_pass_max_t_at_its_level_and_flips_of_frames_alone_fail() -> None:
+def test_word_effects_pass_max_t_at_its_level_and_flips_of_frames_alone_fail():
     rng = np.random.default_rng(0)
     n_trials = 600
     passed = {0.01: 0, 0.05: 0}
@@ -79,7 +79,7 @@ def test_word_effects_pass_max_t_at_its_level_and_flips_of_frames_alone_fail() -
     assert share_interval(frames_only, n_trials)[0] > 0.4
 
 
-def test_words_that_stand_in_both_places_are_one_clustering() -> None:
+def test_words_that_stand_in_both_places_are_one_clustering():
     """An effect of each word, whichever place it has: two clusterings would take it for two independent ones."""
     rng = np.random.default_rng(3)
     n_trials = 200
@@ -101,7 +101,7 @@ def test_words_that_stand_in_both_places_are_one_clustering() -> None:
     assert covered["shared"] / n_trials >= 0.88 and covered["apart"] / n_trials < 0.80
 
 
-def test_few_clusters_enumerate_every_sign_pattern() -> None:
+def test_few_clusters_enumerate_every_sign_pattern():
     """Against the definition: one clustering of equal sizes, t = mean / standard error of the cluster means."""
     rng = np.random.default_rng(2)
     values = rng.normal(size=(21, 2, 5)) + 0.3
@@ -116,7 +116,7 @@ def test_few_clusters_enumerate_every_sign_pattern() -> None:
     assert test.smallest_p == 1 / 128
 
 
-def test_a_column_of_nan_is_no_head_and_changes_no_other() -> None:
+def test_a_column_of_nan_is_no_head_and_changes_no_other():
     blocks, scores = null_scores(3, np.random.default_rng(2))
     with_gap = np.insert(scores, 1, np.nan, axis=1).reshape(-1, 2, 2)
     heads, padded = Sample(scores, blocks, []), Sample(with_gap, blocks, [])
@@ -126,7 +126,7 @@ def test_a_column_of_nan_is_no_head_and_changes_no_other() -> None:
     assert padded.chance_level(100, 0) == heads.chance_level(100, 0)
 
 
-def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_cluster() -> None:
+def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_cluster():
     values = np.arange(1.0, 9.0)
     ratio = estimate_ratios({"swap": 2 * values}, values, noun_pairs(), CONFIG)["swap"]
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
@@ -135,7 +135,7 @@ def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_c
     assert mean_and_range([3.0, 1.0, 5.0]) == Estimate(3.0, 1.0, 5.0)
 
 
-def test_clusters_are_frames_and_words_by_pair_or_block() -> None:
+def test_clusters_are_frames_and_words_by_pair_or_block():
     items = noun_pairs()
     assert items.n_clusters() == {"frames": 4, "first_words": 2, "second_words": 2, "pairs": 4}
     by_block = [["t0", "t1", "t2", "t3"], ["6", "8", "6", "8"], ["7", "9", "9", "7"]]
@@ -151,7 +151,7 @@ def test_clusters_are_frames_and_words_by_pair_or_block() -> None:
     assert places[[0, 4]].tolist() == [["6", "7"], ["7", "6"]]
 
 
-def test_clusters_of_passages_are_documents_and_entities_and_one_without_is_alone() -> None:
+def test_clusters_of_passages_are_documents_and_entities_and_one_without_is_alone():
     items = passage_items()
     labels = zip(*(pair.clusters for pair in items.pairs), strict=True)
     for name, found, side in zip(items.n_clusters().items(), items.clusterings(), labels, strict=True):

@@ -26,7 +26,7 @@ from training.metrics import WeightHistory
 NUMBER, EDGE = map(finding, ("number", "next_pronoun_gender"))
 
 
-def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
+def test_a_finding_has_a_table_of_everything_that_was_measured():
     titles = [table.title for table in finding_tables(EDGE)]
     assert titles == ["Criteria, fixed in advance", "Measures", "Parts of the tested texts", "Heads together"]
     assert len(finding_tables(replace(NUMBER, curve=[], parts={}))) == 2
@@ -47,11 +47,11 @@ def test_a_finding_has_a_table_of_everything_that_was_measured() -> None:
     (Estimate(math.nan, math.nan, 0.0), "–"),
     (None, "–"),
 ])  # fmt: skip
-def test_a_number_has_three_digits_and_no_value_a_dash(value: Estimate | float | None, shown: str) -> None:
+def test_a_number_has_three_digits_and_no_value_a_dash(value, shown):
     assert number(value) == shown
 
 
-def test_a_bar_above_every_accuracy_says_that_no_head_can_pass() -> None:
+def test_a_bar_above_every_accuracy_says_that_no_head_can_pass():
     for bar, shown in ((1.055, NO_BAR), (1.0, NO_BAR), (0.8, "0.800")):
         values = {"accuracy": Estimate(1.0), "bar": Estimate(bar)}
         part = Part(n=8, values=values, rules={})
@@ -60,7 +60,7 @@ def test_a_bar_above_every_accuracy_says_that_no_head_can_pass() -> None:
             assert [row[1] for row in table.rows if row[0] == "bar"] == [shown]
 
 
-def test_the_evidence_names_every_rule_and_explains_each_term_where_it_stands() -> None:
+def test_the_evidence_names_every_rule_and_explains_each_term_where_it_stands():
     rules = dict.fromkeys(("nearest", "first", "subject", "uniform", "most frequent", "fixed offset"), 0.5)
     criteria = [Criterion("causal_edge", "E3", {"specificity_low": 0.6}, {"specificity_low": "above 0"}, "met", "")]
     criteria.append(Criterion("selective", "", {"selectivity": 0.5}, {"selectivity": "above 0.15"}, "met", ""))
@@ -76,7 +76,7 @@ def test_the_evidence_names_every_rule_and_explains_each_term_where_it_stands() 
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_rows_of_parts_that_repeat_measures_are_verbose(verbose: bool) -> None:
+def test_rows_of_parts_that_repeat_measures_are_verbose(verbose):
     rules = dict.fromkeys(("nearest", "first"), 0.5)
     head = replace(NUMBER.head, values={"accuracy": Estimate(1.0), "lead": Estimate(0.5), "contrast": Estimate(3.0)})
     parts = {
@@ -103,13 +103,13 @@ def with_answers(**values: Estimate) -> Finding:
     (replace(EDGE, rules={"nearest": 0.72, "last words": 0.75, "first": 0.5}), "author's entity",
      "0.50 (last words 0.75)"),
 ])  # fmt: skip
-def test_the_summary_has_the_models_own_accuracy_and_the_best_rule(found: Finding, title: str, shown: str) -> None:
+def test_the_summary_has_the_models_own_accuracy_and_the_best_rule(found, title, shown):
     header, row, *_ = tables.summary_lines(results(found), False)
     assert row[header.index(title) :].split("  ")[0] == shown
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.615, True), (0.9, False), (1.0, False)])
-def test_the_summary_says_if_another_head_is_often_chosen(share: float, is_told: bool) -> None:
+def test_the_summary_says_if_another_head_is_often_chosen(share, is_told):
     values = NUMBER.head.values | {"chosen_again": Estimate(share), "rival_swap": Estimate(0.25)}
     found = replace(NUMBER, head=replace(NUMBER.head, values=values), rival=Head(1, 1))
     again = f"of resampled choosing sets choose {NUMBER.place}"
@@ -119,7 +119,7 @@ def test_the_summary_says_if_another_head_is_often_chosen(share: float, is_told:
 
 
 @pytest.mark.parametrize("effects", [None, {6: np.arange(12.0).reshape(3, 4)}])
-def test_the_attention_of_a_sentence_names_nouns_and_heads(effects: dict | None) -> None:
+def test_the_attention_of_a_sentence_names_nouns_and_heads(effects):
     weights = np.zeros((3, 4, 7, 7))
     weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
     written = "fox saw the fox . it"
@@ -140,7 +140,7 @@ MEDIAN = Shown(kind="median", text="The cat sat. It slept.", query=5, word="")
 OWN = replace(NUMBER, file="own.jsonl", examples=[MEDIAN])
 
 
-def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> None:
+def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings():
     content = page_content(RUN, results(OWN, warnings=["A warning."]), None, ["The dog slept."], ["A note."])
     assert content.notes == ["A note.", "A warning."]
     yours, median = content.sentences
@@ -149,7 +149,7 @@ def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings() -> 
     assert untested.heading == "What each head attends to" and untested.notes == list(RUN.began)
 
 
-def test_the_live_model_begins_with_what_was_tested() -> None:
+def test_the_live_model_begins_with_what_was_tested():
     for run, tested, text in (
         (RUN, NUMBER, STORY_QUESTIONS[0].examples[0].text),
         (RUN, OWN, "The cat sat. It"),
@@ -158,7 +158,7 @@ def test_the_live_model_begins_with_what_was_tested() -> None:
         assert live_content(run, results(tested), None, None, []).model.text == text
 
 
-def test_the_page_has_the_commands_that_make_it_again() -> None:
+def test_the_page_has_the_commands_that_make_it_again():
     tested = results(OWN, settings=ProbeConfig(n_untrained=2), data={"path": "a b.txt"})
     train, probe = page_content(replace(RUN, arguments=["data.path=c d.txt"]), tested, None).run.commands
     assert shlex.split(train)[1:] == ["train.py", "data.path=c d.txt"]
@@ -168,7 +168,7 @@ def test_the_page_has_the_commands_that_make_it_again() -> None:
     assert page_content(RUN, tested, None).run.commands == [probe]  # of an earlier version, without its arguments
 
 
-def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
+def test_a_model_that_the_page_cannot_run_has_a_reason():
     for model, reason in (
         (EXTERNAL, "only models of train.py and Llamas"),
         (replace(RUN, n_parameters=3_000_001), "up to 3,000,000 weights, and this one has 3,000,001"),
@@ -181,7 +181,7 @@ def test_a_model_that_the_page_cannot_run_has_a_reason() -> None:
         check_live(model, None)
 
 
-def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch):
     history = WeightHistory(
         [*HISTORY.steps, RUN.step, RUN.step + 1], [*HISTORY.data, "", ""]
     )  # the best is not the last
@@ -194,7 +194,7 @@ def test_a_small_model_is_exact_and_a_larger_one_rounded(monkeypatch: pytest.Mon
     assert live_content(RUN, None, None, True, []).model.type == "float16"
 
 
-def test_sentences_and_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest() -> None:
+def test_sentences_and_earlier_steps_beyond_the_limit_are_left_out_where_they_are_closest():
     steps = [0, 5, 11, 22, 44, 88, 175, 350, 700, 1050]  # of the default run
     history = WeightHistory(steps, ["x" * (live.MAX_HISTORY_CHARACTERS // 8)] * len(steps))
     omissions: list[str] = []

@@ -64,14 +64,14 @@ def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: s
             [{"p_beyond_place": Estimate(0.01)}, {"beyond_place": Estimate(0.0)}]),
     ],
 )  # fmt: skip
-def test_values_at_their_bars_miss_them(question: Question, level: str, verdict: str, misses: list[dict]) -> None:
+def test_values_at_their_bars_miss_them(question, level, verdict, misses):
     for change in misses:
         found = judge(COMPLETE[question.outcome] | change, question)
         assert (found.level, found.verdict, len(found.reasons)) == (level, verdict, len(change)), change
         assert all(found.reasons), "a bar without a reason"
 
 
-def test_another_head_type_excludes_any_claim() -> None:
+def test_another_head_type_excludes_any_claim():
     rows = [(1, {"previous": 0.41}, 1.5), (1, {"induction": 0.5}, 1.5), (1, {}, -0.1), (2, {"previous": 0.5}, -0.1)]
     at_the_bar = {"previous": 0.4, "induction": 0.4, "first": 0.9}
     for n, types, weighted_contrast in (*rows, (0, at_the_bar, 1.5), (0, {}, np.nan)):
@@ -82,12 +82,12 @@ def test_another_head_type_excludes_any_claim() -> None:
         assert all(criterion.passed for criterion in found.criteria)
 
 
-def test_a_question_of_the_users_own_asks_for_a_control_only_if_it_has_one() -> None:
+def test_a_question_of_the_users_own_asks_for_a_control_only_if_it_has_one():
     own, with_control = (question_of_file("agree", "", "a.jsonl", has_control=has) for has in (False, True))
     assert set(with_control.criteria) - set(own.criteria) == {WITHOUT_LINK}
 
 
-def test_a_reason_by_attention_names_what_decides_and_no_pronoun() -> None:
+def test_a_reason_by_attention_names_what_decides_and_no_pronoun():
     chance = dict.fromkeys(("p_pair_accuracy", "p_contrast"), Estimate(0.5))
     found = judge(chance, LINK, instead=CONSTANT)
     reasons = " ".join(found.reasons)
@@ -95,7 +95,7 @@ def test_a_reason_by_attention_names_what_decides_and_no_pronoun() -> None:
     assert found.criteria[0].label == "follows what decides" and "pronoun" not in reasons + MEASURES["contrast"].label
 
 
-def test_missing_values_pass_nothing() -> None:
+def test_missing_values_pass_nothing():
     for question, values in product((LINK, EDGE), ({}, dict.fromkeys(STRONG, NAN))):
         found = judge(values, question)
         assert found.verdict in ("not established", "the model does not know") and found.level == "E0"

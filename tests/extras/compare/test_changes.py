@@ -23,7 +23,7 @@ CHANGES = [change_of(head) for head in (0, 2, 3, 5, 6, 7, 8)]
 CHANGES += [change_of(1, p=0.001, t=-9), change_of(4, p=0.001, t=-2)]
 
 
-def test_established_changes_between_two_models_are_listed_first_by_their_size() -> None:
+def test_established_changes_between_two_models_are_listed_first_by_their_size():
     found = results(changes=CHANGES, warnings=["A warning."])
     lines = change_lines(found, all_rows=False)
     text = "\n".join(lines)
@@ -35,7 +35,7 @@ def test_established_changes_between_two_models_are_listed_first_by_their_size()
     assert [*change_tables(results(changes=[*CHANGES, larger]), all_rows=True)] == ["verb", "number"]
 
 
-def test_the_page_of_a_comparison_opens_with_what_changed() -> None:
+def test_the_page_of_a_comparison_opens_with_what_changed():
     run, _ = opened_run()
     found = results(changes=CHANGES)
     content = comparison_content(run, replace(run, source="copies/default"), found, changed(found), (), None)

@@ -33,7 +33,7 @@ def changed(changes: list[Change], measure: str) -> list[Head | None]:
     return [change.head for change in changes if change.measure == measure and change.p < 0.01]
 
 
-def test_exactly_the_head_that_was_changed_is_found() -> None:
+def test_exactly_the_head_that_was_changed_is_found():
     changes = compared(MODEL, REMOVED)
     assert changed(changes, "answer") == [None]
     assert changed(changes, "effect") == [PLACE]
@@ -47,7 +47,7 @@ def test_exactly_the_head_that_was_changed_is_found() -> None:
     assert changed(compared(MODEL, planted("uniform", layer=1, head=2)), "attention") == [PLACE]
 
 
-def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change() -> None:
+def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change():
     assert {(change.difference.value, change.p) for change in compared(MODEL, MODEL)} == {(0, 1)}
     rounded = copy.deepcopy(MODEL)
     with torch.no_grad():
@@ -58,7 +58,7 @@ def test_the_same_model_twice_has_not_changed_and_rounding_is_no_change() -> Non
     assert {(change.difference.value, change.p) for change in compared(MODEL, rounded)} == {(0, 1)}
 
 
-def test_of_many_heads_only_candidates_are_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_heads_only_candidates_are_edited(monkeypatch):
     monkeypatch.setattr(attention, "EDIT_ALL", 1)
     monkeypatch.setattr(attention, "MAX_COMPARED", 1)
     for before, after in ((MODEL, REMOVED), (REMOVED, MODEL)):
@@ -68,7 +68,7 @@ def test_of_many_heads_only_candidates_are_edited(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("n_heads", [3, edges.EDIT_ALL + 1])
-def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads: int) -> None:
+def test_a_head_whose_edges_no_longer_decide_the_next_word_is_found(n_heads):
     before, after = copying_model([0.0, 3.0, *[0.0] * (n_heads - 2)]), copying_model([0.0] * n_heads)
     changes = difference(before, after, passage_items(), NEXT_PRONOUN, SETTINGS)
     assert changed(changes, "answer") == [None] and changed(changes, "effect") == [Head(0, 1)]

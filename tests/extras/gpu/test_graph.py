@@ -68,7 +68,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("overrides", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
-def test_a_recorded_step_depends_on_tensors_alone(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_step_depends_on_tensors_alone(overrides, capsys):
     """Every number of Python is that of the recorded step, and yet the steps are those without a record."""
     recorded, eager = recorded_and_eager(*overrides)
     found, expected = losses(recorded, 4), losses(eager, 4)
@@ -121,9 +121,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("record", "message"), FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_step_that_cannot_be_recorded_is_taken_without_a_record(
-    record: Callable[..., object] | None, message: str, precision: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_cannot_be_recorded_is_taken_without_a_record(record, message, precision, capfd):
     """One line is printed, and the losses are those of a run that records nothing."""
     failing, eager = recorded_and_eager(f"precision={precision}", "model.dropout=0.2")
 
@@ -146,7 +144,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_without_a_record(
     assert capfd.readouterr().err == ""
 
 
-def test_a_first_step_that_is_not_finite_is_no_fault_of_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_step_that_is_not_finite_is_no_fault_of_the_recording(capsys):
     trainer, _ = recorded_and_eager()
     loss_fn = trainer.loss_fn
     trainer.loss_fn = lambda *inputs, targets: loss_fn(*inputs, targets=targets) * math.nan
@@ -155,7 +153,7 @@ def test_a_first_step_that_is_not_finite_is_no_fault_of_the_recording(capsys: py
     assert capsys.readouterr().err == ""
 
 
-def test_a_batch_of_one_row_is_not_repeated() -> None:
+def test_a_batch_of_one_row_is_not_repeated():
     trainer, _ = recorded_and_eager()
     train_step(trainer)
     batch = trainer.loader(0)
@@ -165,7 +163,7 @@ def test_a_batch_of_one_row_is_not_repeated() -> None:
         trainer.recorded([row])
 
 
-def test_a_trainer_with_a_graph_is_freed_with_its_last_name() -> None:
+def test_a_trainer_with_a_graph_is_freed_with_its_last_name():
     """A graph in a reference cycle would be freed by the garbage collector, perhaps while another one is recorded."""
     trainer, _ = recorded_and_eager()
     train_step(trainer)
@@ -183,9 +181,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "equal.def
 
 
 @pytest.mark.parametrize("overrides", ALL.values(), ids=ALL)
-def test_a_step_on_a_device_neither_waits_for_it_nor_reads_another(
-    overrides: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_on_a_device_neither_waits_for_it_nor_reads_another(overrides, monkeypatch):
     """`meta` stands for a GPU: its tensors have no values, so that the step cannot read one."""
     meta = torch.device("meta")
     for name in ("is_autocast_enabled", "get_autocast_dtype"):  # torch knows no autocast for it

@@ -8,7 +8,6 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,7 +49,7 @@ def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     return tmp_path / "model"
 
 
-def test_an_exported_folder_opens_with_the_same_tokens(folder: Path, tokenizer: Tokenizer) -> None:
+def test_an_exported_folder_opens_with_the_same_tokens(folder, tokenizer):
     opened, text = open_transformers(str(folder), CPU), "The cat purred near it.\n"
     assert opened.tokenizer.encode(text).ids == tokenizer.encode(text).ids
     assert (opened.bos_id, opened.path) == (tokenizer.token_to_id(END), folder)
@@ -116,7 +115,7 @@ def add_gadget(folder: Path) -> None:
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
     ],
 )
-def test_a_bad_folder_is_refused(folder: Path, damage: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_folder_is_refused(folder, damage, message, monkeypatch):
     monkeypatch.chdir(folder)
     if isinstance(damage, dict):
         change_config(folder, **damage)
@@ -128,14 +127,14 @@ def test_a_bad_folder_is_refused(folder: Path, damage: Any, message: str, monkey
     assert not Path("executed").exists()
 
 
-def test_a_missing_model_is_refused_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_is_refused_with_its_setting(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for source in ("", "./nowhere", "/nowhere", "not a/hub/name"):
         with pytest.raises(UserError, match=f"model={re.escape(source)}"):
             find_model(source)
 
 
-def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path) -> None:
+def test_sharded_weights_in_bfloat16_are_read_in_float32(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
@@ -145,7 +144,7 @@ def test_sharded_weights_in_bfloat16_are_read_in_float32(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie_query_key": True, "tie_key_value": True}])
-def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict) -> None:
+def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes):
     model = random_model(**changes)
     view, llama = TransformerView(model), PretrainedView(as_llama(model))
     tokens = torch.randint(model.vocab_size, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -164,12 +163,12 @@ def test_our_model_and_its_llama_give_the_same_numbers_also_edited(changes: dict
             torch.testing.assert_close(found, of_ours, rtol=1e-4, atol=1e-5)
 
 
-def test_a_llama_whose_output_embedding_is_its_own_is_not_made_ours() -> None:
+def test_a_llama_whose_output_embedding_is_its_own_is_not_made_ours():
     with pytest.raises(UserError, match="only a Llama whose output embedding is the token embedding"):
         own_model(make_view("llama").model)
 
 
-def test_switches_that_no_llama_has_are_refused_by_name() -> None:
+def test_switches_that_no_llama_has_are_refused_by_name():
     for variant in list(VARIANTS.values())[1:]:
         with pytest.raises(UserError, match="not exportable") as refused:
             as_llama(random_model(**variant))
@@ -185,7 +184,7 @@ def test_switches_that_no_llama_has_are_refused_by_name() -> None:
 export = partial(run_program, "antecedent_lab/__main__.py", "export")
 
 
-def test_an_exported_run_opens_in_transformers_and_has_a_card(run: Path) -> None:
+def test_an_exported_run_opens_in_transformers_and_has_a_card(run):
     assert export(f"run={run}").status == 0
     folder = run / "export" / "hf"
     llama = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -201,7 +200,7 @@ def test_an_exported_run_opens_in_transformers_and_has_a_card(run: Path) -> None
 
 
 @pytest.mark.parametrize("argument", ["outt=a", "run=nowhere", "out=run/config.json", "out=run/config.json/new"])
-def test_an_impossible_export_is_one_line_and_writes_nothing(run: Path, argument: str) -> None:
+def test_an_impossible_export_is_one_line_and_writes_nothing(run, argument):
     before = set(run.parent.rglob("*"))
     named = argument.replace("out=run/config.json/new", "run/config.json")  # the file that is in the way
     assert named in export("run=run", argument, cwd=run.parent).error
@@ -223,7 +222,7 @@ TOKENS = torch.randint(V, (5, T), generator=torch.Generator().manual_seed(2))
 
 
 @each_type
-def test_maps_logits_and_residual_stream_equal_eager(model_type: str) -> None:
+def test_maps_logits_and_residual_stream_equal_eager(model_type):
     view = make_view(model_type)
     facts = deepcopy(view.model.config)
     reference = transformers.AutoModelForCausalLM.from_config(facts, dtype=torch.float32, attn_implementation="eager")
@@ -241,12 +240,12 @@ def test_maps_logits_and_residual_stream_equal_eager(model_type: str) -> None:
 
 
 @each_without_hybrids
-def test_the_pass_over_the_site_alone_equals_whole_passes(model_type: str) -> None:
+def test_the_pass_over_the_site_alone_equals_whole_passes(model_type):
     check_against_whole_passes(make_view(model_type), CachedSitePass)
 
 
 @each_without_hybrids
-def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str) -> None:
+def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type):
     view = make_view.__wrapped__(model_type)  # not from the cache: its layers get hooks
     site_pass, streams = view.site_pass(texts(), SITE), view.residual_stream(TOKENS)
     edit_lists = [[], [SiteEdit(2, 0, weights=cut_first)], [SiteEdit(1, 1, weights=cut_first)]]
@@ -264,7 +263,7 @@ def test_an_edited_pass_runs_the_layers_from_the_edit_on(model_type: str) -> Non
     assert calls == [1, 2]
 
 
-def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> None:
+def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes():
     view = make_view.__wrapped__("llama")  # not from the cache: its layers change
     check_refusals(view)
     view.model.model.layers[1].mlp.register_forward_hook(lambda _, __, output: output + output.roll(1, dims=1) / 2)
@@ -276,7 +275,7 @@ def test_a_model_that_mixes_positions_outside_attention_gets_whole_passes() -> N
 
 
 @each_type
-def test_the_heads_of_the_record_write_the_output_of_their_module(model_type: str) -> None:
+def test_the_heads_of_the_record_write_the_output_of_their_module(model_type):
     view = make_view.__wrapped__(model_type)  # not from the cache: its layers get hooks
     written = []
     for module in view._modules.values():
@@ -294,7 +293,7 @@ def test_the_heads_of_the_record_write_the_output_of_their_module(model_type: st
 
 
 @pytest.mark.parametrize("model_type", [*HYBRIDS, "gpt_oss"])
-def test_hybrids_and_sinks_keep_the_contract_and_the_numbers_of_their_layers(model_type: str) -> None:
+def test_hybrids_and_sinks_keep_the_contract_and_the_numbers_of_their_layers(model_type):
     view = make_view(model_type)
     found = check_observed(view, TOKENS, torch.full((len(TOKENS), 1), 6))
     assert view.attention_layers == HYBRIDS.get(model_type, (0, 1, 2))
@@ -349,7 +348,7 @@ def what_opens(model_type: str) -> str:
     return ", ".join(name for name, is_true in facts.items() if is_true) or "yes"
 
 
-def test_the_table_of_what_opens_is_what_opened() -> None:
+def test_the_table_of_what_opens_is_what_opened():
     types = defaultdict[str, list[str]](list)
     for model_type in [*SHAPES, *MORE]:
         types[what_opens(model_type)].append(model_type)
@@ -359,7 +358,7 @@ def test_the_table_of_what_opens_is_what_opened() -> None:
 
 
 @each_type
-def test_contributions_to_the_final_norm_add_up_to_logits(model_type: str) -> None:
+def test_contributions_to_the_final_norm_add_up_to_logits(model_type):
     view = make_view(model_type)
     stream, unembedding = view.residual_stream(TOKENS)[-1], view.unembedding()
     difference = unembedding[3] - unembedding[8]

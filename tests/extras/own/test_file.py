@@ -53,16 +53,14 @@ def marked(text: LinkedText) -> str:
     (["{A} saw {B}. <She|He>", "{A} was seen by {B}. <She|He>"],
      ["Ann+ saw Tom-. <She>", "Ann- saw Tom+. <He>", "Tom- was seen by Ann+. <She>", "Tom+ was seen by Ann-. <He>"]),
 ])  # fmt: skip
-def test_a_line_is_both_orders_of_the_words_times_which_is_meant(
-    pattern: Any, texts: list[str], tmp_path: Path
-) -> None:
+def test_a_line_is_both_orders_of_the_words_times_which_is_meant(pattern, texts, tmp_path):
     own = load(tmp_path, *LINES, {"pattern": pattern, "words": ["Ann", "Tom"], "split": "test"})
     assert [marked(text) for text in own.test[-4:]] == texts
     assert [(text.order, text.meant) for text in own.test[-4:]] == [*product((0, 1), repeat=2)]
     assert {text.holdout for text in own.dev} == {"iid"} and {text.holdout for text in own.test} == {"headline"}
 
 
-def test_the_first_line_may_describe_the_question(tmp_path: Path) -> None:
+def test_the_first_line_may_describe_the_question(tmp_path):
     own = load(tmp_path, *LINES)
     assert (own.name, own.description, own.n_left_out) == ("my names", "my names.jsonl", 0)
     own = load(tmp_path, ABOUT, "", *LINES)
@@ -70,13 +68,13 @@ def test_the_first_line_may_describe_the_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answers", [None, [["slept", "sat"], ["ran"]]])
-def test_answers_are_the_payoffs_or_the_words_that_are_given(answers: list[list[str]] | None, tmp_path: Path) -> None:
+def test_answers_are_the_payoffs_or_the_words_that_are_given(answers, tmp_path):
     links = [text.link for text in load(tmp_path, LINES[0] | {"answers": answers}, *LINES[1:]).test[:4]]
     first, second = map(tuple, answers or [["slept"], ["ran"]])
     assert [(link.answers, link.foils) for link in links] == [(first, second), (second, first)] * 2
 
 
-def test_controls_are_texts_of_the_test_part_without_the_link(tmp_path: Path) -> None:
+def test_controls_are_texts_of_the_test_part_without_the_link(tmp_path):
     lines = [line | {"control": line["pattern"].replace("met", "passed")} for line in LINES]
     own = load(tmp_path, *lines)
     assert [marked(text) for text in own.control] == [marked(text).replace("met", "passed") for text in own.test]
@@ -110,7 +108,7 @@ NO_PATTERNS = [
     ({"words": ["ann", "Zoe"]}, "'ann' has the word 'ann', but 'Ann' at "),
     ({"pattern": PATTERN, "words": ["Zoe", "Bob"], "frame": "other"}, "'here _ met _.' has the frame 'other'"),
 ])  # fmt: skip
-def test_a_wrong_line_is_named(change: dict[str, Any], problem: str, tmp_path: Path) -> None:
+def test_a_wrong_line_is_named(change, problem, tmp_path):
     with pytest.raises(UserError, match=re.escape(f"line 3: {problem}")):
         load(tmp_path, *LINES[:2], LINES[2] | change)
 
@@ -125,18 +123,18 @@ def test_a_wrong_line_is_named(change: dict[str, Any], problem: str, tmp_path: P
     ([*LINES, LINES[0] | {"words": ["Mia", "Max"], "split": "dev"}], "share the frame 'here _ met _.'"),
     ([*LINES, LINES[-1] | {"words": ["Ann", "Tom"]}], "dev and test share the word 'Ann'"),
 ])  # fmt: skip
-def test_a_wrong_file_is_refused(lines: list[Any], problem: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused(lines, problem, tmp_path):
     with pytest.raises(UserError, match=problem):
         load(tmp_path, *lines)
 
 
-def test_a_file_with_too_many_blocks_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_too_many_blocks_is_not_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(own_file, "MOST_BLOCKS", 4)
     with pytest.raises(UserError, match="line 5: a question has at most 4 blocks"):
         load(tmp_path, *LINES[:5], "no JSON")
 
 
-def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path: Path) -> None:
+def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path):
     crossed = []
     for i, j in product(range(12), repeat=2):
         crossed.append({"pattern": f"{'x' * i} {{A}} met {{B}}. <She|He>", "words": [f"Ann{j}", f"Tom{j}"]})

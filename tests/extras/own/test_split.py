@@ -27,9 +27,7 @@ def crossed(n_frames: int, n_words: int) -> list[Block]:
     ([(f"f{i % 12}", f"a{i % 60}", f"b{i * i % 61}") for i in range(240)], 16, 140, 80),
     ([(f"f{(i + j) % 8}", f"a{i}", f"b{j}") for i, j in ALL_PAIRS], 64, 3000, 3300),
 ])  # fmt: skip
-def test_unconnected_blocks_are_kept_and_much_of_a_crossed_design_is_tested(
-    blocks: list[Block], least_dev: int, least_tested: int, most_lost: int
-) -> None:
+def test_unconnected_blocks_are_kept_and_much_of_a_crossed_design_is_tested(blocks, least_dev, least_tested, most_lost):
     parts = divided(blocks)
     assert parts.count("dev") >= least_dev and parts.count("test") >= least_tested and parts.count("") <= most_lost
     dev, test = ([block for block, name in zip(blocks, parts, strict=True) if name == part] for part in ("dev", "test"))
@@ -38,7 +36,7 @@ def test_unconnected_blocks_are_kept_and_much_of_a_crossed_design_is_tested(
 
 
 @pytest.mark.parametrize("n_words", [0, 16])
-def test_more_frames_give_more_tested_clusters(n_words: int) -> None:
+def test_more_frames_give_more_tested_clusters(n_words):
     tested = []
     for n in (12, 16, 24, 48, 96):
         blocks = crossed(n, n_words) or INDEPENDENT[:n]

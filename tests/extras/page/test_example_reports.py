@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -82,14 +81,14 @@ def opened(report: Report, show: Show) -> Iterator[Opened]:
 
 
 @each_report
-def test_a_report_is_small_enough_and_names_no_folder_of_its_maker(report: Report) -> None:
+def test_a_report_is_small_enough_and_names_no_folder_of_its_maker(report):
     assert not re.search("/tmp|/home|/root", report.html)
     history = sum(map(len, report.live["earlier"]["data"]))
     assert len(report.html) <= 5_000_000 and (report.name == "english" or len(report.html) - history <= 1_300_000)
 
 
 @each_report
-def test_the_model_in_a_report_computes_what_it_shows(report: Report, view: Opened) -> None:
+def test_the_model_in_a_report_computes_what_it_shows(report, view):
     expected = [p for _, p in next_tokens(report.model, report.read(view.text()).tokens, 5)]
     assert [float(text.split()[-1]) for text in view.next_words()] == pytest.approx(expected, abs=0.0051)
     typed = report.read("fruit flies")
@@ -119,7 +118,7 @@ def drawn(name: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", (DOCS / f"pictures/{name}.svg").read_text(encoding="utf-8"))
 
 
-def test_the_readme_and_the_pictures_show_the_numbers_of_the_report() -> None:
+def test_the_readme_and_the_pictures_show_the_numbers_of_the_report():
     # Every head's weights, then the next words, in each sentence of the block
     report, expected = written("stories"), []
     for sentence in report.content["sentences"][:4]:
@@ -144,7 +143,7 @@ def test_the_readme_and_the_pictures_show_the_numbers_of_the_report() -> None:
     assert f"the word {count} times" in ATTENTION
 
 
-def test_the_pictures_of_mask_and_softmax_are_what_they_say() -> None:
+def test_the_pictures_of_mask_and_softmax_are_what_they_say():
     assert drawn("mask")[:8] == "The hiking trail led us through bear country".split()
     assert drawn("mask").count("−∞") == 28
     printed = re.findall(r"\d\.\d*", ATTENTION.partition("softmax(100 * eight)")[2].partition("![")[0])
@@ -152,7 +151,7 @@ def test_the_pictures_of_mask_and_softmax_are_what_they_say() -> None:
     assert list(map(float, numbers[-16:])) == list(map(float, printed))
 
 
-def test_the_english_model_leads_to_the_first_person_and_one_exchange_turns_it() -> None:
+def test_the_english_model_leads_to_the_first_person_and_one_exchange_turns_it():
     """Frames that were chosen with six other pairs of names. Mary and Leo, rare in the text, are the ten that fail."""
     report = written("english")
     she, he = (report.vocabulary.index(word) for word in ("ĠShe", "ĠHe"))
@@ -173,7 +172,7 @@ def test_the_english_model_leads_to_the_first_person_and_one_exchange_turns_it()
     assert (leads, turns) == (30, 30)
 
 
-def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(view: Opened) -> None:
+def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(view):
     key, shown = (DOCS / "teach.md").read_text(), {}
     for address, expected in re.findall(r"^\| `([#&].*?)` \| (.*?) \|$", key, re.MULTILINE):
         if "lesson" in address:
@@ -201,7 +200,7 @@ def test_the_key_of_the_lesson_and_the_moving_picture_are_what_the_page_shows(vi
 
 
 @pytest.mark.parametrize("name", ["attention", "index", "teach", "worksheet"])
-def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, pages: Path) -> None:
+def test_a_document_can_be_read_by_all_and_on_a_phone(name, browser, pages):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": 390, "height": 844})
     page.goto((pages / f"{name}.html").as_uri())
@@ -213,7 +212,7 @@ def test_a_document_can_be_read_by_all_and_on_a_phone(name: str, browser: Any, p
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((DOCS / "pictures").glob("*.svg"))])
-def test_a_picture_stays_in_its_frame(name: str, browser: Any) -> None:
+def test_a_picture_stays_in_its_frame(name, browser):
     page = browser.new_page()
     page.goto((DOCS / f"pictures/{name}.svg").as_uri())
     assert page.locator("svg").evaluate(OUTSIDE) == []
@@ -221,7 +220,7 @@ def test_a_picture_stays_in_its_frame(name: str, browser: Any) -> None:
 
 
 @each_report
-def test_what_a_pupil_types_is_answered_with_the_names_that_python_prints(report: Report, view: Opened) -> None:
+def test_what_a_pupil_types_is_answered_with_the_names_that_python_prints(report, view):
     facts = report.live["tokenizer"]
     run = replace(sample.opened_run()[0], tokenizer=sample.tokenizer_of(report.live), bos_id=facts["start"])
     found: set[str] = set()
@@ -252,7 +251,7 @@ HITS = """svg => {
 
 
 @each_report
-def test_the_first_screen_has_lines_that_a_click_hits_and_next_words(report: Report, view: Opened) -> None:
+def test_the_first_screen_has_lines_that_a_click_hits_and_next_words(report, view):
     for screen in SCREENS:
         view.resize(screen)
         view.type(report.live["text"])
@@ -274,7 +273,7 @@ def test_the_first_screen_has_lines_that_a_click_hits_and_next_words(report: Rep
 
 
 @each_report
-def test_a_layer_of_heads_is_one_row(report: Report, view: Opened) -> None:
+def test_a_layer_of_heads_is_one_row(report, view):
     for width in (1280, 1024, 768, 390):
         view.resize({"width": width, "height": 800})
         rows = {(pick.get_attribute("data-name")[:2], pick.bounding_box()["y"]) for pick in view.find(".pick").all()}
@@ -282,7 +281,7 @@ def test_a_layer_of_heads_is_one_row(report: Report, view: Opened) -> None:
         assert view.fits(), width
 
 
-def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(view: Opened) -> None:
+def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(view):
     view.resize({"width": 390, "height": 430})
     before = view.text()
     assert view.said("#live-first button") == view.next_words()[0]
@@ -294,7 +293,7 @@ def test_on_a_phone_the_first_next_word_stands_beside_the_field_and_is_written(v
     assert view.find("#live-first button").count() == 0
 
 
-def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser: Any) -> None:
+def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser):
     page = browser.new_page()
     page.goto(FILES["stories"].as_uri())
     page.locator("#live-text").fill("The zebra met Anna")
@@ -305,7 +304,7 @@ def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser:
     page.close()
 
 
-def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view: Opened) -> None:
+def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view):
     before = view.next_words()[0]
     view.type("ONE sunny day, the Cat sat near the buses. it")  # "it" is a word of its own
     assert view.find(".lines .word text").all_text_contents()[1:7] == "One sunny day , the cat".split()
@@ -367,7 +366,7 @@ SENSE = {
 
 
 @each_report
-def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(report: Report, view: Opened) -> None:
+def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(report, view):
     pressed: set[str] = set()
     for text, sense in SENSE[report.name].items():
         view.type(text)
@@ -384,7 +383,7 @@ def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(report: Rep
     assert {space + word for word in " ".join(pressed).split()} <= {*report.vocabulary}
 
 
-def test_a_noun_that_stands_elsewhere_changes_places(view: Opened) -> None:
+def test_a_noun_that_stands_elsewhere_changes_places(view):
     view.type("The cat feared the dog.")
     for chip, made in (
         ("cat", "The dog feared the cat."), ("cat", "The cat feared the dog."), ("Lily", "The cat feared Lily."),
@@ -397,7 +396,7 @@ def test_a_noun_that_stands_elsewhere_changes_places(view: Opened) -> None:
     assert view.text() == "The cat slept. It"  # it is there
 
 
-def test_the_words_before_the_pronoun_are_shuffled_and_put_back(view: Opened) -> None:
+def test_the_words_before_the_pronoun_are_shuffled_and_put_back(view):
     sentence = view.text()
     words = sentence.replace(",", "").split()
     view.line("cat").click()
@@ -421,8 +420,8 @@ def test_the_words_before_the_pronoun_are_shuffled_and_put_back(view: Opened) ->
 
 
 def test_an_english_sentence_is_shuffled_by_whole_words_and_one_with_gaps_ends_where_the_answer_is_read(
-    show: Show,
-) -> None:
+    show,
+):
     with show(written("english").html) as view:
         for text in ("Tom doesn't like.", "बिल्ली ने कुत्ते का.", "a 2,000 snake_case."):
             view.type(text)
@@ -435,7 +434,7 @@ def test_an_english_sentence_is_shuffled_by_whole_words_and_one_with_gaps_ends_w
 
 
 @each_report
-def test_each_card_is_guessed_and_answered_and_fits_in_large_type(report: Report, view: Opened) -> None:
+def test_each_card_is_guessed_and_answered_and_fits_in_large_type(report, view):
     cards = json.loads((DOCS.parent / "extras/page/cards.json").read_text())
     last = 8 if report.live["earlier"]["steps"] else 7  # the last card needs the slider
     opened = view.next_words()
@@ -460,7 +459,7 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(report: Report
         assert view.next_words() == opened
 
 
-def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(view: Opened) -> None:
+def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(view):
     def is_visible() -> set[bool]:
         return {view.find(place).last.is_visible() for place in (".lines path.arc:not(.faint)", "#live-next li")}
 
@@ -474,7 +473,7 @@ def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(view: Open
     assert is_visible() == {True}
 
 
-def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(view: Opened) -> None:
+def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(view):
     links = re.findall(r"^Card (\d): \[“(.*)”\]\(report\.html#([^)]*)\)\n\n## ", ATTENTION, re.MULTILINE)
     numbers, sentences, _ = zip(*links, strict=True)
     assert "".join(numbers) == "12345678" and len({*sentences}) == 8
@@ -485,7 +484,7 @@ def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_
         assert view.text() == sentence and view.find(".lines .unknown").count() == 0
 
 
-def test_the_answers_of_the_cards_are_what_torch_computes(view: Opened) -> None:
+def test_the_answers_of_the_cards_are_what_torch_computes(view):
     report = written("stories")
     text = report.read(view.text())
     cat, dog = (text.words.index(noun) for noun in ("cat", "dog"))
@@ -521,7 +520,7 @@ def test_the_answers_of_the_cards_are_what_torch_computes(view: Opened) -> None:
     assert list(map(float, shown)) == pytest.approx(learned, abs=0.0051)
 
 
-def test_the_page_prints_the_numbers_of_the_derivation(view: Opened) -> None:
+def test_the_page_prints_the_numbers_of_the_derivation(view):
     report = written("stories")
     layer, head = report.place
     tokens = torch.tensor([report.read(view.text()).tokens])

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote_plus
@@ -19,7 +18,7 @@ from probe.questions import FRIGHTENED_OR_FEARED
 from probe.sentences import word_attention
 from settings.typed_json import to_json
 from tests.extras.page import sample
-from tests.extras.page.conftest import Opened, Show, shown_weights
+from tests.extras.page.conftest import Opened, shown_weights
 from training.metrics import WeightHistory
 from training.weight_history import pack_rows
 
@@ -49,7 +48,7 @@ def n_changes(view: Opened) -> int:
     return view.find(".edits li").count()
 
 
-def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(view: Opened) -> None:
+def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(view):
     removed, cut = remove_head(1, 2), cut_link(0, 1, IT, [CAT])
 
     def check_edits(*edits: HeadEdit) -> None:
@@ -83,7 +82,7 @@ def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(v
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_a_click_moves_lines_and_bars_unless_unwanted(motion: str, show: Show) -> None:
+def test_a_click_moves_lines_and_bars_unless_unwanted(motion, show):
     clicked = """line => {
       line.dispatchEvent(new MouseEvent("click", { bubbles: true }));
       return document.getAnimations().some(({ effect }) => effect.target.matches("#live-next i, .arc"));
@@ -92,7 +91,7 @@ def test_a_click_moves_lines_and_bars_unless_unwanted(motion: str, show: Show) -
         assert view.line("cat").evaluate(clicked) == (motion == "no-preference")
 
 
-def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(view: Opened) -> None:
+def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(view):
     earlier = zip(LIVE.earlier.steps, LIVE.earlier.data, strict=True)
     models = {f"step {step}": sample.model_of(JSON, data) for step, data in earlier}
     for position, (name, model) in enumerate((models | {f"step {LIVE.step:,}, trained": VIEW}).items()):
@@ -109,7 +108,7 @@ def test_the_slider_s_label_is_the_step_of_the_weights_that_are_shown(view: Open
     assert "play" in view.said("#play")
 
 
-def test_the_rounded_weights_of_a_larger_model_are_named_and_near(show: Show) -> None:
+def test_the_rounded_weights_of_a_larger_model_are_named_and_near(show):
     width = LIVE.shape["d_model"]
     packed = [pack_rows([scale * each for each in VIEW.model.parameters()], width) for scale in (0.5, 1)]
     models = [sample.model_of(JSON | {"earlier": {"type": "int8"}}, data) for data in packed]
@@ -123,7 +122,7 @@ def test_the_rounded_weights_of_a_larger_model_are_named_and_near(show: Show) ->
         assert view.next_words() == expected_words(TEXT, model=models[1])
 
 
-def test_a_comparison_shows_the_next_words_of_both_models(show: Show) -> None:
+def test_a_comparison_shows_the_next_words_of_both_models(show):
     past = replace(LIVE.earlier, steps=[0], data=LIVE.earlier.data[:1])
     words = {"after": expected_words(TEXT), "before": expected_words(TEXT, model=sample.model_of(JSON, past.data[0]))}
     with show(content_with(earlier=past, before="runs/old")) as view:
@@ -139,7 +138,7 @@ def test_a_comparison_shows_the_next_words_of_both_models(show: Show) -> None:
         assert 'open_model("runs/old"' in code and "float16" in code and view.find("#play").count() == 0
 
 
-def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(view: Opened) -> None:
+def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(view):
     view.type("The zebra sat")
     assert "zebra" in view.said("#live-notes")
     assert view.find(".lines .unknown").text_content() == "zebra"
@@ -152,7 +151,7 @@ def test_unknown_words_a_text_beyond_the_context_and_an_empty_one(view: Opened) 
         assert view.next_words() == expected_words(read_of_it)
 
 
-def test_a_link_restores_text_head_changes_and_step(view: Opened) -> None:
+def test_a_link_restores_text_head_changes_and_step(view):
     view.at("text=The+cat+slept.+It&head=L1H3&query=4&target=2&remove=L0H1&exchange=L1H3.4.2.1.25&step=100")
     assert (view.text(), n_changes(view), view.said("#step-name")) == ("The cat slept. It", 2, "step 100")
     words = view.next_words()
@@ -173,7 +172,7 @@ def test_a_link_restores_text_head_changes_and_step(view: Opened) -> None:
         assert said in notes
 
 
-def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(view: Opened) -> None:
+def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(view):
     view.at("yours-1")
     stored = view.find("#stored select").input_value()
     assert (view.text(), stored) == ("The fox thanked the hen because it was kind.", "yours-1")
@@ -188,7 +187,7 @@ def test_a_link_opens_a_stored_sentence_and_an_impossible_one_is_harmless(view: 
         assert (len(view.next_words()), n_changes(view)) == (5, 0)
 
 
-def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_lines_make_the_same_changes(show, monkeypatch):
     with show(content_with(chosen_tokenizer="own.json")) as view:
         view.at("text=The+cat+slept.+It&remove=L0H1&exchange=L1H3.4.2.1.75&cut=L0H0.5.3")
         expected = view.next_words()
@@ -203,7 +202,7 @@ def test_the_python_lines_make_the_same_changes(show: Show, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
-def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, width: int) -> None:
+def test_the_edited_page_passes_an_accessibility_check(show, scheme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     with show(color_scheme=scheme, viewport={"width": width, "height": 800}) as view:
         view.type(f"{TEXT} zebra")
@@ -217,7 +216,7 @@ def test_the_edited_page_passes_an_accessibility_check(show: Show, scheme: str, 
         assert axe.Axe().run(view.page).response["violations"] == []
 
 
-def test_every_control_is_reached_and_used_by_keyboard(view: Opened) -> None:
+def test_every_control_is_reached_and_used_by_keyboard(view):
     def press_at(place: str, *keys: str) -> str:
         """Return the element that has the focus after keys were pressed at another."""
         if place:
@@ -244,7 +243,7 @@ def test_every_control_is_reached_and_used_by_keyboard(view: Opened) -> None:
     assert view.picked() == "L1H2"
 
 
-def test_a_long_text_is_shown_at_the_word_that_is_looked_from_and_stays_where_the_reader_scrolls(show: Show) -> None:
+def test_a_long_text_is_shown_at_the_word_that_is_looked_from_and_stays_where_the_reader_scrolls(show):
     text = "the cat sat on the mat because it " * 3
     is_shown = """word => {
       const [inner, outer] = [word, word.closest(".scroll")].map((part) => part.getBoundingClientRect());
@@ -265,7 +264,7 @@ def test_a_long_text_is_shown_at_the_word_that_is_looked_from_and_stays_where_th
             assert view.find(f".word[data-name=word-{query}][aria-pressed=true]").evaluate(is_shown), query
 
 
-def test_the_address_follows_what_is_typed_and_cut_so_that_a_reload_keeps_it(view: Opened) -> None:
+def test_the_address_follows_what_is_typed_and_cut_so_that_a_reload_keeps_it(view):
     opened = view.page.evaluate("history.length")
     assert view.page.url == view.url  # until something is changed
     view.type("The cat slept. It")
@@ -294,7 +293,7 @@ def test_the_address_follows_what_is_typed_and_cut_so_that_a_reload_keeps_it(vie
     view.page.wait_for_url("**#text=The+dog**")
 
 
-def test_an_address_that_is_opened_is_not_lost_to_the_state_before_it(view: Opened) -> None:
+def test_an_address_that_is_opened_is_not_lost_to_the_state_before_it(view):
     opened = """() => {
       const timers = [];
       const { setTimeout } = window;
@@ -309,7 +308,7 @@ def test_an_address_that_is_opened_is_not_lost_to_the_state_before_it(view: Open
     view.find("[data-name=card-3][aria-pressed=true]").wait_for()
 
 
-def test_changes_stay_with_their_words(view: Opened) -> None:
+def test_changes_stay_with_their_words(view):
     for head in ("L0H0", "L1H3"):
         view.pick(head)
         view.line("cat").click()
@@ -322,7 +321,7 @@ def test_changes_stay_with_their_words(view: Opened) -> None:
     assert n_changes(view) == 0
 
 
-def test_after_a_cut_a_click_on_a_word_exchanges(view: Opened) -> None:
+def test_after_a_cut_a_click_on_a_word_exchanges(view):
     view.line("dog").click()
     assert view.find(".end.asked").first.evaluate("end => getComputedStyle(end).stroke") != "none"
     assert "Now click another word" in view.said("#invitation")
@@ -333,7 +332,7 @@ def test_after_a_cut_a_click_on_a_word_exchanges(view: Opened) -> None:
     assert "from “dog”" in view.said("#live-lines h2")
 
 
-def test_a_model_of_characters_has_every_card(show: Show) -> None:
+def test_a_model_of_characters_has_every_card(show):
     letters = [" ", *(chr(ord("Ā") + i) for i in range(1, len(LIVE.tokenizer.vocabulary)))]
     characters = replace(LIVE.tokenizer, kind="characters", vocabulary=letters)
     with show(content_with(tokenizer=characters, text=" ".join(letters[1:6]), verb_groups=[])) as view:
@@ -344,7 +343,7 @@ def test_a_model_of_characters_has_every_card(show: Show) -> None:
         view.card(8)
 
 
-def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(view: Opened, browser: Any, tmp_path: Path) -> None:
+def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(view, browser, tmp_path):
     view.line("cat").click()
     view.click("#share summary")
     for kind in ("svg", "png"):
@@ -368,7 +367,7 @@ def test_a_saved_picture_opens_alone_and_shows_what_the_page_shows(view: Opened,
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser: Any, tmp_path: Path) -> None:
+def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser, tmp_path):
     (tmp_path / "report.html").write_text(page_of(CONTENT), encoding="utf-8")
     address = "report.html#embed&text=The+cat+slept.+It&cut=L0H0.5.3&step=100"
     (tmp_path / "frame.html").write_text(f'<iframe src="{address}" width="700" height="400"></iframe>')
@@ -384,7 +383,7 @@ def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser:
     outer.close()
 
 
-def test_the_first_sentence_says_only_what_is_drawn(view: Opened) -> None:
+def test_the_first_sentence_says_only_what_is_drawn(view):
     for state in ("", "text=&", "remove=L1H1", "query=2", "text=The+cat+slept.+It+was+the+dog+that", "step=0"):
         view.at(state)
         said = view.said("#invitation")
@@ -399,7 +398,7 @@ def test_the_first_sentence_says_only_what_is_drawn(view: Opened) -> None:
             assert view.next_words()[0].startswith(follows[1]) and words[-1] == looked[1], state
 
 
-def test_a_printed_page_keeps_its_colours_and_cuts_no_line(view: Opened) -> None:
+def test_a_printed_page_keeps_its_colours_and_cuts_no_line(view):
     view.page.emulate_media(media="print", color_scheme="dark")
     view.resize({"width": 700, "height": 990})  # A4
     for part, style, value in (
@@ -419,7 +418,7 @@ def test_a_printed_page_keeps_its_colours_and_cuts_no_line(view: Opened) -> None
     view.page.emulate_media(media="screen", color_scheme="light")
 
 
-def test_a_lesson_is_about_the_sentence_and_the_changes_that_are_there(view: Opened) -> None:
+def test_a_lesson_is_about_the_sentence_and_the_changes_that_are_there(view):
     text = "The dog frightened the cat because it"
     view.type(text)
     view.page.get_by_role("link", name="Lesson").click()

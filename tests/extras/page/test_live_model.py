@@ -33,7 +33,6 @@ from settings.errors import UserError
 from settings.model import ModelConfig, Weighting
 from settings.typed_json import to_json
 from tests.extras.others.pretrained import pretrained
-from tests.extras.page.conftest import Show
 from tests.tiny_models import VARIANTS, random_model
 from training.weight_history import pack_parameters
 
@@ -136,7 +135,7 @@ EXPLAINED = LLAMAS | {name: partial(damped, **DEFAULT | switches) for name, swit
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_the_page_computes_what_torch_computes(script: Script, make: Callable[[], nn.Module]) -> None:
+def test_the_page_computes_what_torch_computes(script, make):
     """On 12 random texts; every edit of every head is tried on the first two.
 
     Kernels round differently on other processors, so three times what rounding the weights once more changes is not
@@ -175,7 +174,7 @@ def test_the_page_computes_what_torch_computes(script: Script, make: Callable[[]
 
 
 @pytest.mark.parametrize("make", EXPLAINED.values(), ids=EXPLAINED)
-def test_the_derivation_of_a_weight_is_torch_s(script: Script, make: Callable[[], Any]) -> None:
+def test_the_derivation_of_a_weight_is_torch_s(script, make):
     """At a word in the middle, with and without an edit: scores, weights, values, and what they add to a logit."""
     rng = random.Random(0)
     model = make()
@@ -214,7 +213,7 @@ def test_the_derivation_of_a_weight_is_torch_s(script: Script, make: Callable[[]
         near(found["adds"], rows["moved"] @ (direction @ view.output_weights(layer)[head]).numpy())
 
 
-def test_float16_weights_are_read_as_numpy_reads_them(script: Script) -> None:
+def test_float16_weights_are_read_as_numpy_reads_them(script):
     halves = np.concatenate([np.arange(0x7C00, dtype="<u2"), np.arange(0x8000, 0xFC00, dtype="<u2")])  # all finite ones
     packed = b64encode(halves.tobytes()).decode()
     read = script("(data) => Array.from(floatsOf(data, 'float16'))", packed)
@@ -268,7 +267,7 @@ def utf16(text: str, position: int) -> int:
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, kind: str) -> None:
+def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script, kind):
     tokenizer = TOKENIZERS[kind](SAMPLE)
     described = live_tokenizer(tokenizer, end_id(tokenizer), tokenizer.get_vocab_size())
     assert kind in (described.kind, described.space)
@@ -287,7 +286,7 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script: Script, 
     check()
 
 
-def test_a_llama_of_transformers_runs_in_the_page_with_every_edit(show: Show) -> None:
+def test_a_llama_of_transformers_runs_in_the_page_with_every_edit(show):
     tokenizer = fallback_tokenizer(" ".join(SAMPLE).split(), " ")
     model = llama(vocab_size=tokenizer.get_vocab_size())
     opened = open_model(model, tokenizer=tokenizer)
@@ -319,7 +318,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_model_that_computes_otherwise_has_a_reason(reason: str) -> None:
+def test_a_model_that_computes_otherwise_has_a_reason(reason):
     changes = REFUSED[reason]
     model = pretrained("mistral", vocab_size=300) if changes is None else llama(vocab_size=300, **changes)
     live = page_content(open_model(model, tokenizer=bpe_tokenizer(SAMPLE, 300)), None, None).live
@@ -339,14 +338,14 @@ KIND, CANNOT_WRITE = "kind of tokenizer", "cannot write every text"
     (" ", "model", models.BPE({" ": 0}, [], byte_fallback=True), CANNOT_WRITE),
     ("words", "model", models.WordLevel({"a": 0}, unk_token="x"), CANNOT_WRITE),
 ])  # fmt: skip
-def test_a_tokenizer_that_the_page_does_not_run_has_a_reason(kind: str, part: str, changed: Any, reason: str) -> None:
+def test_a_tokenizer_that_the_page_does_not_run_has_a_reason(kind, part, changed, reason):
     tokenizer = TOKENIZERS[kind](SAMPLE)
     setattr(tokenizer, part, changed)
     with pytest.raises(UserError, match=reason):
         live_tokenizer(tokenizer, 0, 1000)
 
 
-def test_every_row_of_the_embedding_has_a_name_and_added_words_none() -> None:
+def test_every_row_of_the_embedding_has_a_name_and_added_words_none():
     tokenizer = TOKENIZERS["bpe"](SAMPLE)
     with pytest.raises(UserError, match=CANNOT_WRITE):
         live_tokenizer(tokenizer, 0, 20)

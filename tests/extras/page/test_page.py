@@ -5,7 +5,6 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from probe.sentences import word_attention
 from settings.errors import UserError
 from settings.typed_json import to_json
 from tests.extras.page import sample
-from tests.extras.page.conftest import Opened, Show, shown_weights
+from tests.extras.page.conftest import shown_weights
 
 CONTENT = sample.content()
 TEXT = page(CONTENT)
@@ -30,7 +29,7 @@ def weights_of(name: str) -> Any:
     return sample.unpacked(SENTENCES[name].weights, len(SENTENCES[name].words))  # [L, H, W, W]
 
 
-def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:
+def test_the_policy_allows_the_page_s_own_script_and_style_only():
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', TEXT)[1]
     for tag, directive in (("style", "style-src"), ("script", "script-src")):
         source = re.search(rf"<{tag}>(.*?)</{tag}>", TEXT, re.DOTALL)[1]
@@ -41,7 +40,7 @@ def test_the_policy_allows_the_page_s_own_script_and_style_only() -> None:
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|fetch\(", source)
 
 
-def test_hostile_texts_add_no_tag_no_attribute_and_no_script_and_the_json_no_markup(show: Show) -> None:
+def test_hostile_texts_add_no_tag_no_attribute_and_no_script_and_the_json_no_markup(show):
     text = page(sample.hostile())
     embedded = re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1]
     assert json.loads(embedded) == json.loads(json.dumps(to_json(sample.hostile())))
@@ -59,7 +58,7 @@ def test_hostile_texts_add_no_tag_no_attribute_and_no_script_and_the_json_no_mar
         assert view.page.evaluate("window.hacked") is None
 
 
-def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> None:
+def test_without_scripts_the_claim_and_the_tables_are_readable(show):
     with show(java_script_enabled=False) as view:
         assert "links a pronoun to its antecedent" in view.said("h1")
         view.click("#evidence > summary")
@@ -68,7 +67,7 @@ def test_without_scripts_the_claim_and_the_tables_are_readable(show: Show) -> No
         assert not view.find("#stored").is_visible() and not view.find("#live").is_visible()
 
 
-def test_stored_sentences_and_questions_are_chosen_from_lists(view: Opened) -> None:
+def test_stored_sentences_and_questions_are_chosen_from_lists(view):
     view.click("#evidence > summary")
     view.pick("L1H2")
     sentence = SENTENCES["worked-number-2"]
@@ -87,7 +86,7 @@ def test_stored_sentences_and_questions_are_chosen_from_lists(view: Opened) -> N
     assert view.picked() == "L{}H{}".format(*CONTENT.findings[2].place)
 
 
-def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> None:
+def test_without_a_live_model_the_lines_show_the_stored_weights(show):
     yours = [each for each in CONTENT.sentences if each.id == "yours-1"]
     live = Live(None, "No: <b>elsewhere</b>.")
     with show(replace(CONTENT, sentences=yours, live=live, findings=[])) as view:
@@ -98,7 +97,7 @@ def test_without_a_live_model_the_lines_show_the_stored_weights(show: Show) -> N
         assert view.weights() == shown_weights(weights_of("yours-1")[1, 2, 5], 5)
 
 
-def test_a_layer_without_attention_has_no_heads_on_the_page(show: Show) -> None:
+def test_a_layer_without_attention_has_no_heads_on_the_page(show):
     sentences = [replace(each, weights=[[], *each.weights[1:]]) for each in CONTENT.sentences]
     with show(replace(CONTENT, sentences=sentences, findings=[], live=replace(CONTENT.live, model=None))) as view:
         names = [pick.get_attribute("data-name") for pick in view.find(".pick").all()]
@@ -106,7 +105,7 @@ def test_a_layer_without_attention_has_no_heads_on_the_page(show: Show) -> None:
         assert view.picked() == names[0]
 
 
-def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show: Show, trained_run: Path) -> None:
+def test_one_sentence_is_shown_in_a_frame_of_a_notebook(show, trained_run):
     opened = open_model(trained_run, device="cpu")
     text = "Lily met Tom. She"
     frame = opened.show(text)

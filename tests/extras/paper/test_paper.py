@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from math import nan
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -37,7 +36,7 @@ def metrics(*names: str) -> Metrics:
     return Metrics([], [], points)
 
 
-def test_a_name_with_signs_of_latex_is_escaped() -> None:
+def test_a_name_with_signs_of_latex_is_escaped():
     begin, header, *rows, end = table_tex(results(HOSTILE, "[odd")).splitlines()
     assert (begin, end) == (rf"\begin{{tabular}}{{{'l' * len(COLUMNS)}}}", r"\end{tabular}")
     assert all(row.endswith(r" \\[0pt]") for row in [header, *rows[:-1]]) and not rows[-1].endswith("[0pt]")
@@ -49,7 +48,7 @@ def test_a_name_with_signs_of_latex_is_escaped() -> None:
         assert not re.search(r"(?<!\\)[%#$_^~]", row)
 
 
-def test_what_was_not_measured_is_an_empty_cell_and_the_interval_is_of_the_swap_without_an_accuracy() -> None:
+def test_what_was_not_measured_is_an_empty_cell_and_the_interval_is_of_the_swap_without_an_accuracy():
     found = results()
     del found.findings[1].head.values["accuracy"]
     _, attention, edge = table_csv(found).splitlines()
@@ -58,7 +57,7 @@ def test_what_was_not_measured_is_an_empty_cell_and_the_interval_is_of_the_swap_
 
 
 @pytest.mark.parametrize("names", [["gender"], [HOSTILE, "a_long_name_" * 5, "<script>", *"abcdefgh"]])
-def test_every_mark_and_word_of_a_figure_lies_inside_it(names: list[str], browser: Any) -> None:
+def test_every_mark_and_word_of_a_figure_lies_inside_it(names, browser):
     drawn = figures_svg(results(*names), metrics(*names))
     assert list(drawn) == list(FIGURES)
     page = browser.new_page()
@@ -72,7 +71,7 @@ def texts_of(svg: str) -> list[str]:
     return [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")]
 
 
-def test_figures_have_labels_numbers_and_a_legend_whose_lines_differ_without_colours() -> None:
+def test_figures_have_labels_numbers_and_a_legend_whose_lines_differ_without_colours():
     drawn = figures_svg(results("gender"), metrics("number", "gender"))
     for label in ("number: accuracy", "gender: contrast", "L1", "H22", "–", "-3.00", "what the verdict is about"):
         assert label in texts_of(drawn[GRID])
@@ -84,7 +83,7 @@ def test_figures_have_labels_numbers_and_a_legend_whose_lines_differ_without_col
     assert len({line["stroke-dasharray"] for line in lines}) == len(lines) == len(marks) == 2
 
 
-def test_a_figure_without_measured_numbers_is_not_made() -> None:
+def test_a_figure_without_measured_numbers_is_not_made():
     found = results()
     for finding in found.findings:
         del finding.head.values["swap"]

@@ -86,7 +86,7 @@ def last_variant(runs: Tests) -> Variant:
     return compared([*variant_runs(BASE), *runs]).variants[-1]
 
 
-def test_only_questions_of_all_runs_are_summarised() -> None:
+def test_only_questions_of_all_runs_are_summarised():
     runs = seed_runs()
     runs[0][1].findings.append(finding(question="verb"))
     for _, results in runs:
@@ -96,7 +96,7 @@ def test_only_questions_of_all_runs_are_summarised() -> None:
     assert number.heads == [[Head(1, 1)], [Head(0, 2)], [Head(1, 0)], [Head(0, 1)], [Head(1, 2)]]
 
 
-def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one() -> None:
+def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one():
     values = [0.8, 0.85, 0.9, 0.95, 0.97]
     [question] = compared(seed_runs(*values)).variants[0].questions
     result = question.values["accuracy"]
@@ -106,7 +106,7 @@ def test_scores_have_a_t_interval_and_the_supported_share_an_exact_one() -> None
     assert question.share.low == pytest.approx(0.025**0.2, abs=1e-6)
 
 
-def test_the_interval_of_a_share_is_clipped_at_one_and_missing_values_do_not_count() -> None:
+def test_the_interval_of_a_share_is_clipped_at_one_and_missing_values_do_not_count():
     values = np.array([0.8, 1.0, math.nan, 1.0, math.nan, 1.0, 1.0])
     whole, clipped, short = mean_over_runs(values), mean_over_runs(values, is_share=True), mean_over_runs(values[:4])
     assert whole.interval and whole.interval[1] > 1
@@ -114,7 +114,7 @@ def test_the_interval_of_a_share_is_clipped_at_one_and_missing_values_do_not_cou
     assert (short.n, short.mean, short.interval) == (3, pytest.approx(2.8 / 3), None)
 
 
-def test_each_measure_is_read_from_its_field() -> None:
+def test_each_measure_is_read_from_its_field():
     for gap, expected in ((0.03, {"gap": [0.03]}), (None, {"loss": [1.0]})):  # a text has no lower bound
         [variant] = compared(variant_runs([gap])).variants
         found = {name: summary.by_run for name, summary in variant.values.items()}
@@ -126,7 +126,7 @@ def test_each_measure_is_read_from_its_field() -> None:
     assert "| rule: nearest |" in tables_of(edge) and "| resolved share, iid |" in tables_of(variant_runs([0.03]))
 
 
-def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> None:
+def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs():
     worse = [gap + noise for gap, noise in zip(WORSE, (0.001, -0.001, 0.002, 0.0, -0.002), strict=True)]
     tied = last_variant(variant_runs(worse, TIED)[::-1])
     test = tied.differences["gap"]
@@ -142,7 +142,7 @@ def test_differences_are_paired_by_seed_and_not_by_the_order_of_the_runs() -> No
     assert tied.differences["gap"].mean == pytest.approx(0.010) and tied.differences["gap"].n == 4
 
 
-def test_the_exact_p_counts_all_sign_changes_and_decides_what_is_significant() -> None:
+def test_the_exact_p_counts_all_sign_changes_and_decides_what_is_significant():
     differences = np.array([0.3, -0.1, 0.4, 0.2, 0.25, 0.6])
     signs = 1 - 2 * ((np.arange(64)[:, None] >> np.arange(6)) & 1)
     means = np.abs((signs * differences).mean(1))
@@ -160,7 +160,7 @@ def test_the_exact_p_counts_all_sign_changes_and_decides_what_is_significant() -
     assert result.is_significant and result.p == pytest.approx(2e-5, abs=1e-6)
 
 
-def test_the_tables_show_heads_sets_warnings_and_what_differs() -> None:
+def test_the_tables_show_heads_sets_warnings_and_what_differs():
     text = " ".join(tables_of(seed_runs(), ["resumed"]).split())
     assert "| number | standard | 5 of 5 [0.48, 1.00] | supported 5 | 0.950 [0.950, 0.950] |" in text
     assert "L1H1 E3, L0H2 E3, L1H0 E3, L0H1 E3, L1H2 E3" in text and "note: resumed" in text and "5 seeds on" in text
@@ -179,7 +179,7 @@ def settings_of(*overrides: str) -> dict[str, Any]:
     return result_settings(compose_settings(overrides))
 
 
-def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> None:
+def test_runs_are_described_by_the_settings_that_differ_from_the_standard():
     text = ["data=text", "data.path=x"]
     runs = {"a": settings_of("seed=1", *text), "b": settings_of("seed=2", "threads=1", "log_every_steps=3", *text)}
     assert variants_of(runs) == ({"a": STANDARD, "b": STANDARD}, {})
@@ -196,6 +196,6 @@ def test_runs_are_described_by_the_settings_that_differ_from_the_standard() -> N
     (["model.context_length=32"], "model.context_length"),
     (["seed=7", "model.tie_query_key=true"], "tie_query_key=true shares no seed with the standard"),
 ])  # fmt: skip
-def test_runs_of_the_same_seed_or_other_batches_or_seeds_are_refused(overrides: list[str], error: str) -> None:
+def test_runs_of_the_same_seed_or_other_batches_or_seeds_are_refused(overrides, error):
     with pytest.raises(UserError, match=error):
         variants_of({"a": settings_of(), "b": settings_of(*overrides)})

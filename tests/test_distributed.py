@@ -41,7 +41,7 @@ def test_two_processes_train_as_one_which_can_continue(tmp_path, cache):
     assert (resumed.status, resumed.err) == (0, "")
 
 
-def train_with_one_loss_not_finite(rank: int, port: int) -> None:
+def train_with_one_loss_not_finite(rank, port):
     """Every rank has other rows, and only rank 1 computes a loss that is not finite."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with process_group(use_cuda=False) as distributed:

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ PROGRAMS: dict[str, Any] = {
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 
-def result(name: str) -> Any:
+def result(name):
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
@@ -58,12 +57,12 @@ def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_
     assert len(made) == len(published) == 1 and made < published
 
 
-def share(value: float) -> str:
+def share(value):
     """Return a number below 1 as the documents write it: .07."""
     return f"{value:.2f}".removeprefix("0")
 
 
-def check_says(text: str, *sentences: str) -> None:
+def check_says(text, *sentences):
     """Check that a document has these words, however its lines are broken."""
     joined = " ".join(text.split())
     assert [sentence for sentence in sentences if sentence not in joined] == []
@@ -257,7 +256,7 @@ def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size(
         assert float(size) == pytest.approx((ROOT / "docs" / name).stat().st_size / 1e6, rel=0.1)
 
 
-def anchor(heading: str) -> str:
+def anchor(heading):
     """Return the anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
 
@@ -290,13 +289,13 @@ def test_the_readme_is_one_screen_and_no_document_has_a_path_of_a_machine():
         assert not re.search(r"/(work|root|home|tmp)/", path.read_text()), path
 
 
-def code_of(page: Path) -> list[str]:
+def code_of(page):
     """Return the spans of code in a document, and the lines that call python or torchrun."""
     text = page.read_text().replace("\\\n", " ")
     return re.findall(r"`([^`\n]+)`", text) + re.findall(r"^ {0,4}([^\s`]*(?:python|torchrun).*)$", text, re.MULTILINE)
 
 
-def commands() -> list[str]:
+def commands():
     """Return the program and the arguments of every command in the documents, in --help, and on the published pages."""
     lines = [line for page in GUIDES for line in code_of(page)]
     for page in ROOT.glob("docs/report*.html"):

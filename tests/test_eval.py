@@ -7,8 +7,6 @@ import shlex
 import shutil
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,58 +14,57 @@ import torch
 
 from antecedent_lab import open_model
 from data.corpus import load_stories
-from data.pairs import LinkedText
 from extras.paper.paper import table_csv, table_tex
 from probe.opened_run import load_data, open_run
 from probe.results import Head, ProbeResults
 from probe.saved import folder_name
 from tests.probe.factories import documents
-from tests.program import SHORT, SMALL, SMALL_PROBE, Result, run_program
+from tests.program import SHORT, SMALL, SMALL_PROBE, run_program
 from training.metrics import load_metrics
 
 SENTENCE = "The cat sat near the buses. It"
 
 
-def train(out: Path, cache: str, *arguments: str) -> None:
+def train(out, cache, *arguments):
     result = run_program("train.py", *SMALL, "probe_sequences=8", cache, f"out={out}", *arguments)
     assert result.status == 0, result.err
 
 
-def evaluate(run: Path, cache: str, *arguments: str, mode: str = "model") -> Result:
+def evaluate(run, cache, *arguments, mode="model"):
     return run_program("eval.py", f"{mode}={run}", cache, *SMALL_PROBE, *arguments)
 
 
-def export(run: Path, *arguments: str) -> Result:
+def export(run, *arguments):
     return run_program("antecedent_lab/__main__.py", "export", f"run={run}", *arguments)
 
 
-def output(result: Result) -> str:
+def output(result):
     assert (result.status, result.err) == (0, ""), result.err
     return result.out
 
 
-def results_of(run: Path, name: str = "probe.json") -> ProbeResults:
+def results_of(run, name="probe.json"):
     return ProbeResults.from_json(json.loads((run / "probe" / name).read_text()))
 
 
-def variants_of(sweep: Path) -> list[dict[str, Any]]:
+def variants_of(sweep):
     return json.loads((sweep / "probe" / "sweep.json").read_text())["variants"]
 
 
-def page_content(run: Path) -> dict[str, Any]:
+def page_content(run):
     text = (run / "probe" / "report.html").read_text()
     return json.loads(re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1])
 
 
 @pytest.fixture(scope="module")
-def probed(trained_run: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def probed(trained_run, cache, tmp_path_factory):
     """A run whose heads were tested, and what eval.py printed."""
     run = shutil.copytree(trained_run, tmp_path_factory.mktemp("eval") / "run")
     return run, output(evaluate(run, cache))
 
 
 @pytest.fixture
-def run(probed: tuple[Path, str], tmp_path: Path) -> Path:
+def run(probed, tmp_path):
     return shutil.copytree(probed[0], tmp_path / "run")
 
 
@@ -189,7 +186,7 @@ def test_a_damaged_file_is_named(run, cache, file, old, new, error):
     assert (run / "probe" / "report.html").read_bytes() == page
 
 
-def pattern_of(story: LinkedText, other: LinkedText) -> str:
+def pattern_of(story, other):
     """Return two stories, which differ from the pronoun on, as a pattern that ends with the payoff."""
     link, rival = story.link, other.link
     start = story.text[: link.query[0]]
@@ -201,7 +198,7 @@ def pattern_of(story: LinkedText, other: LinkedText) -> str:
 
 
 @pytest.fixture
-def items(run: Path, cache: str, tmp_path: Path) -> Path:
+def items(run, cache, tmp_path):
     """Return the number question of the stories as a file of one's own."""
     corpus = load_data(open_run(run, torch.device("cpu")), cache.removeprefix("cache_dir="))
     lines: list[dict] = [{"question": "mine", "description": "it or they, asked by me"}]
@@ -249,7 +246,7 @@ def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that
     for file in (run / "checkpoints").glob("*.pt"):
         file.unlink()
 
-    def check(items: object, model: object = run) -> Result:
+    def check(items, model=run):
         return run_program("eval.py", f"items={items}", "check=true", f"model={model}")
 
     assert f"every word has tokens for itself in {run}" in output(check(items))
@@ -258,7 +255,7 @@ def test_a_check_with_a_model_reads_its_tokenizer_alone_and_names_the_words_that
     assert check(items, "./nowhere").error.startswith("model=./nowhere: no such model")
 
 
-def compared_with(before: Path) -> str:
+def compared_with(before):
     """Return the folder, in probe/, of a comparison with another run."""
     return f"compared/{folder_name(str(before))}"
 
@@ -325,7 +322,7 @@ def test_a_sweep_is_tested_once_and_variants_are_compared(run, cache):
     assert (sweep / "probe" / "sweep.md").is_file()
 
 
-def exported(run: Path, cache: str, *arguments: str) -> str:
+def exported(run, cache, *arguments):
     """Train a run on the default stories, export it, and return the folder of the export."""
     output(run_program("train.py", "model=nano", *SHORT, cache, f"out={run}", *arguments))
     output(export(run))
@@ -336,7 +333,7 @@ def exported(run: Path, cache: str, *arguments: str) -> str:
 def test_models_of_two_seeds_have_the_numbers_of_their_runs(cache, tmp_path):
     pytest.importorskip("transformers")
 
-    def compared(*models: str) -> Result:
+    def compared(*models):
         arguments = [f"model={','.join(models)}", "items=stories", f"out={tmp_path / 'models'}"]
         return run_program("eval.py", *arguments, cache, *SMALL_PROBE, cwd=tmp_path)
 

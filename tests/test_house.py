@@ -3,7 +3,6 @@
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,7 @@ def test_only_questions_name_a_kind_only_outcomes_decide_by_their_name_and_funct
             assert name.startswith(may_decide) or not names & OUTCOMES.keys(), name
 
 
-def imports(nodes: list[ast.stmt] | ast.AST) -> Iterator[str]:
+def imports(nodes):
     """Yields the modules that statements import at run time, without those of a command line of a module's own."""
     for node in nodes if isinstance(nodes, list) else ast.iter_child_nodes(nodes):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):

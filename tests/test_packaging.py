@@ -18,7 +18,7 @@ from tests.program import ROOT, SMALL, SMALL_PROBE, run_program, run_python
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def package_names(requirements: list[str]) -> set[str]:
+def package_names(requirements):
     return {re.split(r"[<>=!~\[; ]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
 
 
@@ -51,7 +51,7 @@ PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """Returns a folder that holds the unpacked wheel and nothing else."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
@@ -88,7 +88,7 @@ def test_the_source_archive_has_neither_tests_nor_docs(installed):
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
+def elsewhere(tmp_path):
     """Returns a user's folder, with files that have the names of ours."""
     (tmp_path / "data").mkdir()
     for name in ("model.py", "train.py", "data/__init__.py"):

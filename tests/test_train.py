@@ -9,8 +9,6 @@ import shlex
 import shutil
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,27 +18,27 @@ from probe.opened_run import open_run
 from probe.saved import training_command
 from settings.command_line import hydra_arguments
 from settings.train import compose_settings, flatten
-from tests.program import FEW_STORIES, SHORT, SIGNALS, SMALL, Result, forked, process_state, run_program
+from tests.program import FEW_STORIES, SHORT, SIGNALS, SMALL, forked, process_state, run_program
 from train import GROUPS
 from training.checkpoint import load_checkpoint, read_manifest
 from training.device import StopRequest
 from training.metrics import read_records
 
 
-def losses_of(run: Path, split: str = "train") -> dict[int, float]:
+def losses_of(run, split="train"):
     """Return the recorded losses by step."""
     return {record["step"]: record["loss"] for record in read_records(run) if record["split"] == split}
 
 
-def config_of(run: Path) -> dict[str, Any]:
+def config_of(run):
     return json.loads((run / "config.json").read_text())
 
 
-def resume(run: Path | str, *arguments: str, **options: Any) -> Result:
+def resume(run, *arguments, **options):
     return run_program("train.py", "resume=true", f"out={run}", *arguments, **options)
 
 
-def hashes(folder: Path) -> dict[str, str]:
+def hashes(folder):
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -74,7 +72,7 @@ def test_a_resume_with_another_setting_is_refused(run, cache, override, problem)
     assert hashes(run) == old
 
 
-def train_text(folder: Path, path: str, *arguments: str) -> Result:
+def train_text(folder, path, *arguments):
     """Train a small model on a text, from its folder."""
     new = ["data=text", f"data.path={path}", "data.vocab_size=300", "model=nano", *SHORT]
     return run_program("train.py", *new, *arguments, cwd=folder)
@@ -131,7 +129,7 @@ def test_a_resume_says_which_records_are_lost(kept, problem, run, cache):
     assert result.status == 0 and warnings == ([expected] if problem else [])
 
 
-def raise_disk_full(*arguments: object, **named: object) -> None:
+def raise_disk_full(*arguments, **named):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -187,7 +185,7 @@ def test_a_run_starts_from_a_run_or_its_export_and_its_resume_does_not_need_them
     pytest.importorskip("transformers")
     assert run_program("antecedent_lab/__main__.py", "export", f"run={run}", f"out={tmp_path / 'export'}").status == 0
 
-    def start(name: str, source: Path, *arguments: str) -> Path:
+    def start(name, source, *arguments):
         out = tmp_path / name
         small = [*SHORT, *FEW_STORIES, cache, "validation_tokens=12800"]
         result = run_program("train.py", f"init={source}", f"out={out}", *small, *arguments)
@@ -243,11 +241,11 @@ RUN = [
 ]  # fmt: skip
 
 
-def train(out: Path, cache: str, *overrides: str) -> Result:
+def train(out, cache, *overrides):
     return run_program("train.py", f"out={out}", cache, *RUN, *overrides)
 
 
-def end_at(pid: int, out: Path, step: int, number: int) -> int:
+def end_at(pid, out, step, number):
     """Sends a signal as soon as metrics.jsonl has a line of `step`, and returns the exit status."""
     path, end = out / "metrics.jsonl", time.monotonic() + 120
     while not (path.exists() and f'"step": {step},' in path.read_text(errors="replace")):
@@ -257,7 +255,7 @@ def end_at(pid: int, out: Path, step: int, number: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def assert_same_results(out: Path, reference: Path) -> None:
+def assert_same_results(out, reference):
     """Compares all records but the speed, and the weights and optimizer state of the newest checkpoints."""
     speed = {"seconds": 0, "tokens_per_second": 0}
     records, expected = ([record | speed for record in read_records(run)] for run in (out, reference))
@@ -268,7 +266,7 @@ def assert_same_results(out: Path, reference: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, cache: str) -> Path:
+def reference(tmp_path_factory, cache):
     """A run without a stop."""
     out = tmp_path_factory.mktemp("runs") / "reference"
     result = train(out, cache)
@@ -352,7 +350,7 @@ def test_a_second_signal_ends_the_process_unless_it_is_an_echo_of_the_first():
     """torchrun passes Ctrl-C on to processes that got it from the terminal too."""
     reader, writer = os.pipe()
 
-    def wait() -> None:
+    def wait():
         StopRequest()
         os.write(writer, b"ready")
         time.sleep(60)

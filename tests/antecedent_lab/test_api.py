@@ -5,24 +5,21 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from antecedent_lab import HeadEdit, UserError, compare_models, cut_link, open_model, probe_model, remove_head
-from antecedent_lab.api import ProbedModel
+from antecedent_lab import UserError, compare_models, cut_link, open_model, probe_model, remove_head
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
 from model.observe import SiteEdit
-from probe.opened_model import OpenedModel
 from probe.results import ProbeResults
 from tests.extras.others.pretrained import H, L, pretrained
 from tests.extras.page.sample import opened_run
@@ -46,12 +43,12 @@ each_model = pytest.mark.parametrize("name", CHANGES)
 
 
 @cache
-def tokenizer() -> Any:
+def tokenizer():
     return bpe_tokenizer(read_documents([SHIPPED_TEXT])[:200], VOCABULARY)
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory):
     """Models with random weights, as `save_pretrained` writes them."""
     paths = {}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token=END, eos_token=END)
@@ -64,7 +61,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+def text(tmp_path_factory):
     """Short documents that have enough passages."""
     path = tmp_path_factory.mktemp("text") / "part.jsonl"
     path.write_text("".join(json.dumps({"text": each}) + "\n" for _, each in documents(160)))
@@ -72,7 +69,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def result(folders: dict[str, Path], text: str) -> ProbedModel:
+def result(folders, text):
     return probe_model(open_model(folders["qwen3"], device="cpu"), path=text, **SETTINGS)
 
 
@@ -155,11 +152,11 @@ def test_a_bad_comparison_is_named(result):
 
 
 @pytest.fixture
-def opened(name: str, folders: dict[str, Path]) -> Any:
+def opened(name, folders):
     return open_model(folders[name], device="cpu")
 
 
-def plain_log_probs(opened: OpenedModel, text: str, answer: str, edits: Sequence[HeadEdit]) -> float:
+def plain_log_probs(opened, text, answer, edits):
     """Return log p of an answer by a pass over one text without padding."""
     both = torch.tensor([opened.encode(text + answer)])
     after = opened.model.logits(both, edits=edits)[0].double().log_softmax(-1)
@@ -193,7 +190,7 @@ def test_effects_are_those_of_plain_passes(name, opened, at, answer):
     layers = list(opened.model.attention_layers)
     for i, (text, foil) in enumerate(zip(TEXTS, foils, strict=True)):
 
-        def difference(*edits: HeadEdit, text: str = text, foil: str = foil) -> float:
+        def difference(*edits, text=text, foil=foil):
             return plain_log_probs(opened, text, answer, edits) - plain_log_probs(opened, text, foil, edits)
 
         whole = difference()
@@ -258,13 +255,13 @@ Pass = Callable[..., Any]  # of an adapter
 SIZES = {"n_layer": 2, "n_head": 4, "context_length": 64, "vocab_size": VOCABULARY}
 
 
-def example(name: str) -> str:
+def example(name):
     usage = (ROOT / "docs" / "usage.md").read_text()
     return re.search(rf"<!-- {name} -->\n```python\n(.*?)```", usage, re.DOTALL)[1]
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def page(tmp_path_factory):
     """The names that the page's example of an own module defines; it was run in a folder with a tokenizer.json."""
     path = tmp_path_factory.mktemp("own") / "tokenizer.json"
     tokenizer().save(str(path))
@@ -335,12 +332,12 @@ def test_the_example_of_the_page_runs(trained_run, tmp_path):
     assert (tmp_path / "out" / "report.html").is_file() and names["finding"].verdict
 
 
-def twice_the_scores(run: Pass, tokens: Tensor, attend: Pass) -> Any:
+def twice_the_scores(run, tokens, attend):
     return run(tokens, lambda layer, stream, scores, values: attend(layer, stream, 2 * scores, values))
 
 
-def one_head_apart(run: Pass, tokens: Tensor, attend: Pass) -> Any:
-    def mixed(layer: int, stream: Tensor, scores: Tensor, values: Tensor) -> Tensor:
+def one_head_apart(run, tokens, attend):
+    def mixed(layer, stream, scores, values):
         weights = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf).softmax(-1)
         own = (weights @ values).transpose(1, 2)[:, :, :1].flatten(2)
         return torch.cat([own, attend(layer, stream, scores, values)[..., own.shape[-1] :]], -1)
@@ -348,11 +345,11 @@ def one_head_apart(run: Pass, tokens: Tensor, attend: Pass) -> Any:
     return run(tokens, mixed)
 
 
-def no_mask(record: Pass, *arguments: Any) -> Any:
+def no_mask(record, *arguments):
     return [layer._replace(scores=layer.scores.clamp(min=-9)) for layer in record(*arguments)]
 
 
-def first_rows(logits: Pass, tokens: Tensor, positions: Any = None, **others: Any) -> Any:
+def first_rows(logits, tokens, positions=None, **others):
     return logits(tokens, None if positions is None else 0 * positions, **others)
 
 

@@ -26,7 +26,7 @@ def test_p_is_that_of_the_probe_on_the_same_items():
 def test_with_one_head_and_one_item_a_cluster_p_is_that_of_scipy():
     values = np.random.default_rng(0).normal(0.4, 1, 11)  # 2,048 sign patterns, all used
 
-    def t(sample: np.ndarray, axis: int) -> np.ndarray:
+    def t(sample, axis):
         return sample.mean(axis) / sample.std(axis, ddof=1)
 
     exact = stats.permutation_test((values,), t, permutation_type="samples", alternative="greater", n_resamples=5000)

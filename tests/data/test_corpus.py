@@ -2,12 +2,10 @@
 
 import gzip
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import torch
 from datasets import Dataset
 
 from data.corpus import load_corpus, load_stories, split_documents
-from data.loader import IGNORE, BatchLoader, Corpus, Split, StorySplit, training_batches
+from data.loader import IGNORE, BatchLoader, Split, StorySplit, training_batches
 from data.stories import generate_split, language_of
 from data.stories.floor import Floor
 from data.text import Piece, file_texts, first_bytes, hub_texts, read_documents, read_files, text_files
@@ -30,7 +28,7 @@ from tests.program import ROOT, run_python
 SMALL = replace(STORIES, n_validation_stories=160, n_test_frames=2, n_test_pairs=1)
 
 
-def load(folder: Path, text: str, **changes: Any) -> Corpus:
+def load(folder, text, **changes):
     (folder / "input.txt").write_text(text)
     return load_corpus(text_config(folder / "input.txt", **changes), folder / "cache")
 
@@ -77,7 +75,7 @@ def test_an_unusable_corpus_leaves_no_files(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory):
     return load_corpus(SMALL, tmp_path_factory.mktemp("cache"))
 
 
@@ -107,7 +105,7 @@ def test_a_killed_tokenization_starts_again(tmp_path):
     assert (folder / "train.bin").read_bytes() == (expected.folder / "train.bin").read_bytes()
 
 
-def documents(path: Path | str) -> list[str]:
+def documents(path):
     return read_documents(text_files(str(path)))
 
 
@@ -201,7 +199,7 @@ def test_max_bytes_keeps_whole_pieces_up_to_the_limit():
 
 
 @pytest.fixture
-def hub_config(tmp_path: Path) -> HubConfig:
+def hub_config(tmp_path):
     """Returns the config of a dataset folder in the layout of the hub."""
     folder = tmp_path / "dataset" / "data"
     folder.mkdir(parents=True)
@@ -246,7 +244,7 @@ STREAM = Split(tokens=np.arange(1009).astype(np.uint16), n_bytes=1)
 
 @pytest.mark.parametrize("split", [PACKED, STREAM])
 def test_a_batch_depends_on_seed_and_step_alone(split):
-    def tokens(steps: Iterable[int], seed: int = 7) -> list[list]:
+    def tokens(steps, seed=7):
         batches = training_batches(split, tokens_per_batch=64, context_length=19, seed=seed)
         return [batches.at(step).tokens.tolist() for step in steps]
 

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -14,9 +13,8 @@ from scipy.stats import chisquare
 from data.stories import frames, generate_split, language, language_of, lexicon
 from data.stories.blocks import sample_block, sample_plain_story
 from data.stories.floor import Floor
-from data.stories.grammar import Symbols, is_slot
+from data.stories.grammar import is_slot
 from data.stories.language import START, Language
-from data.stories.lexicon import Referent
 from data.stories.plots import PLOTS
 from data.tokenizer import END
 from data.words import words_of
@@ -36,7 +34,7 @@ VERBS = {
 }  # fmt: skip
 
 
-def with_verbs(group: tuple[Referent, ...]) -> tuple[Referent, ...]:
+def with_verbs(group):
     """Return the words of a group that the small language has."""
     words = [word for word in group if word.lemma in VERBS]
     return tuple(
@@ -45,7 +43,7 @@ def with_verbs(group: tuple[Referent, ...]) -> tuple[Referent, ...]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch):
     """Shrink the language until all of its stories can be enumerated, and hold none of them out."""
     nouns = tuple(filter(None, map(with_verbs, lexicon.NOUNS)))
     names = tuple(map(with_verbs, lexicon.NAMES))
@@ -66,13 +64,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "FILLERS", ["All was calm .", "Time went by .", "All was calm . Time went by ."])
 
 
-def small_frames(plot_name: str, split: str) -> tuple[str, ...]:
+def small_frames(plot_name, split):
     """Return two frames, the first of them twice."""
     first_two = PLOTS[plot_name].frames[:2]
     return (*first_two[:1], *first_two)
 
 
-def derivations(rules: Callable, symbols: Symbols, bindings: Mapping[str, str]) -> Iterator[tuple[list[str], float]]:
+def derivations(rules, symbols, bindings):
     """Yield every derivation of the symbols with its probability."""
     first = next((i for i, symbol in enumerate(symbols) if is_slot(symbol)), len(symbols))
     if first == len(symbols):
@@ -84,7 +82,7 @@ def derivations(rules: Callable, symbols: Symbols, bindings: Mapping[str, str]) 
             yield [*symbols[:first], *ending], option.probability * probability
 
 
-def all_texts(rules: Callable) -> tuple[Texts, int]:
+def all_texts(rules):
     """Return {text: probability} and the number of derivations."""
     found = [*derivations(rules, START, {})]
     texts: Texts = defaultdict(float)
@@ -118,7 +116,7 @@ def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name):
     small = Language("train", "iid", {name: 1.0})
     rng = Random(name)
 
-    def draw() -> str:
+    def draw():
         if plot.family == "no_pronoun":
             return sample_plain_story(rng, small, plot).text
         return rng.choice(sample_block(rng, small, plot, rng.choice(small.frames_of(plot)), minimal_pairs=False)).text

@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 from data.corpus import corpus_fingerprint
-from data.pairs import Link, LinkedText
 from data.stories import GENERATOR_VERSION, generate_split, language_of, plot_shares
 from data.stories.frames import TEXTS, base_frame, held_out
 from data.stories.grammar import derive
@@ -59,7 +58,7 @@ def test_links_point_at_the_words_they_name_and_payoffs_at_answers():
         assert text[slice(*link.payoff)] in {*link.answers} - {*link.foils}
 
 
-def blocks(*splits: str) -> list[list[tuple[LinkedText, Link]]]:
+def blocks(*splits):
     """Return the stories with links four by four."""
     linked = all_links(*splits)
     return [linked[i : i + 4] for i in range(0, len(linked), 4)]
@@ -108,7 +107,7 @@ def test_the_longest_possible_story_fits_the_context():
         for holdout in ("iid", "headline") if plot.has_pronoun else ("iid",):
             language = language_of(FULL, "test", holdout)
 
-            def longest(slot: str, bindings: dict, language=language) -> list:  # noqa: ANN001
+            def longest(slot, bindings, language=language):  # noqa: ANN001
                 return [max(language.rules(slot, bindings), key=lambda option: len(option.symbols))]
 
             text = derive(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text

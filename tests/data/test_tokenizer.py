@@ -67,7 +67,7 @@ def test_a_word_without_tokens_is_named(offsets, spans, word):
 
 
 @cache
-def texts() -> list[str]:
+def texts():
     return [story.text for story in full_stories()["train"]]
 
 

@@ -2,9 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 
@@ -30,7 +28,7 @@ OUTSIDE = """svg => {
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     """Start Chromium; without Chromium or Playwright, the tests are skipped, in continuous integration they fail."""
     path = shutil.which("chromium")
     if path is None or find_spec("playwright") is None:

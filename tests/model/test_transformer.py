@@ -1,13 +1,11 @@
 """The transformer against formulas and PyTorch's own functions, and its view against its own forward pass."""
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from data.loader import IGNORE
 from model.loss import summed_cross_entropy
@@ -52,11 +50,11 @@ def test_dropout_applies_in_training():
     torch.testing.assert_close(model.train()(TOKENS), model.unembed(model.embed(TOKENS)))
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: float = 1e-5) -> None:
+def assert_same(function, reference, *inputs, atol=1e-5):
     """Compare the values, and the gradients for a random weighting of the values."""
     found, expected = function(*inputs), reference(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
@@ -68,7 +66,7 @@ def assert_same(function: Callable, reference: Callable, *inputs: Tensor, atol: 
 def test_a_rotation_is_the_product_of_complex_numbers():
     cos, sin = rope_tables(7, 8, theta=100.0)
 
-    def by_complex_numbers(x: Tensor) -> Tensor:
+    def by_complex_numbers(x):
         turned = torch.complex(*x.chunk(2, dim=-1)) * torch.complex(cos[:, :4], sin[:, 4:])
         return torch.cat([turned.real, turned.imag], dim=-1)
 
@@ -84,7 +82,7 @@ def test_the_cross_entropy_is_pytorchs(n_tokens, scale):
     targets = torch.randint(11, (2, n_tokens // 2), generator=torch.Generator().manual_seed(3))
     targets[:, ::3] = IGNORE
 
-    def expected(stream: Tensor, embedding: Tensor) -> Tensor:
+    def expected(stream, embedding):
         return F.cross_entropy((stream @ embedding.T).flatten(0, 1), targets.flatten(), reduction="sum")
 
     inputs = ((normal(2, n_tokens // 2, 5) * scale).detach().requires_grad_(), normal(11, 5, seed=1))

@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from data.pairs import Cell, Items, Pair
-from model.observe import HeadEdit, SiteEdit, TransformerView
+from data.pairs import Items, Pair
+from model.observe import SiteEdit, TransformerView
 from probe.attention import SET, HeadRows, HeadScores, measure_heads, output_norms
 from probe.behaviour import (
     answer_values,
@@ -31,7 +30,7 @@ from tests.tiny_models import random_view
 MODEL = TransformerView(made.story_model())
 
 
-def made_up(words: list[tuple[int, ...]], n_meant: int) -> Cell:
+def made_up(words, n_meant):
     """Return a text of 12 tokens with these mentions, the first `n_meant` of them antecedents."""
     tokens = [0, *np.random.default_rng(len(words)).integers(1, 90, size=11).tolist()]
     return made.cell(tokens, (words[0], words[-1]), 0, meant=tuple(words[:n_meant]), other=tuple(words[n_meant:]))
@@ -97,7 +96,7 @@ def test_a_planted_head_has_the_scores_of_its_habit(kind, question):
 def test_only_a_planted_head_is_chosen_again_whatever_items_are_drawn(question):
     dev = made.story_pairs("study").of(question, "dev")
 
-    def share(view: TransformerView) -> float:
+    def share(view):
         scores = measure_heads(view, dev, 4096).scores()
         return chosen_again(scores.keys, dev.designs(len(scores.accuracy))[0], seed=0)
 
@@ -135,7 +134,7 @@ def test_over_balanced_blocks_every_rule_scores_one_half(question):
 
 
 def test_rules_compare_the_best_antecedent_with_the_best_other_mention():
-    def with_mentions(meant: list[Any], other: list[Any], **changes: Any) -> Cell:
+    def with_mentions(meant, other, **changes):
         return replace(FIRST, meant=tuple(meant), other=tuple(other), **changes)
 
     cell = with_mentions([(3,), (7, 8)], [(5,), (6,), (2,)], subject=(7, 8))
@@ -160,7 +159,7 @@ def test_a_link_head_has_selectivity_one_half_and_one_that_ranks_words_has_none(
     words = sorted({word for pair in (*DEV.pairs, *TEST.pairs) for word in pair.clusters[1:]})
     rank = dict(zip(words, np.random.default_rng(5).permutation(len(words)), strict=True))
 
-    def heads_of(items: Items, n: int) -> HeadScores:
+    def heads_of(items, n):
         """Return the first n of a link head, one that always ties, and one that ranks words."""
         rows = []
         for pair in items.pairs:
@@ -233,7 +232,7 @@ def test_the_effect_of_a_head_is_the_change_of_the_next_word():
     view = random_view()
     effects = removal_effects(view, text, 1)  # "cats" ends with token 2
 
-    def probabilities(*edits: HeadEdit) -> torch.Tensor:
+    def probabilities(*edits):
         return view.logits(torch.tensor([text.tokens]), edits=edits)[0, 2].softmax(-1)
 
     for layer, head in np.ndindex(effects.shape):

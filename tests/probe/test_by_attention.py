@@ -1,25 +1,22 @@
 """Questions by attention: the right head is found on the right items, nothing in models without one or wrong views."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
-from data.pairs import CONTROL, Items, Pair
+from data.pairs import CONTROL, Items
 from extras.own.source import question_of_file
 from model.observe import TransformerView
-from model.transformer import Transformer
 from probe import by_attention as attention
 from probe.attention import best_head, measure_heads
 from probe.contract import LIMITS
 from probe.outcomes import OUTCOMES
-from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS, Question
+from probe.questions import DEV, HEADLINE, QUESTIONS, SAME_WORDS, STORY_QUESTIONS
 from probe.results import Estimate, Finding, Head, Part
-from probe.study import Study, askable, study
+from probe.study import askable, study
 from settings.errors import UserError
 from tests.extras.page.sample import MODEL
 from tests.probe.factories import (
@@ -37,12 +34,12 @@ from tests.probe.test_contract import SCALED
 NUMBER = QUESTIONS["number"]
 
 
-def studied(model: Transformer, items: Items, config: Any = SETTINGS) -> Study:
+def studied(model, items, config=SETTINGS):
     return study(TransformerView(model), untrained_view, items, STORY_QUESTIONS, config)
 
 
 @cache
-def of_random_weights() -> Study:
+def of_random_weights():
     return studied(story_model(), story_pairs("study"))
 
 
@@ -133,7 +130,7 @@ def test_without_test_items_of_known_words_selectivity_is_measured_on_two_halves
     assert 0.3 < finding.head.value("selectivity") < 0.45
 
 
-def many_nouns(part: str) -> list[Pair]:
+def many_nouns(part):
     """Return the blocks of `noun_pairs` four times, with frames and words of their own."""
     pairs = []
     for copy, pair in product(range(4), noun_pairs().pairs):
@@ -142,7 +139,7 @@ def many_nouns(part: str) -> list[Pair]:
     return pairs
 
 
-def nouns_studied(writing: Sequence[int], question: Question = NUMBER, control: Sequence[Pair] = ()) -> Finding:
+def nouns_studied(writing, question=NUMBER, control=()):
     pairs = Items([*many_nouns(DEV), *many_nouns(HEADLINE), *control])
     found = study(three_heads(3.0, writing), lambda seed: three_heads(0.0), pairs, [question], SETTINGS)
     return found.findings[0]

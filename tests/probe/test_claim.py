@@ -2,14 +2,12 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from probe.claim import asked, claim_of, limits_of
 from probe.outcome import Measured
-from probe.questions import Question
-from probe.results import Estimate, Finding, Head, TestedModel
+from probe.results import Estimate, Head, TestedModel
 from probe.verdict import judged
 from tests.extras.page import sample
 from tests.probe.test_verdict import DECIDES, EDGE, LINK, NAN, OF_PLACE, STRONG, WHOSE, judge
@@ -18,11 +16,11 @@ MODEL = TestedModel("runs/a", 1200, "stories", {})
 OF_MODEL = {"flips": Estimate(0.6), "author": Estimate(0.7)}
 
 
-def judged_finding(question: Question, values: dict[str, Estimate], *exclusions: str, **changes: Any) -> Finding:
+def judged_finding(question, values, *exclusions, **changes):
     return sample.finding(question.name, **{"head": judge(values, question, *exclusions)} | changes)
 
 
-def link(values: dict[str, Estimate], **changes: Any) -> Finding:
+def link(values, **changes):
     return judged_finding(LINK, {"accuracy": Estimate(0.9876, 0.961, 1.0)} | values, **changes)
 
 

@@ -1,12 +1,9 @@
 """A view whose recorded attention is not the attention that the model uses is refused."""
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-from model.observe import LayerRecord, TransformerView
+from model.observe import TransformerView
 from probe.contract import LIMITS, check_contract
 from tests.probe.factories import story_model, story_pairs
 from tests.tiny_models import each_variant
@@ -25,23 +22,23 @@ def test_a_sound_model_passes(switches):
 class Changed(TransformerView):
     """A view with changed records or logits; the second argument is whether it is one row, or an edited pass."""
 
-    def __init__(self, of_records: Any = lambda record, _: record, of_logits: Any = lambda logits, _: logits) -> None:
+    def __init__(self, of_records=lambda record, _: record, of_logits=lambda logits, _: logits):
         super().__init__(story_model())
         self.of_records, self.of_logits = of_records, of_logits
 
-    def record(self, tokens: Tensor, query_positions: Tensor | None = None) -> list[LayerRecord]:
+    def record(self, tokens, query_positions=None):
         is_row = query_positions is not None
         return [self.of_records(record, is_row) for record in super().record(tokens, query_positions)]
 
-    def logits(self, tokens: Tensor, positions: Any = None, edits: Any = (), streams: Any = None) -> Tensor:
+    def logits(self, tokens, positions=None, edits=(), streams=None):
         return self.of_logits(super().logits(tokens, positions, edits, streams), bool(edits))
 
 
-def rolled_rows(record: LayerRecord, is_row: bool) -> LayerRecord:
+def rolled_rows(record, is_row):
     return record._replace(scores=record.scores.roll(1, -1)) if is_row else record
 
 
-def consistent(record: LayerRecord, is_row: bool, **changes: Tensor) -> LayerRecord:
+def consistent(record, is_row, **changes):
     """Return a changed record that agrees with itself, but not with what the model computes."""
     changed = record._replace(**changes)
     return changed if is_row else changed._replace(outputs=lambda: changed.scores.softmax(-1) @ changed.values)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from data.pairs import Cell, Items
+from data.pairs import Items
 from model.edits import cut_link, exchange_links
-from model.observe import HeadEdit, TransformerView
+from model.observe import HeadEdit
 from probe import edits
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs, Margins, exchange_divergences, grown
@@ -24,13 +24,13 @@ PLACE = Head(0, 1)
 WHOLE = ("swap", "swap_50", "cut_meant", "cut_other", "zero")
 
 
-def margin_alone(view: TransformerView, cell: Cell, tokens: tuple[int, ...], *edits: HeadEdit) -> float:
+def margin_alone(view, cell, tokens, *edits):
     """Return the margin of the text's answers after `tokens`, read as a batch of one text."""
     probabilities = view.logits(torch.tensor([tokens]), None, edits)[0, cell.payoff].double().softmax(-1)
     return float((probabilities[list(cell.answers)].sum() / probabilities[list(cell.foils)].sum()).log())
 
 
-def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
+def edit_by_hand(view, cell, name):
     """Return the edit of one text, from the scores and outputs of unedited passes."""
     if name == "zero":
         return HeadEdit(*PLACE, output=torch.zeros_like)
@@ -48,7 +48,7 @@ def edit_by_hand(view: TransformerView, cell: Cell, name: str) -> HeadEdit:
     return HeadEdit(*PLACE, weights=lambda maps: maps.index_copy(1, torch.tensor([cell.query]), row[None, None]))
 
 
-def check_by_hand(view: TransformerView, items: Items, names: tuple[str, ...]) -> None:
+def check_by_hand(view, items, names):
     """Check every margin with a head edited against that of the text alone, edited by hand."""
     margins = EditedPairs(view, items, tokens_per_batch=60).margins([[PLACE], [Head(1, 0)]], names)
     totals: dict[int, list[float]] = {}

@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import is_dataclass, replace
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 from zlib import crc32
 
 import numpy as np
@@ -42,7 +42,7 @@ def test_a_wrong_file_names_the_place(change, message):
         from_json(Finding, to_json(results().findings[0]) | change, "file")
 
 
-def results() -> ProbeResults:
+def results():
     """Return results with something of every kind."""
     finding = sample.finding("next_pronoun_gender", file="a.jsonl", unit="set")
     finding = replace(finding, set=finding.head, grids={"p": [[0.5, float("nan")]]})
@@ -52,7 +52,7 @@ def results() -> ProbeResults:
     return sample.results(finding, before=sample.MODEL, changes=[change, replace(change, head=None)], **facts)
 
 
-def read(content: Any) -> ProbeResults:
+def read(content):
     return ProbeResults.from_json(json.loads(json.dumps(content)))
 
 
@@ -74,7 +74,7 @@ def test_what_is_no_probe_or_of_another_version_is_refused():
             read(to_json(results()) | {"schema_version": version})
 
 
-def fields_of(kind: Any) -> set[str]:
+def fields_of(kind):
     """Return the fields of a dataclass and of all dataclasses in it."""
     parts = [*get_args(kind), *(get_type_hints(kind).values() if is_dataclass(kind) else ())]
     return {*getattr(kind, "__dataclass_fields__", ())}.union(*map(fields_of, parts))

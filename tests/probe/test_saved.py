@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,6 @@ from extras.english.source import reads_shipped_text
 from extras.own.file import load_question
 from probe import saved
 from probe.config import ProbeConfig
-from probe.opened_model import OpenedModel
 from probe.results import SCHEMA_VERSION, ProbeResults, TestedModel
 from probe.saved import eval_command, folder_name, read_results, results_folder
 from probe.source import check_items
@@ -32,7 +29,7 @@ from tests.program import ROOT
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> OpenedModel:
+def opened(tmp_path):
     """An external model whose folder has a probe/ folder."""
     (tmp_path / "probe").mkdir()
     return replace(word_model(["a b"]), folder=tmp_path)
@@ -93,7 +90,7 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused():
     letters = word_model(["a b c d e"], context_length=8)
     right = cell((0, 2, 3, 4, 5), ((2,), (3,)), 0, answers=(2,), foils=(3,))
 
-    def warnings_of(**changes: Any) -> list[str]:
+    def warnings_of(**changes):
         return check_items(letters, Items([blank(Pair, cells=(right, replace(right, **changes)))]))
 
     assert warnings_of() == []
@@ -106,7 +103,7 @@ def test_items_of_an_external_model_are_read_with_warnings_or_refused():
 
 
 def test_the_shipped_text_is_known_by_its_content_and_not_by_its_name(tmp_path):
-    def reads_it(training: Path, validation: Path) -> bool:
+    def reads_it(training, validation):
         settings = ["experiment=english", f"data.path='{training}'", f"data.validation_path={validation}"]
         config = compose_settings(settings).data
         facts = {"config": config, "fingerprint": corpus_fingerprint(config)}

@@ -1,7 +1,6 @@
 """Intervals have their nominal coverage, and tests keep their error rate under clustering."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,17 +10,17 @@ from scipy import stats
 from data.pairs import Items
 from probe.config import ProbeConfig
 from probe.results import Estimate
-from probe.statistics import Design, Sample, estimate_ratios, mean_and_range, ratio_interval, share_interval
+from probe.statistics import Sample, estimate_ratios, mean_and_range, ratio_interval, share_interval
 from tests.probe.factories import noun_pairs, passage_items
 
 CONFIG = ProbeConfig(n_bootstrap=400)
 
 
-def mean_interval(values: np.ndarray, designs: Sequence[Design], n_bootstrap: int, seed: int) -> np.ndarray:
+def mean_interval(values, designs, n_bootstrap, seed):
     return ratio_interval(values[:, None], np.ones(len(values)), designs, n_bootstrap, seed)[:, 0]
 
 
-def null_scores(n_heads: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+def null_scores(n_heads, rng):
     """Return the frame, first and second word of 211 blocks, and scores of mean 0 with random effects of each."""
     blocks = [rng.integers(n, size=211) for n in (37, 11, 11)]
     scores = rng.normal(size=(211, n_heads)) / 2
@@ -107,7 +106,7 @@ def test_few_clusters_enumerate_every_sign_pattern():
     values = rng.normal(size=(21, 2, 5)) + 0.3
     means = values.reshape(7, 3, 10).mean(axis=1)
 
-    def t(cluster_means: np.ndarray) -> np.ndarray:
+    def t(cluster_means):
         return cluster_means.mean(axis=0) / cluster_means.std(axis=0, ddof=1)
 
     null = np.array([t(np.array(signs)[:, None] * means).max() for signs in itertools.product((1, -1), repeat=7)])

@@ -15,7 +15,7 @@ from extras.page.live import ENGLISH_TEXT, check_live, live_content
 from probe import tables
 from probe.config import ProbeConfig
 from probe.questions import HEADLINE, STORY_QUESTIONS
-from probe.results import MEASURES, NO_BAR, Criterion, Estimate, Finding, Head, Part, Shown
+from probe.results import MEASURES, NO_BAR, Criterion, Estimate, Head, Part, Shown
 from probe.sentences import TokenizedText
 from probe.tables import finding_tables, number, sentence_lines
 from settings.errors import UserError
@@ -93,7 +93,7 @@ def test_rows_of_parts_that_repeat_measures_are_verbose(verbose):
     assert ["best simple rule", "0.500 (nearest, of 2)", "0.500 (nearest, of 2)"] in of_parts.rows
 
 
-def with_answers(**values: Estimate) -> Finding:
+def with_answers(**values):
     return replace(NUMBER, parts={HEADLINE: Part(n=8, values=values, rules={})})
 
 

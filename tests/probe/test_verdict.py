@@ -1,7 +1,6 @@
 """The verdict follows from the bars, and the claim from both; questions do not overlap."""
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from extras.own.source import question_of_file
 from probe.by_attention import exclusions_of
 from probe.outcome import Measured
-from probe.questions import QUESTIONS, WITHOUT_LINK, Question
-from probe.results import MEASURES, Estimate, Head, Tested
+from probe.questions import QUESTIONS, WITHOUT_LINK
+from probe.results import MEASURES, Estimate, Head
 from probe.verdict import judged
 
 LINK = QUESTIONS["number"]
@@ -37,7 +36,7 @@ COMPLETE = {"attention": STRONG, "edge": DECIDES, "whose": OF_PLACE}
 FEW = {"swap": Estimate(0.2), "selectivity": Estimate(0.15)}
 
 
-def judge(values: dict[str, Estimate], question: Question = LINK, *exclusions: str, **facts: Any) -> Tested:
+def judge(values, question=LINK, *exclusions, **facts):
     return judged([Head(1, 2)], Measured(values, list(exclusions), **facts), question)
 
 

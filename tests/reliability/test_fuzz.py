@@ -40,7 +40,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-def settings_of_any_kind() -> st.SearchStrategy[list[str]]:
+def settings_of_any_kind():
     """Existing settings with any value, misspelled names, and Hydra's grammar."""
     name = st.sampled_from(NAMES)
     text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)

@@ -7,15 +7,13 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.extras.page.conftest import Markup
 from tests.program import run_program
 from training.checkpoint import MANIFEST
 
@@ -38,8 +36,22 @@ SMALL_TEXT = [
 KINDS = ["bpe", "words", "characters"]
 
 
+class Markup(HTMLParser):
+    """Tags and attributes of a page, outside its own scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags = []
+        self.attributes = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A folder with a run of each kind of tokenizer, trained on the hostile texts."""
     folder = tmp_path_factory.mktemp("hostile") / "here"
     folder.mkdir()
@@ -73,20 +85,20 @@ def test_a_run_with_a_hostile_name_controls_no_terminal(folder, tmp_path):
 class Call:
     """Becomes a call of `function` when it is unpickled."""
 
-    def __init__(self, function: Callable, *arguments: Any) -> None:
+    def __init__(self, function, *arguments):
         self.function, self.arguments = function, arguments
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self):
         return self.function, self.arguments
 
 
-def torch_file(content: Any, **options: Any) -> bytes:
+def torch_file(content, **options):
     stream = io.BytesIO()
     torch.save(content, stream, **options)
     return stream.getvalue()
 
 
-def gadgets(mark: Path) -> dict[str, bytes]:
+def gadgets(mark):
     """Returns files that create `mark` when they are unpickled."""
     system = Call(os.system, f"touch '{mark}'")
     return {

@@ -12,7 +12,7 @@ from antecedent_lab.sources import story_items
 from data.stories import generate_split
 from data.text import SHIPPED_TEXT, read_documents
 from data.tokenizer import END, bpe_tokenizer, character_tokenizer, fast_tokenizer, word_tokenizer
-from extras.english.passages import Passage, Reader, passages_in, sections, with_two
+from extras.english.passages import Reader, passages_in, sections, with_two
 from extras.english.questions import NEXT_PRONOUN, TESTED, UNKNOWN_TO_MODEL, WHOSE
 from extras.english.source import passages_of, whose_passages_of
 from extras.own.file import load_question
@@ -34,12 +34,12 @@ transformers = pytest.importorskip("transformers")
 
 
 @cache
-def english() -> tuple[str, ...]:
+def english():
     return tuple(read_documents([SHIPPED_TEXT]))
 
 
 @cache
-def passages() -> tuple[list[Passage], list[Passage]]:
+def passages():
     """Return passages to test, and those with two people that the place rule is fitted to."""
     found = passages_in(sections(english()))
     two = with_two(found)
@@ -48,21 +48,21 @@ def passages() -> tuple[list[Passage], list[Passage]]:
 
 
 @cache
-def stories() -> tuple[Any, Any]:
+def stories():
     return generate_split(CONFIG, "dev"), generate_split(CONFIG, "test")
 
 
 @cache
-def training_text(kind: str) -> list[str]:
+def training_text(kind):
     return list(english()[:250]) if kind == "english" else [story.text for story in stories()[0]][:2000]
 
 
-def of_sentencepiece(texts: list[str], size: int, prepends_space: bool) -> Tokenizer:
+def of_sentencepiece(texts, size, prepends_space):
     """Return a BPE of whole texts, whose tokens cross words."""
     return llama_tokenizer([text[:300] for text in texts], size, prepends_space=prepends_space, crosses_words=True)
 
 
-def of_words(texts: list[str], size: int, model: Any, before: Any, trainer: Any) -> Tokenizer:
+def of_words(texts, size, model, before, trainer):
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = before
     tokenizer.train_from_iterator(texts, trainer(vocab_size=size, special_tokens=["<unk>", END], show_progress=False))
@@ -88,14 +88,14 @@ VERDICTS = {SUPPORTED, SUGGESTIVE, NOT_ESTABLISHED, UNKNOWN_TO_MODEL}
 
 
 @cache
-def tokenizer_of(kind: str, size: int, text: str, start: str) -> tuple[Tokenizer, int]:
+def tokenizer_of(kind, size, text, start):
     """Return a tokenizer as it is read from a folder of transformers, whose `start` token may be missing."""
     tokenizer = KINDS[kind](training_text(text), size)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **({start: END} if start else {}))
     return fast_tokenizer(fast, "tokenizer")
 
 
-def verdicts_of(outcome: str, reader: tuple[Tokenizer, int], model: OpenedModel) -> list[str]:
+def verdicts_of(outcome, reader, model):
     """Return the verdicts, or why a question is not asked, as `antecedent_lab.sources` and `study` make them."""
     passage_reader = Reader(*reader, model.model.context_length)
     if outcome == "attention":

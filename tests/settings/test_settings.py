@@ -33,7 +33,7 @@ CHOICES = [
 ]
 
 
-def saved(*overrides: str) -> dict:
+def saved(*overrides):
     """Returns config.json of a run as JSON gives it back."""
     settings = asdict(compose_settings(overrides))
     return json.loads(json.dumps(settings, default=lambda value: value.value if isinstance(value, Enum) else value))

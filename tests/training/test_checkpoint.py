@@ -4,11 +4,9 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,35 +27,35 @@ from training.run_dir import find_run, find_runs, locked_run
 from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
 
 
-def state_of(step: int) -> dict[str, Any]:
+def state_of(step):
     return {"step": step, "model": {"weight": torch.full((500,), float(step))}}
 
 
-def save(folder: Path, step: int, *, best: bool = False, keep: int = 2) -> None:
+def save(folder, step, *, best=False, keep=2):
     save_checkpoint(folder, state_of(step), best=best, keep=keep)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Checkpoints of the steps 1 (best) and 2."""
     save(tmp_path / "checkpoints", 1, best=True)
     save(tmp_path / "checkpoints", 2)
     return tmp_path / "checkpoints"
 
 
-def in_child(action: Callable[[], int | None]) -> int:
+def in_child(action):
     """Return the exit status of a forked process that runs `action`."""
     return os.waitstatus_to_exitcode(os.waitpid(forked(action), 0)[1])
 
 
-def exit_at(call: int, action: Callable[[], None]) -> Callable[[], None]:
+def exit_at(call, action):
     """Returns `action` in a process that ends, as if killed, at the n-th file operation."""
     calls = count(1)
 
-    def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(operation):
         return lambda *args, **named: os._exit(99) if next(calls) == call else operation(*args, **named)
 
-    def run() -> None:
+    def run():
         for name in ("fsync", "replace", "unlink", "rmdir"):
             setattr(os, name, counted(getattr(os, name)))
         action()
@@ -135,7 +133,7 @@ def test_on_a_full_disk_the_error_names_the_file_and_the_old_checkpoints_stay(fo
     resource = pytest.importorskip("resource")
     old_files = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def save_with_little_space() -> int:
+    def save_with_little_space():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # bytes of a file, like a disk that is full
         try:
             save(folder, 3)
@@ -214,7 +212,7 @@ def test_the_newest_run_is_the_one_that_saved_last_whatever_the_time_of_its_file
     assert find_run(None) == first
 
 
-def events_of(run: Path) -> EventAccumulator:
+def events_of(run):
     return EventAccumulator(str(run / "tb"), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
 
 

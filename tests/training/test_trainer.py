@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -75,7 +74,7 @@ GPU = pytest.param("cuda", marks=ON_GPU)
 
 
 @pytest.fixture(params=["cpu", GPU])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def device(request, monkeypatch):
     """The setting of a device, on which torch uses deterministic kernels only."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -84,7 +83,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.fixture
-def gpu_by_name(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def gpu_by_name(monkeypatch):
     """Make torch say that there is a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "GPU")
@@ -92,7 +91,7 @@ def gpu_by_name(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_card_that_is_too_old_for_torch_is_one_line(gpu_by_name):
-    def no_kernel(*size: int, device: str) -> torch.Tensor:
+    def no_kernel(*size, device):
         raise torch.AcceleratorError("CUDA error: no kernel image\nCompile with")
 
     gpu_by_name.setattr(torch, "zeros", no_kernel)
@@ -109,7 +108,7 @@ def test_a_card_that_emulates_bfloat16_computes_in_float32(has_instructions, kin
     assert choose_device(Device.auto, Precision.auto).dtype is kind
 
 
-def losses_of_steps(n_steps: int, *overrides: str) -> list[float]:
+def losses_of_steps(n_steps, *overrides):
     trainer = small_trainer(*overrides)
     return [train_step(trainer).loss.item() for _ in range(n_steps)]
 
@@ -277,7 +276,7 @@ def test_the_standard_error_of_rows_of_equal_length_is_that_of_their_means():
     assert mean_and_error(sums, torch.full((13,), 7.0)) == pytest.approx(list(map(float, expected)))
 
 
-def losses_of(tokens: np.ndarray) -> np.ndarray:
+def losses_of(tokens):
     """Return the loss of every token but the first."""
     row = torch.from_numpy(tokens[None].astype(np.int64))
     return F.cross_entropy(MODEL(row[:, :-1]).mT, row[:, 1:], reduction="none")[0].detach().numpy()

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 from antecedent_lab.modes import changed
 from extras.compare.tables import change_lines, change_tables
@@ -13,7 +12,7 @@ from tests.extras.page.sample import opened_run, results
 from tests.probe.factories import blank
 
 
-def change_of(head: int, **values: Any) -> Change:
+def change_of(head, **values):
     facts = {"question": "number", "measure": "effect", "n": 20, "smallest_p": 0.02, "p": 0.5}
     return blank(Change, head=Head(0, head), **{**facts, "difference": Estimate(-head), **values})
 

@@ -11,10 +11,9 @@ from extras.compare.difference import difference
 from extras.english import edges
 from extras.english.questions import NEXT_PRONOUN
 from model.observe import TransformerView
-from model.transformer import Transformer
 from probe import by_attention as attention
 from probe.questions import QUESTIONS
-from probe.results import Change, Head
+from probe.results import Head
 from tests.probe.factories import SETTINGS, copying_model, passage_items, planted, story_pairs
 
 PLACE = Head(1, 2)  # place of the planted head
@@ -25,11 +24,11 @@ REMOVED = copy.deepcopy(MODEL)
 REMOVED.blocks[PLACE.layer].attention.output.weight.data.unflatten(1, (MODEL.config.n_head, -1))[:, PLACE.head] = 0
 
 
-def compared(before: Transformer, after: Transformer) -> list[Change]:
+def compared(before, after):
     return difference(TransformerView(before), TransformerView(after), ITEMS, QUESTIONS["number"], SETTINGS)
 
 
-def changed(changes: list[Change], measure: str) -> list[Head | None]:
+def changed(changes, measure):
     return [change.head for change in changes if change.measure == measure and change.p < 0.01]
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from extras.compare.difference import difference
 from extras.english import edges
 from extras.english.edges import Half, candidates_of
 from extras.english.questions import NEXT_PRONOUN, REPLACED, TESTED, UNKNOWN_TO_MODEL, WHOSE
-from model.observe import ObservableModel, TransformerView
-from probe.questions import DEV, Question
-from probe.results import NOT_ESTABLISHED, SUPPORTED, Finding, Head
+from model.observe import TransformerView
+from probe.questions import DEV
+from probe.results import NOT_ESTABLISHED, SUPPORTED, Head
 from probe.study import study
 from settings.errors import UserError
 from tests.probe.factories import SETTINGS, copying_model, documents, passage_items, passages
@@ -23,19 +22,19 @@ from tests.tiny_models import random_view, untrained
 N_WORDS = copying_model([1.0]).vocab_size
 
 
-def studied(model: ObservableModel, items: Items, *questions: Question) -> list[Any]:
+def studied(model, items, *questions):
     """Return the findings, and the sentences why there are no others."""
     result = study(model, lambda seed: model, items, [NEXT_PRONOUN, *questions], SETTINGS, documents())
     return [*result.findings, *result.missing]
 
 
-def finding_of(model: ObservableModel) -> Finding:
+def finding_of(model):
     [finding] = studied(model, passage_items())
     return finding
 
 
 @cache
-def copying(*gains: float) -> Finding:
+def copying(*gains):
     return finding_of(copying_model(gains))
 
 
@@ -113,7 +112,7 @@ def test_of_many_heads_those_with_the_largest_direct_effects_are_edited(monkeypa
         difference(model, model, passage_items(), NEXT_PRONOUN, SETTINGS)
 
 
-def items_with_whose(n_copies: int) -> Items:
+def items_with_whose(n_copies):
     """Return passages for both questions; in the second their place and form are random, and words the same."""
     rng = np.random.default_rng(0)
     items = passage_items()

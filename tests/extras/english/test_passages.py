@@ -7,20 +7,18 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
-from data.pairs import Items
 from data.tokenizer import word_tokenizer
 from data.words import with_words
 from extras.english import passages
 from extras.english.lexicon import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
 from extras.english.parsing import MAX_WORDS, ParsedText
-from extras.english.place import N_NAMES, PlaceRule, fit_place_rule, nearest, place_features, redrawn
+from extras.english.place import N_NAMES, fit_place_rule, nearest, place_features, redrawn
 from settings.errors import UserError
 from tests.probe import factories as made
 
 
-def found_in(text: str) -> list[passages.Passage]:
+def found_in(text):
     return list(passages.find_passages("doc", text))
 
 
@@ -83,7 +81,7 @@ def test_a_sentence_has_at_most_one_passage():
     assert texts == ["Lily met Tom. ", "Tom sat. "]
 
 
-def without_mentions(passage: passages.Passage) -> str:
+def without_mentions(passage):
     return with_words(passage.text, dict.fromkeys(chain(*passage.mentions), "_"))
 
 
@@ -143,7 +141,7 @@ PEOPLE = passages.with_two(made.passages())
 TOKENIZER = made.passage_tokenizer()
 
 
-def items_of(found: list[passages.Passage], tokenizer: Tokenizer = TOKENIZER, length: int = 64) -> Items:
+def items_of(found, tokenizer=TOKENIZER, length=64):
     return passages.passage_items(found, "q", passages.Reader(tokenizer, 0, length), 0, 99, has_two=True)
 
 
@@ -205,14 +203,14 @@ def test_no_cluster_is_above_the_share_of_what_remains(labels, share, n, kept):
     assert passages.cap_clusters(clusters, share, n) == kept
 
 
-def labelled(rule_is_subject: bool) -> list[passages.Passage]:
+def labelled(rule_is_subject):
     """Return passages in which the subject is meant, or the person named last."""
     meant = [int(each.subject not in each.mentions[0]) if rule_is_subject else nearest(each) for each in PEOPLE]
     return [replace(each, meant=side) for each, side in zip(PEOPLE, meant, strict=True)]
 
 
 @cache
-def fitted(rule_is_subject: bool) -> PlaceRule:
+def fitted(rule_is_subject):
     return fit_place_rule(labelled(rule_is_subject)[::2])
 
 

@@ -5,7 +5,6 @@ from itertools import chain
 
 import numpy as np
 
-from data.pairs import Items
 from data.tokenizer import END, bpe_tokenizer
 from data.words import ENGLISH_WORD
 from extras.english import passages
@@ -20,7 +19,7 @@ TOKENIZER = bpe_tokenizer([*TEXTS * 9, "The king met her, she met him, and He me
 READER = passages.Reader(TOKENIZER, TOKENIZER.token_to_id(END), 128)
 
 
-def items() -> Items:
+def items():
     """Return passages with two people."""
     found = passages.passages_in([(f"d{i}", text) for i, text in enumerate(TEXTS)])
     return passages.passage_items(found, "q", READER, 0, 9, has_two=True, max_share=1.0)

@@ -28,7 +28,7 @@ DOCUMENTS = np.repeat(np.arange(300), 3)
 NOISE = RNG.normal(size=900)
 
 
-def authors_of(log_odds: np.ndarray, seed: int) -> Known:
+def authors_of(log_odds, seed):
     """Return passages whose authors choose at random by `log_odds`; the place rule knows the first feature alone."""
     is_nearest = np.random.default_rng(seed).random(900) < special.expit(log_odds)
     return Known(is_nearest, PLACE, FORM, DOCUMENTS)
@@ -37,7 +37,7 @@ def authors_of(log_odds: np.ndarray, seed: int) -> Known:
 KNOWN = authors_of(PLACE, 0)
 
 
-def p_of(edges: np.ndarray, covariates: np.ndarray, known: Known = KNOWN) -> float:
+def p_of(edges, covariates, known=KNOWN):
     return found_beyond(edges, covariates, known.is_nearest, 0, 400)[1]
 
 
@@ -45,7 +45,7 @@ def test_coefficients_are_those_of_a_logistic_regression():
     edges = 0.8 * KNOWN.is_nearest + NOISE
     inputs = np.stack([np.ones(900), PLACE, (edges - edges.mean()) / edges.std()], axis=1)
 
-    def loss(weights: np.ndarray) -> float:
+    def loss(weights):
         return float(np.logaddexp(0, -KNOWN.to_nearest * (inputs @ weights)).sum())
 
     expected = optimize.minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-8}).x[2]

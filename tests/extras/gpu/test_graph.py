@@ -5,7 +5,6 @@ import gc
 import math
 import re
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,23 +12,23 @@ import pytest
 import torch
 
 from data.loader import BatchLoader
-from extras.gpu.graph import Results, record_step
+from extras.gpu.graph import record_step
 from tests.extras.gpu.recording import Operations, record_operations, tensors_in
 from tests.tiny_models import small_trainer
 from training.device import SINGLE_PROCESS, ComputeDevice
 from training.optim import set_learning_rates
-from training.trainer import Trainer, make_trainer, train_step
+from training.trainer import make_trainer, train_step
 
 
 @dataclass(frozen=True, slots=True)
 class _LikeGpu(ComputeDevice):
     """A device without the cached casts that a graph must not have."""
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self):
         return torch.autocast("cpu", torch.bfloat16, enabled=self.dtype is torch.bfloat16, cache_enabled=False)
 
 
-def trainer_like_on_gpu(*overrides: str) -> Trainer:
+def trainer_like_on_gpu(*overrides):
     """Return a trainer whose batches have one shape, so that its steps can be recorded."""
     trainer = small_trainer("optim.warmup_steps=3", "max_steps=40", *overrides)
     trainer.loader = BatchLoader(trainer.loader.batches, torch.device("cpu"), pad=True)
@@ -37,17 +36,17 @@ def trainer_like_on_gpu(*overrides: str) -> Trainer:
     return trainer
 
 
-def recorded_and_eager(*overrides: str) -> tuple[Trainer, Trainer]:
+def recorded_and_eager(*overrides):
     recorded, eager = trainer_like_on_gpu(*overrides), trainer_like_on_gpu(*overrides)
     recorded.record = partial(record_step, record=record_operations)
     return recorded, eager
 
 
-def losses(trainer: Trainer, n_steps: int) -> list[float]:
+def losses(trainer, n_steps):
     return [train_step(trainer).loss.item() for _ in range(n_steps)]
 
 
-def have_equal_weights(trainer: Trainer, other: Trainer) -> bool:
+def have_equal_weights(trainer, other):
     pairs = zip(trainer.changed_tensors(), other.changed_tensors(), strict=True)
     return all(torch.equal(tensor, other_tensor) for tensor, other_tensor in pairs)
 
@@ -84,19 +83,19 @@ def test_a_recorded_step_depends_on_tensors_alone(overrides, capsys):
     assert capsys.readouterr().err == ""
 
 
-def record_that_raises(step: Callable[[], Results], stream: object) -> tuple[Callable[[], None], Results]:
+def record_that_raises(step, stream):
     step()
     raise RuntimeError("CUDA error: operation not permitted\nwhen stream is capturing")
 
 
-def lie_about(place: str) -> Callable[..., tuple[Callable[[], None], Results]]:
+def lie_about(place):
     """Return a recording that ends without an error, and whose replays give something else."""
 
-    def record(step: Callable[[], Results], stream: object) -> tuple[Callable[[], None], Results]:
+    def record(step, stream):
         replay, (loss, norm) = record_operations(step, stream)
         calls = replay.__self__.calls  # type: ignore[attr-defined]
 
-        def wrong() -> None:
+        def wrong():
             replay()
             if place == "loss":
                 loss.mul_(1.05)
@@ -125,7 +124,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_without_a_record(record, messag
     """One line is printed, and the losses are those of a run that records nothing."""
     failing, eager = recorded_and_eager(f"precision={precision}", "model.dropout=0.2")
 
-    def no_memory(step: object, stream: object) -> None:
+    def no_memory(step, stream):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     failing.record = partial(record_step, record=record or no_memory)  # type: ignore[arg-type]

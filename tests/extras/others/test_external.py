@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from data.tokenizer import END, bpe_tokenizer
 from extras.others.export import ExportSettings
@@ -38,12 +37,12 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return bpe_tokenizer(["One sunny day, the cat sat near the buses. It purred.\n" * 3], 280)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+def folder(tmp_path, tokenizer):
     model = untrained(tokenizer.get_vocab_size(), seed=5)
     export_transformers(model, tmp_path / "model", tokenizer.token_to_id(END), tokenizer)
     return tmp_path / "model"
@@ -56,12 +55,12 @@ def test_an_exported_folder_opens_with_the_same_tokens(folder, tokenizer):
     assert opened.facts.items() >= {"model_type": "llama", "n_layer": 2, "commit": None}.items()
 
 
-def change_config(folder: Path, **values: object) -> None:
+def change_config(folder, **values):
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | values))
 
 
-def change_norm(folder: Path, weight: Tensor | None) -> None:
+def change_norm(folder, weight):
     weights = load_file(folder / "model.safetensors")
     weights.pop("model.norm.weight")
     added = {} if weight is None else {"model.norm.weight": weight}
@@ -71,22 +70,22 @@ def change_norm(folder: Path, weight: Tensor | None) -> None:
 class Gadget:
     """Creates the file "executed" when it is unpickled without protection, as remote code does when it is imported."""
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self):
         return Path.touch, (Path("executed"),)
 
 
-def add_remote_code(folder: Path) -> None:
+def add_remote_code(folder):
     change_config(folder, model_type="hostile", auto_map={"AutoConfig": "code.A", "AutoModelForCausalLM": "code.B"})
     (folder / "code.py").write_text("open('executed', 'w').close()")
 
 
-def name_shard(folder: Path, name: str) -> None:
+def name_shard(folder, name):
     weights = dict.fromkeys(load_file(folder / "model.safetensors"), name)
     (folder / "model.safetensors").rename(folder / "other.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
 
 
-def add_gadget(folder: Path) -> None:
+def add_gadget(folder):
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Gadget()}, folder / "pytorch_model.bin")
 
@@ -214,7 +213,7 @@ each_without_hybrids = pytest.mark.parametrize("model_type", [name for name in S
 
 
 @cache
-def make_view(model_type: str) -> PretrainedView:
+def make_view(model_type):
     return PretrainedView(pretrained(model_type, **MORE.get(model_type, {})))
 
 
@@ -330,7 +329,7 @@ MORE = {
 }  # fmt: skip
 
 
-def what_opens(model_type: str) -> str:
+def what_opens(model_type):
     """Return the cell of the table of docs/usage.md about a model type."""
     try:
         view = make_view(model_type)

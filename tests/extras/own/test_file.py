@@ -3,14 +3,12 @@
 import json
 import re
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data.pairs import LinkedText
 from extras.own import file as own_file
-from extras.own.file import OwnQuestion, load_question
+from extras.own.file import load_question
 from settings.errors import UserError
 
 ABOUT = {"question": "names", "description": "she or he"}
@@ -25,13 +23,13 @@ for part, places, pairs in (
         LINES.append({"pattern": PATTERN.replace("Here", place), "words": words, "split": part})
 
 
-def load(folder: Path, *lines: Any) -> OwnQuestion:
+def load(folder, *lines):
     path = folder / "my names.jsonl"
     path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     return load_question(path)
 
 
-def marked(text: LinkedText) -> str:
+def marked(text):
     """Return a text with + behind antecedents, - behind distractors, and the marks of query and payoff."""
     link = text.link
     marks = dict.fromkeys(link.antecedents, "{}+") | dict.fromkeys(link.distractors, "{}-") | {link.query: "<{}>"}

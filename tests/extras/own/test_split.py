@@ -12,7 +12,7 @@ OWN_PAIRS = [(f"f{i // 10}", f"a{i}", f"b{i}") for i in range(200)]
 ALL_PAIRS = [*product(range(80), repeat=2)]
 
 
-def crossed(n_frames: int, n_words: int) -> list[Block]:
+def crossed(n_frames, n_words):
     return [(f"f{frame}", f"a{i}", f"b{i}") for frame, i in product(range(n_frames), range(n_words))]
 
 

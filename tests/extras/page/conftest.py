@@ -1,7 +1,7 @@
 """Pages shown in a real browser, with no way to any network."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,92 +25,92 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
 
-    def find(self, selector: str) -> Any:
+    def find(self, selector):
         return self.page.locator(selector)
 
-    def said(self, selector: str) -> str:
+    def said(self, selector):
         """Return the visible text of the first element."""
         return self.find(selector).first.inner_text()
 
-    def click(self, selector: str) -> None:
+    def click(self, selector):
         self.find(selector).first.click()
 
-    def chip(self, *words: str) -> None:
+    def chip(self, *words):
         """Click the words below the field, one after the other."""
         for word in words:
             self.click(f".chip[data-name='{word}']")
 
-    def card(self, number: int) -> None:
+    def card(self, number):
         self.click(f"[data-name=card-{number}]")
         self.find(f"[data-name=card-{number}][aria-pressed=true]").wait_for()
 
-    def text(self) -> str:
+    def text(self):
         """Return the sentence in the field of the live section."""
         return self.find("#live-text").input_value()
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         """Type a sentence into the live section; the page reads it in the next task."""
         self.find("#live-text").fill(text)
         self.page.evaluate(NEXT_TASK)
 
-    def go(self, state: str) -> None:
+    def go(self, state):
         """Follow a link to this state, the part behind #, inside the open page."""
         self.page.goto(f"{self.url}#{state}")
         self.page.evaluate(NEXT_TASK)
 
-    def at(self, state: str) -> None:
+    def at(self, state):
         """Open the page again; `state` is the part behind #, or a whole address."""
         self.page.goto("about:blank")
         self.page.goto(state if state.startswith("file:") else f"{self.url}#{state}".removesuffix("#"))
 
-    def resize(self, screen: dict[str, int]) -> None:
+    def resize(self, screen):
         """Change the size of the screen; the page draws its lines again in the next frame."""
         self.page.set_viewport_size(screen)
         self.page.evaluate(f"new Promise(requestAnimationFrame).then(() => {NEXT_TASK})")
 
-    def weights(self, page: Any = None) -> list[float]:
+    def weights(self, page=None):
         """Return the weights in the titles of the lines from the chosen word to every word up to it."""
         of_lines = "lines => lines.map(line => [line.dataset.name.slice(5), line.querySelector('title').textContent])"
         lines = (page or self.page).locator("#live-lines .link").evaluate_all(of_lines)
         titles = sorted(lines, key=lambda line: int(line[0]))
         return [float(re.search(r": (\d\.\d\d)", title)[1]) for _, title in titles]
 
-    def line(self, word: str) -> Any:
+    def line(self, word):
         """Return the end of the chosen head's line to a word, where it can be clicked."""
         return self.find(f"#live-lines .link:has(title:text('to “{word}”')) rect").first
 
-    def press(self, name: str) -> None:
+    def press(self, name):
         self.page.get_by_role("button", name=name, exact=True).click()
 
-    def next_words(self, name: str = "live-next") -> list[str]:
+    def next_words(self, name="live-next"):
         """Return the listed next words with their probabilities: "purred 0.29"."""
         texts = [" ".join(text.split()) for text in self.find(f"#{name} li").all_inner_texts()]
         return [re.sub(r" \([\w, ]+\)(?= [\d.]+$)", "", text) for text in texts]  # without the words that it fits
 
-    def pick(self, head: str) -> None:
+    def pick(self, head):
         self.click(f"#live-lines .pick[data-name={head}]")
 
-    def picked(self) -> str:
+    def picked(self):
         return self.find(".pick[aria-pressed=true]").get_attribute("data-name")
 
-    def fits(self) -> bool:
+    def fits(self):
         """Return whether the page is no wider than the screen."""
         return self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def shown_weights(row: Any, query: int) -> Any:
+def shown_weights(row, query):
     return pytest.approx(list(row[: query + 1]), abs=0.0051)
 
 
 @pytest.fixture(scope="session")
-def show(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Show:
+def show(browser, tmp_path_factory):
     """Open a page (its HTML, or a content, by default that of `sample`) from disk with the network cut.
 
     At the end it must have complained about nothing and asked for nothing but itself.
     """
 
     @contextmanager
-    def opened(shown: Any = None, **settings: Any) -> Iterator[Opened]:
+    def opened(shown=None, **settings):
         path = tmp_path_factory.mktemp("page") / "report.html"
         path.write_text(shown if isinstance(shown, str) else page(shown or sample.content()), encoding="utf-8")
         context = browser.new_context(offline=True, **{"viewport": SCREEN} | settings)
@@ -130,14 +130,14 @@ def show(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Show:
 
 
 @pytest.fixture(scope="module")
-def opened(show: Show) -> Iterator[Opened]:
+def opened(show):
     """The page of `sample`, for all tests of a file."""
     with show() as view:
         yield view
 
 
 @pytest.fixture
-def view(opened: Opened) -> Iterator[Opened]:
+def view(opened):
     """The page that is `opened`, as a visitor first sees it."""
     opened.page.set_viewport_size(SCREEN)
     opened.at("")

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -17,11 +16,11 @@ import torch
 from extras.page.page import page
 from extras.page.shown import PageContent
 from model.edits import exchange_links
-from probe.sentences import TokenizedText, next_tokens, word_attention
+from probe.sentences import next_tokens, word_attention
 from settings.typed_json import from_json
 from tests.extras.conftest import OUTSIDE
 from tests.extras.page import sample
-from tests.extras.page.conftest import Opened, Show, shown_weights
+from tests.extras.page.conftest import shown_weights
 
 DOCS = Path(__file__).parents[3] / "docs"
 FILES = {"stories": DOCS / "report.html", "english": DOCS / "report_english.html"}
@@ -47,7 +46,7 @@ Ben saw the wol|They went home.|Once upon a time there was a girl. She s|Tom and
 class Report:
     """A report as the present program writes it; docs/ has it after `make reports`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         text = FILES[name].read_text(encoding="utf-8")
         self.name = name
         self.content = json.loads(re.search(r'id="content">(.*?)</script>', text, re.DOTALL)[1])
@@ -57,10 +56,10 @@ class Report:
         self.place = self.content["findings"][0]["place"]
         self.html = page(from_json(PageContent, self.content, name))
 
-    def read(self, text: str) -> TokenizedText:
+    def read(self, text):
         return sample.read(self.live, text)
 
-    def weights(self, text: str) -> np.ndarray:
+    def weights(self, text):
         return word_attention(self.model, self.read(text))
 
 
@@ -69,12 +68,12 @@ each_report = pytest.mark.parametrize("report", FILES, indirect=True)
 
 
 @pytest.fixture(scope="module")
-def report(request: pytest.FixtureRequest) -> Report:
+def report(request):
     return written(getattr(request, "param", "stories"))
 
 
 @pytest.fixture(scope="module")
-def opened(report: Report, show: Show) -> Iterator[Opened]:
+def opened(report, show):
     """The report in the browser; the tests get it as `view`."""
     with show(report.html) as opened:
         yield opened
@@ -107,14 +106,14 @@ def test_the_model_in_a_report_computes_what_it_shows(report, view):
         np.testing.assert_allclose(report.weights(sentence["text"]), stored, atol=tolerance)
 
 
-def head_line(report: Report, text: str, place: tuple[int, ...]) -> str:
+def head_line(report, text, place):
     """Return what a picture says of a head: its largest weights from the last word."""
     words, row = report.read(text).words, report.weights(text)[*place, -1]
     large = [f"{words[at]} {row[at]:.2f}" for at in np.argsort(-row)[:2] if row[at] >= 0.1]
     return "L{}H{}: ".format(*place) + ", ".join(large)
 
 
-def drawn(name: str) -> list[str]:
+def drawn(name):
     return re.findall(r"<text[^>]*>([^<]*)</text>", (DOCS / f"pictures/{name}.svg").read_text(encoding="utf-8"))
 
 
@@ -460,7 +459,7 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(report, view):
 
 
 def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(view):
-    def is_visible() -> set[bool]:
+    def is_visible():
         return {view.find(place).last.is_visible() for place in (".lines path.arc:not(.faint)", "#live-next li")}
 
     for card in range(1, 8):  # the last one plays the training, which begins without a next word
@@ -489,7 +488,7 @@ def test_the_answers_of_the_cards_are_what_torch_computes(view):
     text = report.read(view.text())
     cat, dog = (text.words.index(noun) for noun in ("cat", "dog"))
 
-    def answered(card: int) -> list[str]:
+    def answered(card):
         """Return the last cell of each row of the answer."""
         view.card(card)
         view.press("show me")

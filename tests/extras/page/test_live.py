@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
@@ -13,12 +12,11 @@ import torch
 from extras.page.page import page as page_of
 from extras.page.shown import Live
 from model.edits import cut_link, exchange_links, remove_head
-from model.observe import HeadEdit, TransformerView
 from probe.questions import FRIGHTENED_OR_FEARED
 from probe.sentences import word_attention
 from settings.typed_json import to_json
 from tests.extras.page import sample
-from tests.extras.page.conftest import Opened, shown_weights
+from tests.extras.page.conftest import shown_weights
 from training.metrics import WeightHistory
 from training.weight_history import pack_rows
 
@@ -31,12 +29,12 @@ read = partial(sample.read, JSON)
 CAT, DOG, IT = (read(TEXT).words.index(word) for word in ("cat", "dog", "it"))
 
 
-def content_with(**changes: Any) -> Any:
+def content_with(**changes):
     """Return the content of the page with changes of its live model."""
     return replace(CONTENT, live=Live(replace(LIVE, **changes), ""))
 
 
-def expected_words(text: str, *edits: HeadEdit, model: TransformerView = VIEW) -> list[str]:
+def expected_words(text, *edits, model=VIEW):
     logits = model.logits(torch.tensor([read(text).tokens]), edits=edits)[0, -1]
     chances = logits.softmax(-1).topk(5)
     names = {LIVE.tokenizer.start: "(end of the text)", LIVE.tokenizer.unknown: "a word it does not know"}
@@ -44,14 +42,14 @@ def expected_words(text: str, *edits: HeadEdit, model: TransformerView = VIEW) -
     return [f"{word} {chance:.2f}" for word, chance in zip(words, chances.values.tolist(), strict=True)]
 
 
-def n_changes(view: Opened) -> int:
+def n_changes(view):
     return view.find(".edits li").count()
 
 
 def test_clicks_on_lines_and_heads_show_what_torch_computes_and_are_taken_back(view):
     removed, cut = remove_head(1, 2), cut_link(0, 1, IT, [CAT])
 
-    def check_edits(*edits: HeadEdit) -> None:
+    def check_edits(*edits):
         assert (view.next_words(), n_changes(view)) == (expected_words(TEXT, *edits), len(edits))
 
     view.find("#live-text").press_sequentially(" ")
@@ -217,7 +215,7 @@ def test_the_edited_page_passes_an_accessibility_check(show, scheme, width):
 
 
 def test_every_control_is_reached_and_used_by_keyboard(view):
-    def press_at(place: str, *keys: str) -> str:
+    def press_at(place, *keys):
         """Return the element that has the focus after keys were pressed at another."""
         if place:
             view.find(place).focus()

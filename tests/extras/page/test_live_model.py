@@ -4,7 +4,7 @@ import json
 import random
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from torch import Tensor, nn
+from torch import Tensor
 
 from antecedent_lab import open_model
 from data.tokenizer import END, bpe_tokenizer, character_tokenizer, end_id, word_tokenizer
@@ -26,11 +26,11 @@ from extras.page.content import page_content
 from extras.page.live import live_tokenizer
 from extras.page.page import FOLDER
 from model.edits import cut_link, exchange_links, remove_head
-from model.observe import HeadEdit, ObservableModel, TransformerView, apply_edits
+from model.observe import TransformerView, apply_edits
 from model.transformer import Transformer
 from probe.sentences import tokenize_text
 from settings.errors import UserError
-from settings.model import ModelConfig, Weighting
+from settings.model import Weighting
 from settings.typed_json import to_json
 from tests.extras.others.pretrained import pretrained
 from tests.tiny_models import VARIANTS, random_model
@@ -74,7 +74,7 @@ READ = """({ tokenizer, texts }) => {
 
 
 @pytest.fixture(scope="module")
-def script(browser: Any) -> Iterator[Script]:
+def script(browser):
     """Run JavaScript with the functions of the page's model and tokenizers."""
     page = browser.new_page()
     for name in ("page_model", "page_tokens"):
@@ -86,25 +86,25 @@ def script(browser: Any) -> Iterator[Script]:
 MAKERS = {"remove": (remove_head, 2), "cut": (cut_link, 4), "exchange": (exchange_links, 5)}
 
 
-def edits_of(layer: int, head: int, row: int, left: int, right: int) -> list[Edit]:
+def edits_of(layer, head, row, left, right):
     """Return each kind of edit of a head, as the page has it."""
     place = {"layer": layer, "head": head, "row": row, "left": [left], "right": [right]}
     return [{"kind": kind} | place for kind in MAKERS]
 
 
-def head_edit(kind: str, *place: Any) -> HeadEdit:
+def head_edit(kind, *place):
     make, n = MAKERS[kind]
     return make(*place[:n])
 
 
-def parts_of(model: nn.Module) -> tuple[ObservableModel, ModelConfig, dict[str, Tensor]]:
+def parts_of(model):
     """Return a model's view, and its shape and weights as the page has them."""
     if isinstance(model, Transformer):
         return TransformerView(model), model.config, dict(model.named_parameters())
     return PretrainedView(model), *from_llama(model)
 
 
-def computed(script: Script, code: str, model: nn.Module, cases: list[dict[str, Any]]) -> Iterator[Any]:
+def computed(script, code, model, cases):
     """Yield the tokens and the edits of each case, as torch has them, the case, and what the page computes of it."""
     _, config, weights = parts_of(model)
     parameters = [(name, weight.numel()) for name, weight in weights.items()]
@@ -114,7 +114,7 @@ def computed(script: Script, code: str, model: nn.Module, cases: list[dict[str, 
         yield torch.tensor([case["tokens"]]), [head_edit(*edit.values()) for edit in case["edits"]], case, found
 
 
-def damped(vocab_size: int = 29, **switches: Any) -> Transformer:
+def damped(vocab_size=29, **switches):
     """Return random weights as large as those of a trained model, so that scores are not all at one token."""
     model = random_model(vocab_size, **switches)
     for parameter in model.parameters():
@@ -161,7 +161,7 @@ def test_the_page_computes_what_torch_computes(script, make):
 
     views = view, parts_of(rounded)[0]
 
-    def check(found: np.ndarray, tolerance: float, results: list[Tensor]) -> None:
+    def check(found, tolerance, results):
         expected, again = results
         rounding = 3 * float((again - expected).abs().max())
         np.testing.assert_allclose(found, expected.flatten(), rtol=0, atol=tolerance + rounding)
@@ -234,7 +234,7 @@ characters = st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8", exclu
 texts = st.lists(st.text(alphabet=characters, max_size=40), min_size=50, max_size=50)
 
 
-def fallback_tokenizer(sample: list[str], space: str) -> Tokenizer:
+def fallback_tokenizer(sample, space):
     """Return a tokenizer like those of sentencepiece: of characters of the whole text, and bytes of unknown ones."""
     normalizer = normalizers.Prepend(space)
     if space != " ":
@@ -262,7 +262,7 @@ TOKENIZERS = {"words": word_tokenizer, "characters": character_tokenizer, "bpe":
 TOKENIZERS |= {space: partial(fallback_tokenizer, space=space) for space in " ▁"}
 
 
-def utf16(text: str, position: int) -> int:
+def utf16(text, position):
     return len(text[:position].encode("utf-16-le")) // 2
 
 
@@ -274,7 +274,7 @@ def test_the_page_reads_texts_as_the_tokenizer_and_the_probe_do(script, kind):
 
     @settings(max_examples=20)
     @given(texts)
-    def check(batch: list[str]) -> None:
+    def check(batch):
         read = script(READ, {"tokenizer": asdict(described), "texts": batch})
         for text, found in zip(batch, read, strict=True):
             expected = tokenize_text(tokenizer, text, end_id(tokenizer))

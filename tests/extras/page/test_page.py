@@ -5,7 +5,6 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ TEXT = page(CONTENT)
 SENTENCES = {sentence.id: sentence for sentence in CONTENT.sentences}
 
 
-def weights_of(name: str) -> Any:
+def weights_of(name):
     return sample.unpacked(SENTENCES[name].weights, len(SENTENCES[name].words))  # [L, H, W, W]
 
 

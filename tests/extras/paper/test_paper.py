@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from extras.paper.paper import COLUMNS, FIGURES, figures_svg, table_csv, table_tex
-from probe.results import Estimate, Head, ProbeResults
+from probe.results import Estimate, Head
 from tests.extras.conftest import OUTSIDE
 from tests.extras.page import sample
 from training.metrics import HeadPoint, Metrics, ProbePoint
@@ -18,7 +18,7 @@ HOSTILE = r"my_own 100% & #1 {x} ~ ^ \ $"
 DOSES = {"swap_25": -0.7, "swap_50": 0.5, "swap_75": nan, "swap": 1.8}
 
 
-def results(*names: str) -> ProbeResults:
+def results(*names):
     """Return the findings of an attention and an edge question, and of others with these names."""
     findings = [sample.finding("number"), sample.finding("next_pronoun_gender")]
     for name in names:
@@ -28,7 +28,7 @@ def results(*names: str) -> ProbeResults:
     return sample.results(*findings)
 
 
-def metrics(*names: str) -> Metrics:
+def metrics(*names):
     points = []
     for step in (0, 175, 700):
         heads = {name: HeadPoint(0, 1, {"accuracy": [[0.5, 1.0]]}, {"accuracy": step / 700}) for name in names}
@@ -67,7 +67,7 @@ def test_every_mark_and_word_of_a_figure_lies_inside_it(names, browser):
     page.close()
 
 
-def texts_of(svg: str) -> list[str]:
+def texts_of(svg):
     return [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")]
 
 

@@ -2,9 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from extras.sweeps.sweep import (
     STANDARD,
     Sweep,
     SweepRun,
-    Variant,
     compare_runs,
     mean_over_runs,
     paired,
@@ -36,7 +33,7 @@ WORSE = [gap + 0.010 for gap in BASE]
 Tests = list[tuple[SweepRun, ProbeResults]]
 
 
-def finding(*heads: Head, question: str = "number", outcome: str = "attention", **values: Any) -> Finding:
+def finding(*heads, question="number", outcome="attention", **values):
     """Return a supported finding; several heads are a set."""
     measured = {"accuracy": 0.95, "block_accuracy": 0.85, "contrast": 2.0, "swap": 0.9} | values
     estimates = {name: Estimate(*np.atleast_1d(value).tolist()) for name, value in measured.items()}
@@ -45,13 +42,13 @@ def finding(*heads: Head, question: str = "number", outcome: str = "attention", 
     return blank(Finding, question=question, outcome=outcome, **facts)
 
 
-def sweep_run(seed: int, *findings: Finding, metrics: Metrics = METRICS, variant: str = STANDARD) -> Any:
+def sweep_run(seed, *findings, metrics=METRICS, variant=STANDARD):
     """Return a run and the results of its test."""
     results = blank(ProbeResults, settings=ProbeConfig(), findings=list(findings))
     return SweepRun(f"{variant} {seed}", seed, metrics, variant), results
 
 
-def seed_runs(*accuracies: float) -> Tests:
+def seed_runs(*accuracies):
     """Return runs of seeds 1, 2, ..., with different heads."""
     runs = []
     for seed, accuracy in enumerate(accuracies or [0.95] * 5, start=1):
@@ -59,7 +56,7 @@ def seed_runs(*accuracies: float) -> Tests:
     return runs
 
 
-def variant_runs(gaps: Sequence[float | None], variant: str = STANDARD) -> Tests:
+def variant_runs(gaps, variant=STANDARD):
     """Return runs of seeds 1, 2, ...; the last gap and the gradient norms up to step 20 of each count."""
     runs = []
     train = [TrainRecord(step, 1.0, norm) for step, norm in ((5, 10.0), (20, 15.0), (25, 99.0))]
@@ -71,17 +68,17 @@ def variant_runs(gaps: Sequence[float | None], variant: str = STANDARD) -> Tests
     return runs
 
 
-def compared(runs: Tests, warnings: Sequence[str] = (), units: str = "seeds") -> Sweep:
+def compared(runs, warnings=(), units="seeds"):
     """Return a comparison as sweep.json has it."""
     sweep = compare_runs(*map(list, zip(*runs, strict=True)), {"model.tie_query_key": False}, warnings, units)
     return from_json(Sweep, json.loads(json.dumps(to_json(sweep))), "sweep.json")
 
 
-def tables_of(runs: Tests, *arguments: Any) -> str:
+def tables_of(runs, *arguments):
     return sweep_markdown(compared(runs, *arguments))
 
 
-def last_variant(runs: Tests) -> Variant:
+def last_variant(runs):
     """Return what `runs` are in a comparison with standard runs."""
     return compared([*variant_runs(BASE), *runs]).variants[-1]
 
@@ -175,7 +172,7 @@ def test_the_tables_show_heads_sets_warnings_and_what_differs():
     assert standard.count("*") == 0 and tied.count("*") == 1 and "standard: tie_query_key=false" in text
 
 
-def settings_of(*overrides: str) -> dict[str, Any]:
+def settings_of(*overrides):
     return result_settings(compose_settings(overrides))
 
 

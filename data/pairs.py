@@ -218,9 +218,14 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
     has no tokens for itself.
     """
     # Both ends of the tokens ascend, so a binary search finds the tokens of a word.
-    tokens = [i for i, (start, end) in enumerate(offsets) if start < end]
-    starts = [offsets[i][0] for i in tokens]
-    ends = [offsets[i][1] for i in tokens]
+    tokens = []
+    starts = []
+    ends = []
+    for position, (start, end) in enumerate(offsets, 1):
+        if start < end:
+            tokens.append(position)
+            starts.append(start)
+            ends.append(end)
     positions: dict[Span, Word] = {}
     for start, end in spans:
         first = bisect_right(ends, start)
@@ -229,7 +234,7 @@ def word_positions(text: str, offsets: Sequence[Span], spans: Iterable[Span]) ->
         if first >= stop or text[starts[first] : ends[stop - 1]].strip() != word.strip():
             around = text[max(0, start - 20) : end + 20]
             raise UserError(f"{word!r} has no tokens for itself in {around!r}")
-        positions[start, end] = tuple(i + 1 for i in tokens[first:stop])
+        positions[start, end] = tuple(tokens[first:stop])
     return positions
 
 
@@ -330,11 +335,11 @@ def _payoff_choices(
     n_shared = 0
     if answers and foils:
         shortest = min(map(len, tokens.values())) - 1
-        n_shared = len(commonprefix([word[:shortest] for word in tokens.values()]))
+        n_shared = min(shortest, len(commonprefix(list(tokens.values()))))
 
     # A token that begins an answer and a foil says nothing.
     answer_ids = dict.fromkeys(tokens[word][n_shared] for word in answers)
     foil_ids = dict.fromkeys(tokens[word][n_shared] for word in foils)
-    only_answers = tuple(token for token in answer_ids if token not in foil_ids)
-    only_foils = tuple(token for token in foil_ids if token not in answer_ids)
-    return _Choices(n_shared, only_answers, only_foils, tuple(ids[0] for ids in tokens.values()))
+    for token in answer_ids.keys() & foil_ids:
+        del answer_ids[token], foil_ids[token]
+    return _Choices(n_shared, tuple(answer_ids), tuple(foil_ids), tuple(ids[0] for ids in tokens.values()))

@@ -210,7 +210,7 @@ def _encode_stories(
             ids.extend([ids_of_words[word] for word in words_of(text)])
             starts.append(len(ids))
     except KeyError:
-        missing = {word for text in texts for word in words_of(text)} - ids_of_words.keys()
+        missing = set(words_of(" ".join(texts))) - ids_of_words.keys()
         setting = f"data.n_train_stories={config.n_train_stories}"
         problem = f"the tokenizer lacks {len(missing)} words of the {split} stories, for example {min(missing)!r}"
         raise UserError(f"{setting}: {problem}; train it, or the model of init=, on more stories") from None
@@ -242,14 +242,16 @@ def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path, t
     # A split needs an input and a target; the user must know of text that was lost.
     shares = []
     n_bytes = {}
+    is_lossy = False
     for split, count in counts.items():
         if count.tokens < 2:
             setting = f"data.validation_fraction={config.validation_fraction}"
             raise UserError(f"{setting}: no text is left for {split}")
         shares.append(f"{count.unknown / count.tokens:.2%} of {split}")
         n_bytes[split] = count.bytes
+        is_lossy |= not count.is_exact or count.unknown > 0
     notes = []
-    if any(count.unknown or not count.is_exact for count in counts.values()):
+    if is_lossy:
         lost = f"the tokenizer loses text (unknown tokens: {', '.join(shares)})"
         notes.append(f"{lost}, so bits/byte is too low")
     _write_meta(folder, tokenizer, n_bytes, notes)
@@ -262,10 +264,11 @@ def _tokenize(
     end = end_id(tokenizer)
     unknown = unknown_id(tokenizer)
     dtype = np.dtype(_dtype(tokenizer))
-    counts = {split: _Counts() for split in SPLITS}
+    counts = {}
     with ExitStack() as stack:
         streams = {}
         for split in SPLITS:
+            counts[split] = _Counts()
             streams[split] = stack.enter_context((folder / f"{split}.bin").open("wb"))
         # The bar is shown on a terminal only.
         bar = tqdm(desc="tokenizing", total=n_characters, unit="char", unit_scale=True, leave=False, disable=None)

@@ -211,11 +211,12 @@ def _frame(language: Language, plot_name: str, frame_text: str | None) -> Option
 def _filler(language: Language, used: str | None) -> Options:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
     used_numbers = (used or "").split()
-    unused = {str(i): text for i, text in enumerate(frames.FILLERS) if str(i) not in used_numbers}
+    n_unused = len(frames.FILLERS) - len(used_numbers)
     options = []
-    for i, text in unused.items():
-        now_used = " ".join(sorted([*used_numbers, i]))
-        options.append(Option(1 / len(unused), tuple(text.split()), (("USED", now_used),)))
+    for i, text in enumerate(frames.FILLERS):
+        if str(i) not in used_numbers:
+            now_used = " ".join(sorted([*used_numbers, str(i)]))
+            options.append(Option(1 / n_unused, tuple(text.split()), (("USED", now_used),)))
     return options
 
 

@@ -7,7 +7,7 @@ share a verb.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def unit_hash(*strings: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def _hold_out(words: list[str], n_test: int) -> dict[str, str]:
+def _hold_out(words: Iterable[str], n_test: int) -> dict[str, str]:
     """Return {word: "dev" or "test"} for the words with the lowest hashes, six of dev, without those of the README."""
     ranked = sorted(set(words) - {"cat", "dog", "bus"}, key=lambda word: unit_hash("held out", word))
     return dict.fromkeys(ranked[:6], "dev") | dict.fromkeys(ranked[6 : 6 + n_test], "test")
@@ -53,12 +53,16 @@ def _hold_out(words: list[str], n_test: int) -> dict[str, str]:
 
 def _parse_nouns(table: str, kind: str, n_test: int) -> list[tuple[Referent, Referent]]:
     # Per line: the nouns of one kind as singular/plural, and the four verbs of that kind alone.
-    rows = [line.split(": ") for line in table.splitlines()]
-    forms = [(noun.split("/"), tuple(verbs.split())) for nouns, verbs in rows for noun in nouns.split()]
-    held_out = _hold_out([singular for (singular, _), _ in forms], n_test)
+    forms = {}
+    for line in table.splitlines():
+        nouns, verbs = line.split(": ")
+        for noun in nouns.split():
+            singular, plural = noun.split("/")
+            forms[singular] = (plural, tuple(verbs.split()))
+    held_out = _hold_out(forms, n_test)
     referents = []
-    for (singular, plural), verbs in forms:
-        referent = Referent(singular, singular, kind, "It", verbs, held_out.get(singular, ""))
+    for singular, (plural, of_kind) in forms.items():
+        referent = Referent(singular, singular, kind, "It", of_kind, held_out.get(singular, ""))
         referents.append((referent, replace(referent, word=plural, pronoun="They")))
     return referents
 
@@ -75,7 +79,8 @@ def _name_referents(side: str, pronoun: str) -> tuple[Referent, ...]:
     verbs: dict[str, tuple[str, ...]] = {}
     for group in (trained, held_out):
         ranked = sorted(group, key=lambda name: unit_hash("calling", name))
-        verbs |= {name: callings[i % len(callings)] for i, name in enumerate(ranked)}
+        for i, name in enumerate(ranked):
+            verbs[name] = callings[i % len(callings)]
     names = zip([*trained, *held_out], splits, strict=True)
     return tuple(Referent(name, name, "name", pronoun, verbs[name], split) for name, split in names)
 

@@ -26,45 +26,58 @@ _COMPARE: dict[str, Callable[[Any, float], bool]] = {
 def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tested:
     """Return the measures of heads with criteria, verdict, level and reasons. Missing values do not pass."""
     criteria = []
+    passed = set()
+    missed_levels = set()
+    reasons = [*measured.exclusions]
     for name in question.criteria:
         bars = [bar for bar in question.bars if bar.criterion == name]
-        criteria.append(_criterion(name, bars, measured))
+        criterion = _criterion(name, bars, measured)
+        criteria.append(criterion)
+        if criterion.passed:
+            passed.add(name)
+        else:
+            missed_levels.add(criterion.level)
+            reasons.append(criterion.reason)
 
-    passed = {criterion.name for criterion in criteria if criterion.passed}
     level = "E0"
     for higher in ("E1", "E2", "E3"):
-        if measured.exclusions or not all(criterion.passed for criterion in criteria if criterion.level == higher):
+        if measured.exclusions or higher in missed_levels:
             break
         level = higher
 
     verdict = NOT_ESTABLISHED
-    if not measured.exclusions and len(passed) == len(criteria):
+    if not reasons:
         verdict = SUPPORTED
     elif level == "E0" and question.verdict_at_e0 != NOT_ESTABLISHED:
         verdict = question.verdict_at_e0
     # `suggestive` names criteria that must pass: once a head with a corrected p of 1.0 was suggestive without.
     elif not measured.exclusions and set(question.suggestive) <= passed and len(passed) >= question.least_criteria:
         verdict = SUGGESTIVE
-    reasons = [*measured.exclusions, *(criterion.reason for criterion in criteria if not criterion.passed)]
     return Tested(list(heads), measured.values, criteria, verdict, level, reasons)
 
 
 def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
     values = found.values
-    measured = {}
+    measured: dict[str, float | None] = {}
     limits = {}
+    missing = []
+    passes = True
     for bar in bars:
         value = getattr(values.get(bar.measure, NOT_KNOWN), bar.end)
-        measured[bar.key] = value if value is not None and math.isfinite(value) else None
+        measured[bar.key] = None
         limits[bar.key] = f"{bar.needed} {bar.limit:g}"
-    missing = [key.replace("_", " ") for key, value in measured.items() if value is None]
+        if value is None or not math.isfinite(value):
+            missing.append(bar.key.replace("_", " "))
+        else:
+            measured[bar.key] = value
+            passes &= _COMPARE[bar.needed](value, bar.limit)
     outcome = "not met"
     if name in found.instead:
         reason = found.instead[name]
     elif missing:
         outcome = "not measured"
         reason = f"{' and '.join(missing)} not measured"
-    elif all(_COMPARE[bar.needed](measured[bar.key], bar.limit) for bar in bars):
+    elif passes:
         outcome = "met"
         reason = ""
     else:

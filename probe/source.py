@@ -25,9 +25,13 @@ class Source:
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:
     """Return warnings about texts in the tokens of a model; UserError if it cannot read them."""
-    tokens = [token for cell in items.cells for token in cell.tokens]
-    largest = max(max(*cell.tokens, *cell.answers, *cell.foils) for cell in items.cells)
-    longest = 1 + max(len(cell.tokens) for cell in items.cells)
+    n_tokens = n_unknown = n_lost = largest = longest = 0
+    for cell in items.cells:
+        n_tokens += len(cell.tokens)
+        n_unknown += cell.tokens.count(opened.unknown)
+        n_lost += cell.has_lost_answer
+        largest = max(largest, *cell.tokens, *cell.answers, *cell.foils)
+        longest = max(longest, 1 + len(cell.tokens))
     limit = opened.model.context_length
     if longest > limit:
         raise UserError(f"model={opened.source}: reads {limit} tokens, but the sentences need {longest}")
@@ -35,10 +39,8 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
         raise UserError(f"model={opened.source}: its tokenizer writes token {largest}, which the model lacks")
 
     warnings = []
-    n_unknown = sum(token == opened.unknown for token in tokens)
     if n_unknown:
-        warnings.append(f"Its tokenizer replaces {n_unknown / len(tokens):.1%} of the tokens by unknown.")
-    n_lost = sum(cell.has_lost_answer for cell in items.cells)
+        warnings.append(f"Its tokenizer replaces {n_unknown / n_tokens:.1%} of the tokens by unknown.")
     if n_lost:
         problem = "both answers begin with the same tokens, so the model's answer is not tested there"
         warnings.append(f"In {n_lost:,} of {len(items.cells):,} texts {problem}.")

@@ -121,7 +121,7 @@ class OpenedModel:
         words = (example.query, example.antecedent, example.distractor)
         query, meant, other = map(text.words.index, words)
         row = attention[*head, query]
-        weights = {text.words[noun]: float(row[noun]) for noun in sorted((meant, other), key=text.words.__getitem__)}
+        weights = {example.antecedent: float(row[meant]), example.distractor: float(row[other])}
 
         # A sentence that continues after the query has its next words already.
         is_last = example.text.endswith(example.query)
@@ -133,7 +133,7 @@ class OpenedModel:
             word=example.query,
             meant=[text.tokens_of(meant)],
             other=[text.tokens_of(other)],
-            weights=weights,
+            weights=dict(sorted(weights.items())),
             next=[(self.decode(token), probability) for token, probability in following],
         )
 
@@ -193,7 +193,7 @@ class OpenedModel:
         elif answers:
             raise UserError("answers: give those of all texts, or with each= a list of those of every text")
         n_answers = len(each[0]) if each else len(answers)
-        if len(each) != len(texts) or any(len(of_text) != n_answers for of_text in each):
+        if len(each) != len(texts) or len(set(map(len, each))) > 1:
             raise UserError(f"each: must be {len(texts)} lists, with as many answers for every text")
         values = np.empty((len(texts), n_answers))
         for batch in self._batches(texts, each):
@@ -250,22 +250,22 @@ class OpenedModel:
     @torch.no_grad()
     def _effects_of(self, batch: _Batch, heads: Sequence[Head], at: str) -> np.ndarray:
         """Return the effects of `heads` in a batch with one answer and one foil for each text, [heads, texts]."""
-        removals = [SiteEdit(*head, output=torch.zeros_like) for head in heads]
+        removals = [[], *([SiteEdit(*head, output=torch.zeros_like)] for head in heads)]
         site = batch.positions[:, 0]
 
         # At the last token alone: all positions are read once, and only the two words are computed.
         if at == "last" and batch.ids.shape[1] == 1:
             site_pass = self.model.site_pass(batch.tokens, site)
-            edit_lists = [[], *([edit] for edit in removals)]
-            margins = margins_at_site(site_pass, edit_lists, batch.ids[::2], batch.ids[1::2])
+            margins = margins_at_site(site_pass, removals, batch.ids[::2], batch.ids[1::2])
             return np.asarray(margins[0] - margins[1:])
 
         streams = self.model.residual_stream(batch.tokens)
-        whole = [edit.at(site) for edit in removals]
-        if at == "everywhere":
-            whole = list(starmap(remove_head, heads))
-        margins = np.empty((1 + len(heads), len(batch.texts)))
-        for number, edits in enumerate([[], *([edit] for edit in whole)]):
+        margins = np.empty((len(removals), len(batch.texts)))
+        for number, removal in enumerate(removals):
+            if at == "everywhere":
+                edits = [remove_head(edit.layer, edit.head) for edit in removal]
+            else:
+                edits = [edit.at(site) for edit in removal]
             both = batch.log_probs(self.model.logits(batch.tokens, batch.positions, edits, streams))
             margins[number] = both[:, 0] - both[:, 1]
         return np.asarray(margins[0] - margins[1:])
@@ -284,10 +284,11 @@ class OpenedModel:
         """Return the tokens of texts, the start token first; UserError if the model cannot read one."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise UserError("texts: must be a list of str; put one text into a list")
+        rows = []
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"texts[{number}]: must be a str, not {type(text).__name__}")
-        rows = [self.encode(text) for text in texts]
+            rows.append(self.encode(text))
         self._check_lengths(list(map(len, rows)))
         for number, row in enumerate(rows):
             if self.unknown in row:
@@ -299,13 +300,12 @@ class OpenedModel:
         """Yield the texts with the answers of each, equally many, in batches of similar length."""
         rows = self._encode_all(texts)
         asked = []  # the tokens of every answer, by text
+        lengths = []  # texts are read with all tokens of an answer but the last
         for text, row, answers in zip(texts, rows, each, strict=True):
             if isinstance(answers, str) or not answers:
                 raise UserError("answers: give at least one word, and in each= a list for every text")
             asked.append([self._tokens_after(text, row, answer) for answer in answers])
-
-        # Texts are read with all tokens of an answer but the last.
-        lengths = [len(row) + max(map(len, ids)) - 1 for row, ids in zip(rows, asked, strict=True)]
+            lengths.append(len(row) + max(map(len, asked[-1])) - 1)
         self._check_lengths(lengths, " with its answer")
         n_rows = 1 if lengths == list(map(len, rows)) else len(each[0])
         for chosen in length_batches(lengths, BATCH_TOKENS, n_rows):
@@ -325,12 +325,16 @@ class OpenedModel:
         ids = pad_rows(answers, NO_TOKEN)  # [A, S]
 
         # The logits at a position are those of the next token.
-        first = torch.tensor([len(rows[i]) - 1 for i, _ in begins])
-        last = torch.tensor([len(rows[i]) - 1 + len(begin) for i, begin in begins])
-        positions = (first[:, None] + torch.arange(ids.shape[1])).minimum(last[:, None])
-        tokens = pad_rows([rows[i] + begin for i, begin in begins])
-        tensors = (tokens, positions, torch.tensor(row_of), ids)
-        return _Batch(list(chosen), *(tensor.to(self.model.device) for tensor in tensors))
+        first = []
+        texts = []
+        for i, begin in begins:
+            first.append([len(rows[i]) - 1])
+            texts.append(rows[i] + begin)
+        last = torch.tensor(list(map(len, texts)))[:, None] - 1
+        positions = (torch.tensor(first) + torch.arange(ids.shape[1])).minimum(last)
+        device = self.model.device
+        row = torch.tensor(row_of, device=device)
+        return _Batch(list(chosen), pad_rows(texts).to(device), positions.to(device), row, ids.to(device))
 
     def _check_lengths(self, lengths: Sequence[int], what: str = "") -> None:
         limit = self.model.context_length

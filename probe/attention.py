@@ -118,8 +118,8 @@ def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
         gold[i, : len(cells[i].meant)] = True
         for j, word in enumerate(words):
             positions[i, j, : len(word)] = word
-    tensors = (torch.from_numpy(values).to(device) for values in (positions.clip(min=0), positions >= 0, gold))
-    return Candidates(*tensors)
+    places = torch.from_numpy(positions).to(device)
+    return Candidates(places.clamp(min=0), places >= 0, torch.from_numpy(gold).to(device))
 
 
 def output_norms(

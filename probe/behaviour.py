@@ -40,12 +40,14 @@ def answer_with_words_shuffled(model: ObservableModel, items: Items, config: Pro
     What a table of words knows stays; what needs the order of the words is lost. Empty without payoffs, if a token is
     no word, or if the texts of a pair have the query at different places.
     """
-    has_word_tokens = all(cell.has_word_tokens for cell in items.cells)
-    if not has_word_tokens or any(pair.cells[0].query != pair.cells[1].query for pair in items.pairs):
-        return {}
     rng = np.random.default_rng(config.seed)
-    shuffled = Items([with_words_shuffled(pair, rng) for pair in items.pairs])
-    values = answer_values(model, shuffled, config)
+    shuffled = []
+    for pair in items.pairs:
+        first, second = pair.cells
+        if first.query != second.query or not (first.has_word_tokens and second.has_word_tokens):
+            return {}
+        shuffled.append(with_words_shuffled(pair, rng))
+    values = answer_values(model, Items(shuffled), config)
     return {"answer_shuffled": values["answer_accuracy"]} if values else {}
 
 
@@ -58,7 +60,7 @@ def with_words_shuffled(pair: Pair, rng: np.random.Generator) -> Pair:
     order = 1 + rng.permutation(first.query - 1)
 
     def moved(cell: Cell) -> Cell:
-        words = tuple(cell.tokens[i] for i in order)
+        words = np.take(cell.tokens, order).tolist()
         return replace(cell, tokens=(cell.tokens[0], *words, *cell.tokens[cell.query :]))
 
     return replace(pair, cells=(moved(first), moved(second)))

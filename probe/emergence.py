@@ -32,19 +32,23 @@ def _measure(
         return None
     view = TransformerView(model)
     points = {}
+    values = {}
+    phrases = []
     try:
         for question, of_question in items.items():
-            points[question.name] = OUTCOMES[question.outcome].point(view, of_question, tokens_per_batch)
+            point = OUTCOMES[question.outcome].point(view, of_question, tokens_per_batch)
+            points[question.name] = point
+            values[question.name] = point.recorded()
+            phrases.append(_phrase(question.name, point))
     except FloatingPointError:
         return None
-    values = {name: point.recorded() for name, point in points.items()}
 
     images: dict[str, np.ndarray] = {}
     lines: list[str] = []
     if is_evaluation:
         images = draw_snapshot(points)
         lines = _greedy_lines(view, corpus, items)
-    return ProbeRecord(values, images, lines, [_phrase(name, point) for name, point in points.items()])
+    return ProbeRecord(values, images, lines, phrases)
 
 
 def _greedy_lines(model: ObservableModel, corpus: Corpus, items: Watched) -> list[str]:

@@ -311,7 +311,10 @@ class ProbeResults:
 
     def finding(self, question: str) -> Finding | None:
         """Return the finding of a question, None if it was not tested."""
-        return next((finding for finding in self.findings if finding.question == question), None)
+        for finding in self.findings:
+            if finding.question == question:
+                return finding
+        return None
 
     @classmethod
     def from_json(cls, value: Any, where: str = "probe.json") -> "ProbeResults":

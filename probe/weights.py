@@ -31,8 +31,8 @@ def type_scores(maps: Tensor) -> dict[str, np.ndarray]:
     n_distinct = length // 2
     later = torch.arange(2, length)  # from 2: the key before 1 is the start token
     repeated = torch.arange(n_distinct + 1, length)  # queries in the second half
-    weights = {
-        "previous": maps[..., later, later - 1],
-        "induction": maps[..., repeated, repeated + 1 - n_distinct],  # the token that followed it there
+    followed = maps[..., repeated, repeated + 1 - n_distinct]  # the token that followed it there
+    return {
+        "previous": maps[..., later, later - 1].mean(dim=(1, 3)).numpy(),
+        "induction": followed.mean(dim=(1, 3)).numpy(),
     }
-    return {name: of_queries.mean(dim=(1, 3)).numpy() for name, of_queries in weights.items()}

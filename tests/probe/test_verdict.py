@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import extras.english  # noqa: F401 (adds its questions)
 from extras.own.source import question_of_file
 from probe.by_attention import exclusions_of
 from probe.outcome import Measured

@@ -151,7 +151,8 @@ def _sentences(opened: OpenedModel, findings: Sequence[Finding], texts: Sequence
             for i, shown in enumerate(finding.examples_of(kind), 1):
                 name = f"{kind}-{finding.question}-{i}"
                 tokenized = opened.tokenize(shown.text)
-                query = tokenized.word_of_token[shown.query]
+                # A space before the pronoun, which the text does not end in, can be a token of its own.
+                query = tokenized.word_of_token[min(shown.query, len(tokenized.tokens) - 1)]
                 sentences.append(_sentence(opened, name, tokenized, query, predicts=bool(shown.next)))
     return sentences
 

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -17,11 +17,12 @@ from extras.english.questions import NEXT_PRONOUN, TESTED, UNKNOWN_TO_MODEL, WHO
 from extras.english.source import passages_of, whose_passages_of
 from extras.own.file import load_question
 from extras.own.source import own_source
+from extras.page.content import page_content
 from probe.opened_model import OpenedModel
 from probe.outcome import CannotTestError, Job
 from probe.outcomes import OUTCOMES
 from probe.questions import STORY_QUESTIONS
-from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Finding, Head, Tested
+from probe.results import NOT_ESTABLISHED, SUGGESTIVE, SUPPORTED, Finding, Head, ProbeResults, Tested, TestedModel
 from probe.source import check_items
 from probe.study import answer, study
 from settings.errors import UserError
@@ -71,6 +72,7 @@ def of_words(texts, size, model, before, trainer):
 
 KINDS: dict[str, Any] = {
     "byte-level": bpe_tokenizer,
+    "spaces are tokens": lambda texts, size: bpe_tokenizer([text.replace(" ", "\n") for text in texts], size),
     "sentencepiece": lambda texts, size: of_sentencepiece(texts, size, True),
     "sentencepiece, no space before": lambda texts, size: of_sentencepiece(texts, size, False),
     "word pieces": lambda texts, size: of_words(
@@ -120,11 +122,15 @@ def verdicts_of(outcome, reader, model):
         check_items(model, items)
     documents = [(passage.doc, passage.text) for passage in passages()[0]]
     studied = study(model.model, model.untrained, items, questions, SETTINGS, documents)
+    tested = TestedModel("small", 0, None, {})
+    facts = {"settings": SETTINGS, "data": {}, "warnings": [], "missing": studied.missing}
+    page_content(model, ProbeResults(model=tested, findings=studied.findings, **facts), None, live=False)
     return [finding.verdict for finding in studied.findings] + studied.missing
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
+@example(kind="spaces are tokens", size=2000, text="english", start="bos_token", outcome="edge")
 @given(
     kind=st.sampled_from(list(KINDS)),
     size=st.sampled_from(SIZES),
@@ -138,7 +144,7 @@ def test_any_tokenizer_gives_a_verdict_or_one_clear_line(kind, size, text, start
         view = random_view(reader[0].get_vocab_size(), **SHAPE)
         facts = {"name": "small", "source": "small", "model": view, "tokenizer": reader[0], "bos_id": reader[1]}
         facts |= {"untrained": lambda seed: random_view(view.vocab_size, 7 + seed, **SHAPE), "view": None}
-        found = verdicts_of(outcome, reader, blank(OpenedModel, departures=(), shape={}, environment={}, **facts))
+        found = verdicts_of(outcome, reader, blank(OpenedModel, departures=(), shape=SHAPE, environment={}, **facts))
     except (UserError, CannotTestError) as problem:
         found = [str(problem)]
     assert found

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antecedent_lab.api import affordable, compare_models, open_model, probe_source
+from antecedent_lab.api import affordable, compare_models, open_model, probe_source, weights_of
 from antecedent_lab.eval_settings import STORIES, EvalSettings
 from antecedent_lab.sources import source_of
 from data.stories.lexicon import REFERENTS, pronouns_of
@@ -42,8 +42,11 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         sweeps.compare_sweep(Path(str(settings.runs)), tested)
         return
     if settings.mode == "models":
-        shapes = [(name, _open(name, "model", replace(settings, out=None)).shape) for name in settings.models]
-        sweeps.compare_models(shapes, settings.out, tested)
+        models = []
+        for name in settings.models:
+            opened = _open(name, "model", replace(settings, out=None))
+            models.append((name, opened.shape, weights_of(opened)))
+        sweeps.compare_models(models, settings.out, tested)
         return
     opened = _open_first(settings)
     check_live(opened, settings.live)

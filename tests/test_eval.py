@@ -353,5 +353,8 @@ def test_models_of_two_seeds_have_the_numbers_of_their_runs(cache, tmp_path):
     copied = shutil.copytree(folders[0], tmp_path / "copied")
     for twice in (str(copied), folders[0]):
         assert f"model={twice}: has the weights of {folders[0]}" in compared(folders[0], twice).error
+    run = str(tmp_path / "sweep" / "1")
+    same = str(shutil.copytree(run, tmp_path / "same"))
+    assert f"model={same}: has the weights of {run}" in compared(run, same).error
     other = exported(tmp_path / "other", cache, "model.n_head=1")
     assert f"model={other}: n_head is not that of {folders[0]}" in compared(folders[0], other).error

@@ -1,5 +1,6 @@
 """The modes of eval.py for several models: what holds over seeds, or what the settings that differ change."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -43,23 +44,23 @@ def compare_sweep(sweep: Path, tested: Tested) -> None:
     _compare(runs, sweep, tested, standard)
 
 
-def compare_models(shapes: Sequence[tuple[str, Mapping[str, Any]]], out: str | None, tested: Tested) -> None:
+def compare_models(
+    models: Sequence[tuple[str, Mapping[str, Any], Counter[str]]], out: str | None, tested: Tested
+) -> None:
     """Test models of one shape; print what holds over them, and write it to `out` (default: a folder in probes/).
 
-    `shapes` are the name and the `OpenedModel.shape` of each model. UserError if a model has another shape than the
-    first, or the weights of an earlier one.
+    `models` are the name, the `OpenedModel.shape` and checksums of the weights of each. UserError if a model has
+    another shape than the first, or the weights of an earlier one.
     """
-    first, shape_of_first = shapes[0]
+    first, shape_of_first, _ = models[0]
     runs = dict[str, SweepRun]()
-    names_of_weights: dict[str, str] = {}
-    for name, shape in shapes:
+    for number, (name, shape, weights) in enumerate(models):
         for fact in _SHAPE:
             if shape.get(fact) != shape_of_first.get(fact):
                 raise UserError(f"model={name}: {fact} is not that of {first}; give models of one shape")
-        weights = shape.get("sha256", name)
-        if weights in names_of_weights:
-            raise UserError(f"model={name}: has the weights of {names_of_weights[weights]}, so it would count twice")
-        names_of_weights[weights] = name
+        for earlier, _, others in models[:number]:
+            if weights == others:
+                raise UserError(f"model={name}: has the weights of {earlier}, so it would count twice")
         runs[name] = SweepRun(name, len(runs) + 1, Metrics([], [], []))
     root = Path(out) if out else EXTERNAL_RESULTS / folder_name(",".join(runs))
     check_results_folder(root)

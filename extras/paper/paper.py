@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from probe.questions import HEADLINE
 from probe.results import MEASURES, ProbeResults
 from probe.tables import head_names, number
 from probe.templates import templates
@@ -35,6 +36,10 @@ def paper_rows(results: ProbeResults) -> list[list[str]]:
         cells["interval"] = number(measured).partition(" ")[2]
         for name in MEASURES.keys() & {*COLUMNS}:
             cells[name] = number(judged.value(name), MEASURES[name].form).strip("–")
+        # The share of right answers, as on the terminal; the measure of this name is in nats.
+        cells["answer"] = ""
+        if HEADLINE in finding.parts and "answer_accuracy" in finding.parts[HEADLINE].values:
+            cells["answer"] = number(finding.parts[HEADLINE].values["answer_accuracy"].value)
         rows.append([cells[name] for name in COLUMNS])
     return rows
 

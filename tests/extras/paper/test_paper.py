@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from extras.paper.paper import COLUMNS, FIGURES, figures_svg, table_csv, table_tex
-from probe.results import Estimate, Head
+from probe.questions import HEADLINE
+from probe.results import Estimate, Head, Part
 from tests.extras.conftest import OUTSIDE
 from tests.extras.page import sample
 from training.metrics import HeadPoint, Metrics, ProbePoint
@@ -51,8 +52,11 @@ def test_a_name_with_signs_of_latex_is_escaped():
 def test_what_was_not_measured_is_an_empty_cell_and_the_interval_is_of_the_swap_without_an_accuracy():
     found = results()
     del found.findings[1].head.values["accuracy"]
+    values = {"answer_accuracy": Estimate(0.97, 0.9, 1.0)}
+    found.findings[0].parts[HEADLINE] = Part(n=4, values=values, rules={})
+    found.findings[0].head.values["answer"] = Estimate(6.8)  # in nats
     _, attention, edge = table_csv(found).splitlines()
-    assert attention == 'number,L0H1,0.999,"[0.969, 0.999]",0.0005,0.500,,supported'
+    assert attention == 'number,L0H1,0.999,"[0.969, 0.999]",0.0005,0.500,0.970,supported'
     assert edge == 'next_pronoun_gender,L0H1,,"[0.400, 0.600]",0.0005,0.500,,supported'
 
 

@@ -130,8 +130,13 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
     if (folder / "adapter_config.json").is_file():
         raise UserError("is an adapter (LoRA): merge it (merge_and_unload of peft) and save the result")
 
+    if not (folder / "config.json").is_file():
+        raise UserError("has no config.json, so it is neither a run of train.py nor a model of transformers")
+
     # Requests in config.json that are refused.
     values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
+    if "model_type" not in values:
+        raise UserError("its config.json has no model_type; a run that has no checkpoint yet goes on with resume=true")
     if values.get("quantization_config"):
         raise UserError("its weights are quantized; use the version that is not")
     if re.search(r'attn_implementation": "[^"]*/', json.dumps(values)):

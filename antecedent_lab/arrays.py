@@ -67,14 +67,16 @@ def head_test(
         raise UserError("head_test: scores outside 0 to 1 are differences, which have centre=0")
     if centre == 0 and np.nanmin(values) >= 0:
         raise UserError("head_test: no score is below 0, so these are no differences, as centre=0 needs")
+    if any(map(np.ma.isMaskedArray, clusters)):
+        raise UserError("head_test: clusters: must have no mask, as a masked value is no label")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
     for each in labels:
+        if np.isin(each, ["None", "nan", "NaT", "<NA>", ""]).any():  # of Python, numpy, pandas and an empty cell
+            raise UserError("head_test: clusters: an unknown value, as None, nan or an empty text, is no label")
         if each.shape not in {(len(values),), (len(values), 2)} or len(np.unique(each)) < 2:
             raise UserError(
                 f"head_test: clusters: give {len(values)} labels, one or two an item, two of them different"
             )
-        if np.isin(each, ["None", "nan", "NaT", "<NA>"]).any():  # of Python, numpy and pandas
-            raise UserError("head_test: clusters: an unknown value, as None or nan, is no label")
 
     config = to_settings(ProbeConfig, {"n_bootstrap": n_bootstrap, "seed": seed}, "head_test: ")
     means = values.mean(axis=0)

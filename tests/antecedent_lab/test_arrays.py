@@ -71,9 +71,12 @@ def test_a_clear_head_is_found_with_its_rival_and_noise_is_not_chosen_again():
     ([[0.5], [-0.1]], [], "centre=0"),
     ([[0.5], [1.0]], [["a"]], "2 labels"),
     ([[0.5], [1.0]], [["a", "a"]], "two of them different"),
-    ([[0.5], [1.0]], [["a", None]], "None or nan"),
-    ([[0.5], [1.0]], [np.array(["2026-01-01", "NaT"], "datetime64[D]")], "None or nan"),
-    ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None or nan"),
+    ([[0.5], [1.0]], [["a", None]], "None, nan or an empty"),
+    ([[0.5], [1.0]], [[None, None]], "None, nan or an empty"),
+    ([[0.5], [1.0]], [["a", ""]], "None, nan or an empty"),
+    ([[0.5], [1.0]], [np.ma.masked_equal([0, 1], 0)], "no mask"),
+    ([[0.5], [1.0]], [np.array(["2026-01-01", "NaT"], "datetime64[D]")], "None, nan or an empty"),
+    ([[0.5], [1.0]], [[["a", "b"], ["a", float("nan")]]], "None, nan or an empty"),
 ])  # fmt: skip
 def test_arrays_that_cannot_be_tested_are_refused(scores, clusters, problem):
     with pytest.raises(UserError, match=problem):

@@ -27,7 +27,7 @@ def chosen_again(finding: Finding, below: float = math.inf) -> str:
     share = finding.head.value("chosen_again")
     if not finding.rival or not rival or not share < below:
         return ""
-    again = f"{share:.0%} of resampled choosing sets choose {finding.place}"
+    again = f"{share:.0%} of resampled choosing sets choose {finding.place} as the best single head"
     return f"{again}; without it {finding.rival} would be chosen (swap {show(rival.value)})."
 
 

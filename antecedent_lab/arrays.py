@@ -71,7 +71,8 @@ def head_test(
         raise UserError("head_test: clusters: must have no mask, as a masked value is no label")
     labels = [np.asarray(each).astype(str) for each in clusters] or [np.arange(len(values)).astype(str)]
     for each in labels:
-        if np.isin(each, ["None", "nan", "NaT", "<NA>", ""]).any():  # of Python, numpy, pandas and an empty cell
+        # Unknown values as Python, numpy and pandas write them, and an empty cell of a table
+        if np.isin(each, ["None", "nan", "NaT", "<NA>", ""]).any():
             raise UserError("head_test: clusters: an unknown value, as None, nan or an empty text, is no label")
         if each.shape not in {(len(values),), (len(values), 2)} or len(np.unique(each)) < 2:
             raise UserError(

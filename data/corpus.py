@@ -91,7 +91,8 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     config = corpus.config
     assert isinstance(config, StoriesConfig)  # other texts have no gold links
     # They are kept in the folder of the corpus: to generate them takes a fifth of the time of eval.py.
-    path = corpus.folder / f"{split}.json"
+    # What is there has been checked. (Files of earlier versions, SPLIT.json, had not.)
+    path = corpus.folder / f"{split}_stories.json"
     if path.exists():
         return list(map(_story_of, json.loads(path.read_text())))
     stories = generate_split(config, split)

@@ -82,7 +82,7 @@ def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: i
     return reduce(np.multiply, columns)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _drawn_counts(n_clusters: tuple[int, ...], n_drawn: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.multinomial(n, np.full(n, 1 / n), size=n_drawn).astype(float) for n in n_clusters]  # [B, n] each

@@ -179,9 +179,8 @@ def train_step(trainer: Trainer) -> StepStats:
 
     if trainer.record:
         # Every step runs the record, also the first one after a resume: so they are the same steps.
-        tolerance = (
-            2e-2 if trainer.device.dtype is torch.bfloat16 else 1e-3
-        )  # the record may add in another order, and round otherwise
+        # The record may add in another order, and round otherwise.
+        tolerance = 2e-2 if trainer.device.dtype is torch.bfloat16 else 1e-3
         changed = trainer.changed_tensors()
         trainer.recorded = trainer.record(partial(update, trainer), batches, changed, tolerance)
         trainer.record = None

@@ -13,7 +13,7 @@ from probe.tables import head_names, number
 from probe.templates import templates
 from training.metrics import Metrics
 
-# Columns of the table: words about a finding, and names of MEASURES. The interval is that of the accuracy, or of the
+# Columns of the table: words about a finding, and its measures. The interval is that of the accuracy, or of the
 # swap if there is none.
 COLUMNS = ("question", "head", "accuracy", "interval", "p", "swap", "answer", "verdict")
 FIGURES = ("figures/grid.svg", "figures/dose.svg", "figures/emergence.svg")
@@ -34,10 +34,9 @@ def paper_rows(results: ProbeResults) -> list[list[str]]:
         measured = judged.values.get("accuracy") or judged.values.get("swap")
         cells = {"question": finding.question, "head": head_names(judged.heads), "verdict": finding.verdict}
         cells["interval"] = number(measured).partition(" ")[2]
-        for name in MEASURES.keys() & {*COLUMNS}:
+        for name in ("accuracy", "p", "swap"):
             cells[name] = number(judged.value(name), MEASURES[name].form).strip("–")
-        # The share of right answers, as on the terminal; the measure of this name is in nats.
-        cells["answer"] = ""
+        cells["answer"] = ""  # the share of right answers, as on the terminal
         if HEADLINE in finding.parts and "answer_accuracy" in finding.parts[HEADLINE].values:
             cells["answer"] = number(finding.parts[HEADLINE].values["answer_accuracy"].value)
         rows.append([cells[name] for name in COLUMNS])

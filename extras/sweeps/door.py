@@ -59,7 +59,7 @@ def compare_models(
             if shape.get(fact) != shape_of_first.get(fact):
                 raise UserError(f"model={name}: {fact} is not that of {first}; give models of one shape")
         for earlier, _, others in models[:number]:
-            if weights == others:
+            if weights and weights == others:
                 raise UserError(f"model={name}: has the weights of {earlier}, so it would count twice")
         runs[name] = SweepRun(name, len(runs) + 1, Metrics([], [], []))
     root = Path(out) if out else EXTERNAL_RESULTS / folder_name(",".join(runs))

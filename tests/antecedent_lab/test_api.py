@@ -151,6 +151,23 @@ def test_a_bad_comparison_is_named(result):
             compare_models(opened, after, items=QUESTION, **settings)
 
 
+class WithoutModule:
+    """A model of the user's own, whose weights nobody knows."""
+
+    def __init__(self, view):
+        self.view = view
+
+    def __getattr__(self, name):
+        if name in ("model", "module"):
+            raise AttributeError(name)
+        return getattr(self.view, name)
+
+
+def test_models_whose_weights_are_not_known_are_compared(result):
+    opened = replace(result.opened, model=WithoutModule(result.opened.model))
+    assert compare_models(opened, opened, items=QUESTION, **SETTINGS).changes
+
+
 @pytest.fixture
 def opened(name, folders):
     return open_model(folders[name], device="cpu")

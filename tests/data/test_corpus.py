@@ -83,7 +83,7 @@ def test_the_tokens_of_stories_are_their_words_and_each_has_its_floor(corpus):
     split = corpus.validation
     texts = [story.text for story in load_stories(corpus, "validation")]
     assert load_stories(corpus, "dev") == load_stories(corpus, "dev") == generate_split(SMALL, "dev")  # made, then read
-    assert (corpus.folder / "dev.json").exists()
+    assert (corpus.folder / "dev_stories.json").exists()
     assert split_documents(corpus, split) == texts
     floor = Floor(language_of(SMALL, "dev", "iid"))
     assert np.isnan(split.floor[0]) and (split.floor[1:] > -1e-6).all()

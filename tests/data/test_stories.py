@@ -107,7 +107,7 @@ def test_the_longest_possible_story_fits_the_context():
         for holdout in ("iid", "headline") if plot.has_pronoun else ("iid",):
             language = language_of(FULL, "test", holdout)
 
-            def longest(slot, bindings, language=language):  # noqa: ANN001
+            def longest(slot, bindings, language=language):
                 return [max(language.rules(slot, bindings), key=lambda option: len(option.symbols))]
 
             text = derive(longest, Random(0), ("{OPENER}", *PLOTS[name].text.split()), {"PLOT": name}).text

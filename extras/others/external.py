@@ -135,8 +135,8 @@ def _load_folder(folder: Path, device: torch.device) -> Any:
 
     # Requests in config.json that are refused.
     values, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
-    if "model_type" not in values:
-        raise UserError("its config.json has no model_type; a run that has no checkpoint yet goes on with resume=true")
+    if "tokenizer_sha256" in values:
+        raise UserError("is a run of train.py that has no checkpoint yet; continue it with resume=true")
     if values.get("quantization_config"):
         raise UserError("its weights are quantized; use the version that is not")
     if re.search(r'attn_implementation": "[^"]*/', json.dumps(values)):

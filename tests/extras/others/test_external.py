@@ -94,7 +94,7 @@ def add_gadget(folder):
     ("damage", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json, so it is neither a run"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "no checkpoint yet goes on with resume=true"),
+        ({"tokenizer_sha256": ""}, "no checkpoint yet; continue it with resume=true"),
         (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
         ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge_and_unload"),

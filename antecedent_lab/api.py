@@ -200,7 +200,16 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
     """Test the heads of an opened model on the questions of a source; UserError if the user's text allows none."""
     log = print if opened.n_parameters > LARGE_MODEL else None
     with stages(f"testing {source.name or 'heads'}", log) as show:
-        studied = study(opened.model, opened.untrained, source.items, source.questions, config, source.documents, show)
+        studied = study(
+            opened.model,
+            opened.untrained,
+            source.items,
+            source.questions,
+            config,
+            source.documents,
+            show,
+            opened.decode,
+        )
     if source.name and not studied.findings:
         raise UserError(f"too little to test: {'; '.join(studied.missing)}")
 

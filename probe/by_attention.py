@@ -20,9 +20,11 @@ from probe.behaviour import (
     resolved_share,
     values_of_answers,
 )
+from probe.carry import find_carrier
 from probe.config import ProbeConfig
 from probe.edits import (
     DOSES,
+    EDIT_ALL,
     PASS_ERROR,
     EditedPairs,
     all_heads,
@@ -53,8 +55,7 @@ from probe.statistics import chosen_again, estimate_ratios, mean_and_range, samp
 from probe.weights import head_types
 from training.metrics import HeadPoint
 
-EDIT_ALL = 64  # with more heads than this, edits of all of them take too long:
-MAX_EDITED = 32  # only those with the largest difference of attention weights are edited,
+MAX_EDITED = 32  # of more than EDIT_ALL heads only those with the largest difference of attention weights are edited,
 N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
 N_DEV_PAIRS = 64  # the same of fewer heads
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
@@ -64,9 +65,10 @@ MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if i
 N_COMPARED_DEV_BLOCKS = 16  # for the choice of these heads
 MAX_COMPARED_BLOCKS = 200  # evenly spaced
 N_SIGN_FLIPS = 400  # behind the bar during training
+MIN_CARRIES = 0.2  # of the answer, the lower end of the interval; our convention, as the bar of the swap
 TABLE_KEEPS = 0.8  # with the words shuffled: a table of words keeps at least this share of the answer above chance,
 SENTENCE_KEEPS = 0.2  # and an answer that needs the sentence at most this one; our conventions
-_EDITS = ("swap", *DOSES, "cut_meant", "cut_other", "zero")
+_EDITS = ("swap", *DOSES, "carries", "cut_meant", "cut_other", "zero")
 _IN_GRIDS = ("accuracy", "block_accuracy", "contrast")
 _TYPE_NAMES = {"previous": "a previous-token", "induction": "an induction"}
 _HEADLINE_ITEMS = "with nouns that no pronoun referred to in training, in sentence frames that training never used"
@@ -88,6 +90,7 @@ class AttentionOutcome(Outcome):
         "accuracy [95 %]": Column("accuracy", ".3f", has_interval=True),
         "p": Column("p", ".4f"),
         "swap": Column("swap", ".2f"),
+        "carries": Column("carries", ".2f"),
         "answer": Column("answer_accuracy", ".2f", part=HEADLINE),
     }
     over_seeds = (
@@ -102,7 +105,8 @@ class AttentionOutcome(Outcome):
     legend = """\
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), in the sentences held out for it.
 p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's weights on both
-words are exchanged. answer: how often the model itself is right, for which there is no bar. E0 to E3: docs/probe.md."""
+words are exchanged. carries: the share that follows if its output changes places with that in the other sentence.
+answer: how often the model itself is right, for which there is no bar. E0 to E3: docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
         missing = {DEV, HEADLINE} - set(items.parts(question.name))
@@ -140,7 +144,7 @@ words are exchanged. answer: how often the model itself is right, for which ther
         )
         if "accuracy" in finding.untrained:
             text += f", the best heads of untrained models in {100 * finding.untrained['accuracy'].value:.1f} %"
-        return [f"{text}.", *filter(None, [self.what_it_needs(finding)])]
+        return [f"{text}.", *filter(None, [self.what_it_needs(finding), self.what_carries(finding)])]
 
     def what_it_needs(self, finding: Finding) -> str:
         values = finding.parts[HEADLINE].values
@@ -155,6 +159,25 @@ words are exchanged. answer: how often the model itself is right, for which ther
             needed = "This needs the sentence"
         after = f"with the earlier words shuffled in {percent(shuffled)}"
         return f"{needed}: the answer is right in {percent(answer)}, {after}."
+
+    def what_carries(self, finding: Finding) -> str:
+        carrier = finding.carrier
+        if carrier is None:
+            return ""
+        carries = f"{show(carrier.values['carries'].value)} of the answer"
+        if not (carrier.values["carries"].low or 0.0) > MIN_CARRIES:
+            return f"No head is shown to carry the answer: {carries} follows the best, {carrier.heads[0]}."
+        reads = []
+        for head, share, (read, *_) in zip(carrier.heads, carrier.each, carrier.reads, strict=True):
+            reads.append(f"{head} ({show(share.value)} alone) reads {read.word} (weight {show(read.weight)})")
+        verb, object_ = ("carry", "them")
+        if len(reads) == 1:
+            verb, object_ = ("carries", "it")
+            reads = [f"it reads {read.word} (weight {show(read.weight)})"]
+        sentences = [f"{' and '.join(map(str, carrier.heads))} {verb} {carries}", ", ".join(reads)]
+        for feed in carrier.feeds:
+            sentences.append(f"{feed.head} feeds {object_} at {feed.place} ({show(feed.share.value)})")
+        return f"{'; '.join(sentences)}."
 
     def limits(self, finding: Finding) -> list[str]:
         if finding.level == "E3":
@@ -225,6 +248,7 @@ class _AttentionCase(Case):
         self.question = question
         self.model = job.model
         self.config = job.config
+        self.decode = job.decode
         self.trained = trained
         self.untrained = untrained
         self.head_types = head_types
@@ -244,6 +268,14 @@ class _AttentionCase(Case):
     @cached_property
     def pairs(self) -> EditedPairs:
         return EditedPairs(self.model, self.tested.items.comparable(), self.config.tokens_per_batch)
+
+    @cached_property
+    def dev_pairs(self) -> EditedPairs:
+        """Pairs of dev, evenly spaced, on which heads are added to sets."""
+        items = self.dev.items.comparable()
+        n_pairs = N_DEV_PAIRS if len(all_heads(self.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
+        items = items.take(range(0, len(items), max(1, len(items) // n_pairs)))
+        return EditedPairs(self.model, items, self.config.tokens_per_batch)
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -294,7 +326,7 @@ class _AttentionCase(Case):
     def grow(self, head: Tested) -> Curve:
         if head.verdict == SUPPORTED and head.value("swap") >= MIN_SHARE:
             return []
-        curve, of_all = _curve(self.dev, self.pairs, self.config)
+        curve, of_all = _curve(self.dev, self.dev_pairs, self.pairs, self.config)
         self.least_swap = MIN_SHARE_OF_ALL * of_all
         return curve
 
@@ -308,6 +340,9 @@ class _AttentionCase(Case):
                 part.values.update(answer_values(self.model, items, self.config))
         headline = self.parts[HEADLINE]
         headline.values.update(answer_with_words_shuffled(self.model, self.tested.items, self.config))
+        carrier = None
+        if "swap" in judged.values:  # else the model does not know the answer
+            carrier = find_carrier(self.dev_pairs, self.pairs, self.config, self.decode)
         scores = self.tested.scores()
         grids = {name: getattr(scores, name).mean(axis=0).tolist() for name in _IN_GRIDS}
         return {
@@ -319,6 +354,7 @@ class _AttentionCase(Case):
             "grids": grids | {"p": self.p_values["p"].tolist()},
             "parts": self.parts,
             "examples": _median_block(self.tested, self.head),
+            "carrier": carrier,
             "rival": self.rival,
         }
 
@@ -422,15 +458,11 @@ def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[s
     return p_values, max(pairs.smallest_p, contrasts.smallest_p)
 
 
-def _curve(dev: HeadScores, pairs: EditedPairs, config: ProbeConfig) -> tuple[Curve, float]:
+def _curve(dev: HeadScores, dev_pairs: EditedPairs, pairs: EditedPairs, config: ProbeConfig) -> tuple[Curve, float]:
     """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
-    items = dev.items.comparable()
-    if not items.pairs or not pairs.items.pairs:
+    if not dev_pairs.items.pairs or not pairs.items.pairs:
         return [], 0.0
     heads = screened(dev.rows.weight_difference(), above=EDIT_ALL, most=MAX_EDITED)
-    n_pairs = N_DEV_PAIRS if len(all_heads(pairs.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
-    items = items.take(range(0, len(items), max(1, len(items) // n_pairs)))
-    dev_pairs = EditedPairs(pairs.model, items, config.tokens_per_batch)
 
     # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
     candidates = heads

@@ -4,7 +4,9 @@
 
 Edits at the query: `swap` lets a head's weights on the antecedent and on the other mention change places; `cut_meant`,
 `cut_other` and `cut_control` remove its weights on one of them or on a content word (attention knockout, Geva et al.
-2023). At all positions `zero` removes its output.
+2023). `carries` lets its output at the query change places with that in the other text of the pair (interchange
+intervention, Geiger et al. 2021); with `same_answer` the output is that of a text of another pair with the same answer.
+At all positions `zero` removes its output.
 Later layers may compensate for a head (self-repair, McGrath et al. 2023), so effects of removing something are lower
 bounds.
 
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from data.pairs import Cell, Items, Pair
 from model.edits import cut_weights, exchange_weights, remove_head, split_weights
-from model.observe import Change, HeadEdit, ObservableModel, SiteEdit, SitePass
+from model.observe import Change, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
 from probe.questions import MIN_SHARE
@@ -37,6 +39,7 @@ PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree diffe
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_KEPT = 2**21  # tokens in layers whose passes are kept: two gigabytes in a model of width 576
 MAX_HEADS = 6  # a set has no more
+EDIT_ALL = 64  # with more heads than this, edits of all of them take too long
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
 N_DIVERGENCE_PAIRS = 50  # to twice as many
 
@@ -92,14 +95,14 @@ def _cut(masks: Masks, name: str) -> Change:
     return partial(cut_weights, mask=masks[name])
 
 
-# The effect of an edit on the weights of a head at the query; "zero", its output at every position, has no entry.
-_AT_QUERY: dict[str, Callable[[Masks], Change]] = {"swap": _exchange}
-_AT_QUERY |= {name: partial(_exchange, share=share) for name, share in DOSES.items()}
-_AT_QUERY |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}
+# The effect of an edit on the weights of a head at the query; edits of its output have no entry.
+_WEIGHTS: dict[str, Callable[[Masks], Change]] = {"swap": _exchange}
+_WEIGHTS |= {name: partial(_exchange, share=share) for name, share in DOSES.items()}
+_WEIGHTS |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class Batch:
     """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
 
     pairs: list[int]  # index of each pair
@@ -112,13 +115,21 @@ class _Batch:
     targets: Tensor  # [B] the next token, NO_TOKEN if it is not known
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        change = _AT_QUERY[name](self.masks)
+        if name == "carries":
+            return [SiteEdit(*head, output=_from_counterpart) for head in heads]
+        if name == "same_answer":
+            return [SiteEdit(*head, output=self._from_same_answer) for head in heads]
+        change = _WEIGHTS[name](self.masks)
         return [SiteEdit(*head, weights=change) for head in heads]
 
-    def edits(self, name: str, heads: Iterable[Head]) -> list[HeadEdit]:
-        if name == "zero":
-            return list(starmap(remove_head, heads))
-        return [edit.at(self.query) for edit in self.site_edits(name, heads)]
+    def _from_same_answer(self, outputs: Tensor) -> Tensor:
+        """Return the outputs [B, K] of the next text of another pair with the same answers; nan if there is none."""
+        rows = torch.arange(len(outputs), device=outputs.device)
+        is_same = (self.answers[:, None] == self.answers).all(-1) & (rows[:, None] // 2 != rows // 2)
+        n_after = (rows - rows[:, None]) % len(rows)
+        partner = n_after.masked_fill(~is_same, len(rows)).argmin(1)
+        of_partner: Tensor = outputs[partner].masked_fill(~is_same.any(1)[:, None], torch.nan)
+        return of_partner
 
     def on_both(self, site_pass: SitePass, head: Head) -> Tensor:
         """Return the weight of a head on the antecedent and on the other mention, [2, B]."""
@@ -135,7 +146,13 @@ class _Batch:
         return margins_at_site(site_pass, edit_lists, self.answers, self.foils).reshape(len(edit_lists), -1, 2)
 
 
-def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[_Batch]:
+def _from_counterpart(outputs: Tensor) -> Tensor:
+    """Return the outputs [B, K] with those of the two texts of each pair exchanged."""
+    exchanged: Tensor = outputs.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+    return exchanged
+
+
+def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Iterator[Batch]:
     lengths = [len(cell.tokens) for cell in items.cells]
     of_pairs = list(map(max, lengths[::2], lengths[1::2]))
     for index in length_batches(of_pairs, tokens_per_batch, n_texts=2):
@@ -148,7 +165,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
         targets = torch.tensor([NO_TOKEN if cell.target is None else cell.target for cell in cells])
         tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells), targets)]
-        yield _Batch(index, {name: torch.from_numpy(mask).to(device) for name, mask in masks.items()}, *tensors)
+        yield Batch(index, {name: torch.from_numpy(mask).to(device) for name, mask in masks.items()}, *tensors)
 
 
 class EditedPairs:
@@ -162,10 +179,10 @@ class EditedPairs:
         self.items = items
         self.clean = np.full((len(items), 2), np.nan)  # margins towards each text's own answers, in nats
         self.losses = np.full((len(items), 2), np.nan)  # -log p of each text's next word, in nats, if it is known
-        self._batches = list(_batches(items, tokens_per_batch, model.device))
+        self.batches = list(_batches(items, tokens_per_batch, model.device))
         self._kept: dict[int, SitePass] = {}
         n_kept = 0  # tokens in layers
-        for number, batch in enumerate(self._batches):
+        for number, batch in enumerate(self.batches):
             site_pass = self._site_pass(number)
             logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff)
             self.clean[batch.pairs] = batch.margins(logits)
@@ -178,49 +195,70 @@ class EditedPairs:
 
     def _site_pass(self, number: int) -> SitePass | None:
         """Return the unedited pass over a batch; None if an answer is not read at the query."""
-        batch = self._batches[number]
+        batch = self.batches[number]
         if number in self._kept:
             return self._kept[number]
         if torch.equal(batch.query, batch.payoff):
             return self.model.site_pass(batch.tokens, batch.query)
         return None
 
-    def _passes(self) -> Iterator[tuple[_Batch, SitePass]]:
-        for number, batch in enumerate(self._batches):
+    def _passes(self) -> Iterator[tuple[Batch, SitePass]]:
+        for number, batch in enumerate(self.batches):
             site_pass = self._site_pass(number)
             assert site_pass is not None
             yield batch, site_pass
 
     def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
-        edited = {name: np.full((len(self.items), 2, len(sets)), np.nan) for name in edits}
-        places = list(product(edits, range(len(sets))))
-        with progress_bar(len(self.items) * len(places), "edit") as bar:
-            for number, batch in enumerate(self._batches):
-                # All edits at the query are one call, so that they share passes.
-                site_pass = self._site_pass(number)
-                at_site = [place for place in places if site_pass and place[0] in _AT_QUERY]
-                if site_pass and at_site:
-                    lists = [batch.site_edits(name, sets[c]) for name, c in at_site]
-                    for (name, c), of_batch in zip(at_site, batch.margins_at_site(site_pass, lists), strict=True):
-                        edited[name][batch.pairs, :, c] = of_batch
+        at_query = [name for name in edits if name != "zero"]
 
-                whole = [place for place in places if place not in at_site]
-                streams = self.model.residual_stream(batch.tokens) if len(whole) > 1 else None
-                for name, c in whole:
-                    logits = self.model.logits(batch.tokens, batch.payoff, batch.edits(name, sets[c]), streams)
-                    edited[name][batch.pairs, :, c] = batch.margins(logits)
-                bar.update(len(batch.pairs) * len(places))
+        def lists_of(batch: Batch) -> list[list[SiteEdit]]:
+            return [batch.site_edits(name, heads) for name, heads in product(at_query, sets)]
+
+        # All edits at the query are one call, so that they share passes.
+        edited = {}
+        if at_query:
+            found = self.edited(lists_of).reshape(len(at_query), len(sets), len(self.items), 2)
+            edited = dict(zip(at_query, np.moveaxis(found, 1, -1), strict=True))
+        if "zero" in edits:
+            edited["zero"] = np.full((len(self.items), 2, len(sets)), np.nan)
+            for batch in self.batches:
+                streams = self.model.residual_stream(batch.tokens) if len(sets) > 1 else None
+                for c, heads in enumerate(sets):
+                    removed = list(starmap(remove_head, heads))
+                    logits = self.model.logits(batch.tokens, batch.payoff, removed, streams)
+                    edited["zero"][batch.pairs, :, c] = batch.margins(logits)
         return Margins(self.clean, edited)
+
+    def edited(self, lists_of: Callable[[Batch], Sequence[Sequence[SiteEdit]]]) -> np.ndarray:
+        """Return the margins [E, N, 2] with each of E lists of edits at the query; `lists_of` makes them of a batch."""
+        found = []
+        with progress_bar(len(self.items), "pair") as bar:
+            for number, batch in enumerate(self.batches):
+                site_pass = self._site_pass(number)
+                of_batch = []
+                if site_pass:
+                    of_batch = list(batch.margins_at_site(site_pass, lists_of(batch)))
+                else:
+                    streams = self.model.residual_stream(batch.tokens)
+                    for edits in lists_of(batch):
+                        at_query = [edit.at(batch.query) for edit in edits]
+                        logits = self.model.logits(batch.tokens, batch.payoff, at_query, streams)
+                        of_batch.append(batch.margins(logits))
+                found.append(np.stack(of_batch))
+                bar.update(len(batch.pairs))
+        order = np.argsort(np.concatenate([batch.pairs for batch in self.batches]))
+        in_order: np.ndarray = np.concatenate(found, axis=1)[:, order]
+        return in_order
 
     def swaps(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
         """Return numerators [N, C] and denominator [N] of the shares that sets of heads swap, see `Margins.swaps`."""
         return self.margins(sets, ["swap"]).swaps()
 
-    def exchanged(self, sets: Sets) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same towards the answers, whichever side the model prefers."""
-        margins = self.margins(sets, ["swap"])
-        return margins.lost("swap"), margins.total
+    def exchanged(self, sets: Sets, edit: str = "swap") -> tuple[np.ndarray, np.ndarray]:
+        """Return the same towards the answers, whichever side the model prefers; `edit` is "swap" or "carries"."""
+        margins = self.margins(sets, [edit])
+        return margins.lost(edit), margins.total
 
     @torch.no_grad()
     def log_odds(self, head: Head) -> np.ndarray:
@@ -236,16 +274,18 @@ class EditedPairs:
 
         Their sum stays.
         """
-        found = np.full((len(self.items), 2), np.nan)
-        for batch, site_pass in self._passes():
+
+        def split(batch: Batch) -> list[list[SiteEdit]]:
             edits = []
             for head, of_head in zip(heads, log_odds, strict=True):
                 of_rows = torch.tensor(of_head[batch.pairs].repeat(2)[:, None], dtype=torch.float32)  # [B, 1]
                 left, right = batch.masks["meant"], batch.masks["other"]
                 change = partial(split_weights, left=left, right=right, log_odds=of_rows.to(batch.tokens.device))
                 edits.append(SiteEdit(*head, weights=change))
-            found[batch.pairs] = batch.margins_at_site(site_pass, [edits])[0]
-        return found
+            return [edits]
+
+        margins: np.ndarray = self.edited(split)[0]
+        return margins
 
     @torch.no_grad()
     def direct_effects(self) -> np.ndarray:

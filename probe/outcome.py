@@ -33,6 +33,7 @@ class Job:
     progress: Progress
     findings: list[Finding]  # the answers so far
     missing: list[str]  # why questions were not asked
+    decode: Callable[[int], str]  # the text of a token
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,10 @@ class Outcome(ABC):
 
     def what_it_needs(self, finding: Finding) -> str:
         """Return a sentence: what the answer rests on, and the control that shows it; "" if it was not measured."""
+        return ""
+
+    def what_carries(self, finding: Finding) -> str:
+        """Return a sentence: which heads carry the answer, and what they read; "" if it was not measured."""
         return ""
 
     @abstractmethod

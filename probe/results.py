@@ -13,7 +13,7 @@ from probe.config import ProbeConfig
 from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent, to_json
 
-SCHEMA_VERSION = 19  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 20  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 SUGGESTIVE = "suggestive"
@@ -93,6 +93,9 @@ MEASURES = {
     "swap_25": Measure("a quarter exchanged", "as the attention swap, with a quarter of the weights"),
     "swap_50": Measure("half exchanged", "as the attention swap, with half of the weights"),
     "swap_75": Measure("three quarters exchanged", "as the attention swap, with three quarters of the weights"),
+    "carries": Measure("carries", "share of the answer that follows if outputs at the query change places in a pair"),
+    "keeps": Measure("keeps", "share of the answer that stays if the outputs of all other heads change places"),
+    "same_answer": Measure("same answer", "control of carries: the output is of another text with the same answer; 0"),
     "rival_swap": Measure("swap of the next head", "of the head that would be chosen without the chosen one"),
     "chosen_again": Measure("chosen again", "in resampled sets of the items for choosing", is_share=True),
     "on_target": Measure("next word moved", "by the exchange, at the query: divergence in nats"),
@@ -209,6 +212,33 @@ class Part:
     rules: dict[str, float]  # accuracy by rule
 
 
+class Read(NamedTuple):
+    """A word that a head has weight on at the query."""
+
+    word: str  # "the antecedent", "the other mention", or a word in quotation marks
+    weight: float  # mean over the texts
+    lost: float  # share of the answer without this edge
+
+
+class Feed(NamedTuple):
+    """An earlier head and the place at which it makes what later heads pass on."""
+
+    head: Head
+    place: str  # one of `probe.carry.PLACES`
+    share: Estimate  # of the answer, lost through the later heads without it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """The heads whose outputs at the query carry the answer, wherever they look (`probe.carry`)."""
+
+    heads: list[Head]
+    values: Values  # all of them together
+    each: list[Estimate]  # what each carries alone
+    reads: list[list[Read]]  # the words that each reads, that of the largest loss first
+    feeds: list[Feed]  # the largest first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The answer to one question: the chosen head, its measures, and the verdict."""
@@ -231,6 +261,7 @@ class Finding:
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
     examples: list[Shown] = field(default_factory=list)
     rival: Head | None = None  # the head that would be chosen without the chosen one
+    carrier: Carrier | None = None
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own
 

@@ -41,18 +41,20 @@ def study(
     config: ProbeConfig,
     documents: Sequence[tuple[str, str]] = (),
     progress: Progress = lambda stage, share: None,
+    decode: Callable[[int], str] = str,
 ) -> Study:
     """Ask all of the `questions` that have items, with `model` in float32.
 
     `untrained` makes a model of the same shape from a seed; one is in memory at a time. `documents`, (name, text) each,
-    are what passages come from. UserError if the recorded attention is not the attention that the model uses.
+    are what passages come from; `decode` gives the text of a token. UserError if the recorded attention is not the
+    attention that the model uses.
     """
     chosen, missing = askable(questions, items)
     findings: list[Finding] = []
     if not chosen:
         return Study(findings, missing)
     contract = check_contract(model, items.where(lambda pair: pair.part != DEV).cells)
-    job = Job(model, untrained, items, documents, config, progress, findings, missing)
+    job = Job(model, untrained, items, documents, config, progress, findings, missing, decode)
     for name, outcome in OUTCOMES.items():
         for case in outcome.cases(job, [question for question in chosen if question.outcome == name]):
             try:

@@ -81,7 +81,8 @@ def summary_lines(results: ProbeResults, verbose: bool) -> list[str]:
         lines += [""] if lines else []
         lines += _summary_table(findings, outcome.columns)
         for finding in findings:
-            remarks = [outcome.what_it_needs(finding), chosen_again(finding, MUCH_CHOSEN_AGAIN)]
+            remarks = [outcome.what_it_needs(finding), outcome.what_carries(finding)]
+            remarks.append(chosen_again(finding, MUCH_CHOSEN_AGAIN))
             lines += [f"  {finding.question}: {remark}" for remark in remarks if remark]
             if finding.file is not None:  # a question of the user's own: why no more is claimed
                 lines += [f"  {reason}" for reason in finding.judged.reasons]
@@ -187,6 +188,8 @@ def _measure_table(finding: Finding) -> Table:
     columns = {f"{unit} {head_names(finding.head.heads)} [95 %]": (finding.head.values, finding.rules)}
     if finding.set is not None and finding.set.heads != finding.head.heads:
         columns[f"set {head_names(finding.set.heads)} [95 %]"] = (finding.set.values, {})
+    if finding.carrier is not None:
+        columns[f"what carries: {head_names(finding.carrier.heads)} [95 %]"] = (finding.carrier.values, {})
     if finding.untrained:
         columns["untrained models [range]"] = (finding.untrained, {})
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in finding.clusters.items()]

@@ -53,7 +53,8 @@ def test_the_planted_head_is_found_is_right_in_every_part_and_meets_the_criteria
         assert finding.head.value("swap") == pytest.approx(1, abs=0.05)
         answers = finding.parts[HEADLINE].values
         assert answers["answer_shuffled"].value == answers["answer_accuracy"].value == 1
-        [*_, needs] = OUTCOMES["attention"].sentences(finding, MODEL)
+        _, needs, carried = OUTCOMES["attention"].sentences(finding, MODEL)
+        assert carried.startswith("L1H2 carries 1") and "reads the antecedent" in carried
         assert needs.startswith("A table of words is enough: the answer is right in 100.0 %")
     assert verb.verdict == "not established" and OUTCOMES["attention"].what_it_needs(verb) == ""
 

@@ -1,0 +1,177 @@
+"""What carries the answer: heads are tested for what they pass on at the query, wherever they look.
+
+- carries: a head's output at the query changes places with that in the other text of the pair, and the answer follows
+  by this share (interchange intervention, Geiger et al. 2021).
+- keeps: the outputs of all *other* heads change places; what stays of the answer is kept by these heads alone. A head
+  can be necessary without being enough.
+- same answer: the output comes from another pair with the same answer. What carries only the answer changes nothing.
+- feeds: an earlier head is removed at one place, and only its effect on the outputs of the carrying heads is kept: the
+  share of the answer that is lost (path patching, Wang et al. 2022, with zero in place of other texts).
+
+Heads and feeders are chosen on dev; every number in the result is of other items. Where a head looks is not asked: a
+head can read "by", which holds the first noun by then, and carry the whole answer.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.pairs import Cell
+from model.edits import cut_weights
+from model.observe import HeadEdit, SiteEdit
+from probe.config import ProbeConfig
+from probe.edits import EDIT_ALL, PASS_ERROR, Batch, EditedPairs, all_heads, alone, grown
+from probe.results import Carrier, Feed, Head, Read
+from probe.statistics import estimate_ratios
+
+MAX_CANDIDATES = 16  # for a set: those that carry most alone on dev
+MIN_GAIN = 0.02  # a head that adds less does not share the work
+MIN_FEED = 0.05  # share of the answer, the lower end of its interval; our convention, as the number of feeders
+MAX_FEEDS = 3
+N_WORDS = 3  # of largest mean weight that are cut, besides the mentions
+_MENTIONS = ("the first mention", "the second mention", "the third mention")
+_DIFFER = "the words that differ"
+_QUERY = "the query"
+_REST = "all other words"
+PLACES = (*_MENTIONS, _DIFFER, _QUERY, _REST)
+
+
+def find_carrier(
+    dev: EditedPairs, tested: EditedPairs, config: ProbeConfig, decode: Callable[[int], str]
+) -> Carrier | None:
+    """Return the smallest set of heads that carries the answer; None if no head carries any, or nothing is comparable.
+
+    `decode` gives the text of a token.
+    """
+    heads = all_heads(tested.model)
+    if not dev.items.pairs or not tested.items.pairs:
+        return None
+    carried, _ = dev.exchanged(alone(heads), "carries")
+    order = np.argsort(-carried.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
+    candidates = [heads[i] for i in order]
+    steps = grown(partial(dev.exchanged, edit="carries"), candidates, least_gain=MIN_GAIN)
+    chosen = [head for head, _ in steps]
+    if not chosen:
+        return None
+
+    # What all of them carry and keep together, and what each carries
+    others = [head for head in heads if head not in chosen]
+    together, total = tested.exchanged([chosen, *alone(chosen)], "carries")
+    if total.mean() <= PASS_ERROR:
+        return None
+    of_others, _ = tested.exchanged([others], "carries")
+    shares = {"carries": together[:, 0], "keeps": total - of_others[:, 0]}
+    shares |= dict(zip(map(str, chosen), together[:, 1:].T, strict=True))
+    values = estimate_ratios(shares, total, tested.items, config)
+    each = [values.pop(str(head)) for head in chosen]
+
+    # Pairs whose answers no other pair has are left out of the control.
+    moved, _ = tested.exchanged([chosen], "same_answer")
+    known = np.flatnonzero(np.isfinite(moved[:, 0]))
+    if known.size:
+        values |= estimate_ratios({"same_answer": moved[known, 0]}, total[known], tested.items.take(known), config)
+    reads = [words_read(tested, head, decode) for head in chosen]
+    return Carrier(heads=chosen, values=values, each=each, reads=reads, feeds=_feeds(dev, tested, chosen, config))
+
+
+@torch.no_grad()
+def words_read(pairs: EditedPairs, head: Head, decode: Callable[[int], str]) -> list[Read]:
+    """Return what a head reads at the query: both mentions and the words of most weight, by what a cut takes away.
+
+    Weight alone does not say it: a head that carries the answer from a noun can have more weight on every "the".
+    """
+    layer = list(pairs.model.attention_layers).index(head.layer)
+    rows = []
+    by_token = torch.zeros(pairs.model.vocab_size, dtype=torch.double)
+    for batch in pairs.batches:
+        row = pairs.model.record(batch.tokens, batch.query[:, None])[layer].weights()[:, head.head, 0]  # [B, T]
+        rows.append(row)
+        rest = row.masked_fill(batch.masks["meant"] | batch.masks["other"], 0).double()
+        by_token += torch.bincount(batch.tokens.flatten(), rest.flatten(), len(by_token)).cpu()
+    words = by_token.topk(min(N_WORDS, len(by_token))).indices.tolist()
+
+    def masks_of(batch: Batch) -> list[Tensor]:
+        return [batch.masks["meant"], batch.masks["other"], *(batch.tokens == word for word in words)]
+
+    def cuts(batch: Batch) -> list[list[SiteEdit]]:
+        return [[SiteEdit(*head, weights=partial(cut_weights, mask=mask))] for mask in masks_of(batch)]
+
+    weights = np.zeros(len(words) + 2)
+    for batch, row in zip(pairs.batches, rows, strict=True):
+        weights += [row[mask].sum().item() for mask in masks_of(batch)]
+    weights /= 2 * len(pairs.items)
+    lost = (pairs.clean - pairs.edited(cuts)).mean((1, 2)) / pairs.clean.sum(axis=1).mean()
+    labels = ["the antecedent", "the other mention", *(f"“{decode(word)}”" for word in words)]
+    reads = map(Read, labels, weights.tolist(), lost.tolist())
+    return sorted(reads, key=lambda read: -read.lost)
+
+
+def _feeds(dev: EditedPairs, tested: EditedPairs, chosen: Sequence[Head], config: ProbeConfig) -> list[Feed]:
+    """Return which earlier heads, at which place, make what the `chosen` ones pass on; none in models of many heads."""
+    last = max(head.layer for head in chosen)
+    earlier = [head for head in all_heads(dev.model) if head.layer < last and head not in chosen]
+    if not earlier or len(earlier) > EDIT_ALL:
+        return []
+    places = list(product(earlier, PLACES))
+    lost = _lost_by_feeders(dev, places, chosen).mean(axis=0)
+    largest = np.argsort(-lost, kind="stable")[:MAX_FEEDS]
+    largest_places = [places[i] for i in largest]
+    of_tested = _lost_by_feeders(tested, largest_places, chosen)
+    names = [" ".join(map(str, place)) for place in largest_places]
+    total = tested.clean.sum(axis=1)
+    shares = estimate_ratios(dict(zip(names, of_tested.T, strict=True)), total, tested.items, config)
+    feeds = []
+    for (head, place), share in zip(largest_places, shares.values(), strict=True):
+        if (share.low or 0.0) > MIN_FEED:
+            feeds.append(Feed(head, place, share))
+    return feeds
+
+
+@torch.no_grad()
+def _lost_by_feeders(pairs: EditedPairs, places: Sequence[tuple[Head, str]], chosen: Sequence[Head]) -> np.ndarray:
+    """Return what each earlier head at one place feeds into the margin through the `chosen` heads, [N, places]."""
+
+    def without_feeders(batch: Batch) -> list[list[SiteEdit]]:
+        """Return for each place the edits that replace the outputs of the chosen heads by those without the feeder."""
+        streams = pairs.model.residual_stream(batch.tokens)
+        masks = _place_masks(pairs.items.take(batch.pairs).cells, batch.tokens)
+        lists = []
+        for feeder, place in places:
+            outputs: dict[Head, Tensor] = {}
+            edits = [HeadEdit(*feeder, output=partial(torch.Tensor.masked_fill, mask=masks[place][..., None], value=0))]
+            edits += [SiteEdit(*head, output=partial(_kept, outputs, head)).at(batch.query) for head in chosen]
+            pairs.model.logits(batch.tokens, batch.payoff, edits, streams)
+            lists.append([SiteEdit(*head, output=partial(_replaced, outputs[head])) for head in chosen])
+        return lists
+
+    lost: np.ndarray = (pairs.clean - pairs.edited(without_feeders)).mean(axis=2).T
+    return lost
+
+
+def _kept(kept: dict[Head, Tensor], head: Head, outputs: Tensor) -> Tensor:
+    kept[head] = outputs.clone()
+    return outputs
+
+
+def _replaced(by: Tensor, outputs: Tensor) -> Tensor:
+    return by
+
+
+def _place_masks(cells: Sequence[Cell], tokens: Tensor) -> dict[str, Tensor]:
+    """Return the tokens [B, T] of each of PLACES; every token before the query but the start token is of one."""
+    masks = {name: np.zeros(tokens.shape, dtype=bool) for name in PLACES}
+    for row, cell in enumerate(cells):
+        counterpart = cells[row ^ 1].tokens
+        of_mentions = set[int]()
+        for name, word in zip(_MENTIONS, sorted(cell.meant + cell.other), strict=False):
+            masks[name][row, list(word)] = True
+            of_mentions.update(word)
+        for place in set(range(1, cell.query)) - of_mentions:
+            name = _REST if cell.tokens[place] in counterpart else _DIFFER
+            masks[name][row, place] = True
+        masks[_QUERY][row, cell.query] = True
+    return {name: torch.from_numpy(mask).to(tokens.device) for name, mask in masks.items()}

@@ -1,0 +1,139 @@
+"""What carries the answer is found wherever it looks, with what feeds it; nothing is named where nothing carries."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from data.pairs import Cell, Items
+from extras.others.own_model import OwnModel
+from model.observe import TransformerView
+from probe.edits import EditedPairs
+from probe.outcomes import OUTCOMES
+from probe.questions import DEV, HEADLINE, QUESTIONS
+from probe.results import SUPPORTED, Head
+from probe.study import study
+from tests.extras.page.sample import MODEL
+from tests.probe.factories import SETTINGS, block_of, planted, story_model, story_pairs, untrained_view
+
+START, FIRST_IS_MEANT, SECOND_IS_MEANT, BY, PRONOUN = range(5)
+NOUNS = range(5, 11)  # each has an answer of its own:
+ANSWERS = range(11, 17)
+
+
+class Circuit(OwnModel):
+    """Two layers of two heads that answer like `verb`: the cause before the second noun says which one is meant.
+
+    L0H0 at the second noun reads the cause and marks the noun with it. L1H1 at the pronoun takes the marked noun, else
+    the other. As a relay L0H1 writes the meant noun at "by", and L1H1 reads it there. The other heads write nothing.
+    """
+
+    n_layer, n_head, context_length, vocab_size = 2, 2, 16, 17
+    device = torch.device("cpu")
+
+    def __init__(self, *, is_relay=False):
+        self.module = nn.Module()  # it computes nothing
+        self.is_relay = is_relay
+
+    def run(self, tokens, attend):
+        stream = torch.nn.functional.one_hot(tokens, 17).float()
+        is_noun = ((tokens >= NOUNS[0]) & (tokens <= NOUNS[-1])).float()
+        is_second = is_noun * (is_noun.cumsum(1) == 2)
+        cause = (tokens == SECOND_IS_MEANT).float() - (tokens == FIRST_IS_MEANT).float()
+
+        # Layer 0: the mark, +1 or -1, of the cause; for a relay the noun that the cause says.
+        is_first = is_noun * (is_noun.cumsum(1) == 1)
+        so_far = cause.cumsum(1)[..., None]  # at each query, whatever comes later
+        says_noun = torch.where(so_far > 0, is_second[:, None], is_first[:, None])
+        scores = 20 * torch.stack([cause.abs()[:, None].expand_as(says_noun), says_noun], 1)
+        values = torch.stack([cause[..., None].expand_as(stream), stream], 1)
+        marks, named = attend(0, stream, scores, values).unflatten(-1, (2, -1)).unbind(2)
+        mark = marks[..., 0] * is_second
+        at_by = named * (tokens == BY)[..., None]
+
+        # Layer 1: at the pronoun, the noun that is marked, else the other; or "by".
+        looks = mark[:, None] - is_first[:, None] * mark.cumsum(1)[..., None]
+        read = stream
+        if self.is_relay:
+            looks = (tokens == BY).float()[:, None].expand_as(looks)
+            read = stream + at_by
+        scores = 20 * torch.stack([is_noun[:, None].expand_as(looks), looks], 1)
+        _, copied = attend(1, stream, scores, torch.stack([read, read], 1)).unflatten(-1, (2, -1)).unbind(2)
+        logits = torch.zeros(*tokens.shape, 17)
+        logits[..., ANSWERS[0] :] = 5 * copied[..., NOUNS[0] : ANSWERS[0]]
+        return logits, copied
+
+
+def circuit_pairs(part):
+    """Return blocks of two nouns with the cause between them; the order of the nouns and the cause change."""
+    pairs = []
+    for number, (one, other) in enumerate(((5, 6), (7, 8), (9, 10), (5, 8), (7, 10), (9, 6))):
+        cells = []
+        for order, is_second in product((0, 1), (0, 1)):
+            nouns = (one, other) if order == 0 else (other, one)
+            cause = SECOND_IS_MEANT if is_second else FIRST_IS_MEANT
+            words = ((1,), (4,))
+            answers = [(ANSWERS[noun - NOUNS[0]],) for noun in nouns]
+            tokens = (START, nouns[0], cause, BY, nouns[1], BY, PRONOUN)
+            facts = {"meant": (words[is_second],), "other": (words[1 - is_second],), "target": answers[is_second][0]}
+            cells.append(Cell(tokens, 6, answers=answers[is_second], foils=answers[1 - is_second], payoff=6, **facts))
+        labels = (f"{part}{number % 3}", f"{part} noun {one}", f"{part} noun {other}")
+        pairs += block_of(number, cells, question="verb", part=part, clusters=labels)
+    return pairs
+
+
+def found_in(model):
+    items = Items(circuit_pairs(DEV) + circuit_pairs(HEADLINE))
+    [finding] = study(model, lambda seed: model, items, [QUESTIONS["verb"]], SETTINGS, decode=str).findings
+    assert finding.carrier is not None
+    return finding, finding.carrier
+
+
+def test_the_two_steps_of_a_planted_circuit_are_found():
+    finding, carrier = found_in(Circuit())
+    assert carrier.heads == finding.judged.heads == [Head(1, 1)]
+    values = {name: carrier.values[name].value for name in ("carries", "keeps", "same_answer")}
+    assert values == pytest.approx({"carries": 1, "keeps": 1, "same_answer": 0}, abs=0.01)
+    read, other, *_ = carrier.reads[0]
+    assert read == ("the antecedent", pytest.approx(1, abs=0.01), pytest.approx(0.5, abs=0.01)) and other.lost < 0.01
+    [feed] = carrier.feeds
+    assert (feed.head, feed.place) == (Head(0, 0), "the second mention")
+    assert feed.share.value == pytest.approx(0.5, abs=0.01)  # without a mark both nouns get the same weight
+    sentence = OUTCOMES["attention"].what_carries(finding)
+    assert sentence.startswith("L1H1 carries 1 of the answer; it reads the antecedent (weight 1)")
+    assert sentence.endswith("L0H0 feeds it at the second mention (0.5).")
+    assert sentence in OUTCOMES["attention"].sentences(finding, MODEL)
+
+
+def test_a_head_that_carries_the_answer_from_another_word_is_named_with_it():
+    finding, carrier = found_in(Circuit(is_relay=True))
+    assert carrier.heads == [Head(1, 1)] and carrier.values["carries"].value == pytest.approx(1, abs=0.01)
+    assert carrier.reads[0][0].word == f"“{BY}”"
+    assert finding.verdict != SUPPORTED
+    assert {(feed.head, feed.place) for feed in carrier.feeds} == {(Head(0, 1), "all other words")}
+
+
+def test_without_another_pair_of_the_same_answer_there_is_no_control():
+    pairs = EditedPairs(Circuit(), Items(circuit_pairs(HEADLINE)[:1]), 4096)
+    moved, _ = pairs.exchanged([[Head(1, 1)]], "same_answer")
+    assert np.isnan(moved).all()
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_model_of_one_step_names_no_head_that_feeds(layer):
+    model = TransformerView(planted("coreference", layer=layer, head=2))
+    items = story_pairs("study", "number")
+    [finding] = study(model, untrained_view, items, [QUESTIONS["number"]], SETTINGS).findings
+    assert finding.carrier is not None and finding.carrier.heads == [Head(layer, 2)]
+    assert finding.carrier.values["carries"].low == pytest.approx(1, abs=0.05)
+    assert finding.carrier.feeds == []
+
+
+def test_random_weights_carry_nothing():
+    view = TransformerView(story_model())
+    items = story_pairs("study")
+    for finding in study(view, untrained_view, items, list(QUESTIONS.values()), SETTINGS).findings:
+        sentence = OUTCOMES["attention"].what_carries(finding)
+        assert sentence == "" or sentence.startswith("No head is shown to carry the answer")

@@ -104,17 +104,19 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
 
 def _story_of(row: list[Any]) -> LinkedText:
     """Return a story from its fields as JSON has them, lists in place of tuples."""
-    text, (question, query, antecedents, distractors, subject, payoff, answers, foils, n_fitting), *cell = row
+    text, (question, query, antecedents, distractors, subject, payoff, answers, foils, n, bystanders, more), *cell = row
     link = Link(
         question=question,
         query=tuple(query),
         antecedents=tuple(map(tuple, antecedents)),
         distractors=tuple(map(tuple, distractors)),
+        bystanders=tuple(map(tuple, bystanders)),
         subject=subject and tuple(subject),
         payoff=payoff and tuple(payoff),
         answers=tuple(answers),
         foils=tuple(foils),
-        n_fitting=n_fitting,
+        more_foils=tuple(more),
+        n_fitting=n,
     )
     return LinkedText(text, link, *cell)
 

@@ -37,6 +37,8 @@ class Link:
     answers: tuple[str, ...] = ()  # the words that fit at the payoff
     foils: tuple[str, ...] = ()  # the words that would fit if a distractor were the antecedent
     n_fitting: int = 0  # how many words fit at the payoff, all with the same probability; 0: unknown
+    bystanders: tuple[Span, ...] = ()  # mentions that fit the pronoun's role and are meant in no text
+    more_foils: tuple[str, ...] = ()  # the words that would fit if a bystander were the antecedent
 
 
 NO_LINK = Link("", (0, 0), (), ())
@@ -64,8 +66,10 @@ class Cell:
     query: int  # the last token of the query word
     meant: tuple[Word, ...]  # mentions of the antecedent
     other: tuple[Word, ...]  # mentions that the counterpart means; passages: mentions of the other entity
+    bystanders: tuple[Word, ...] = ()  # mentions that neither text means
     answers: tuple[int, ...] = ()  # token ids
-    foils: tuple[int, ...] = ()  # token ids
+    foils: tuple[int, ...] = ()  # token ids: the answers of the counterpart
+    more_foils: tuple[int, ...] = ()  # token ids that would fit a bystander
     payoff: int | None = None  # the position whose next token depends on the antecedent
     target: int | None = None  # the next token there
     control: Word = ()  # a content word, to compare the mentions with
@@ -266,9 +270,9 @@ def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
 def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]) -> Cell:
     encoding = encode_text(tokenizer, text)
     ids = encoding.ids
-    named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors]
+    named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors, *link.bystanders]
     words = word_positions(text, encoding.offsets, filter(None, named))
-    choices = choices_of(link.answers, link.foils)
+    choices = choices_of(link.answers, link.foils, link.more_foils)
     query = words[link.query][-1]
 
     # The payoff is read one token before the first token that differs between answers and foils.
@@ -287,8 +291,10 @@ def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: 
         query=query,
         meant=tuple(words[span] for span in link.antecedents),
         other=tuple(words[span] for span in link.distractors),
+        bystanders=tuple(words[span] for span in link.bystanders),
         answers=choices.answers,
         foils=choices.foils,
+        more_foils=choices.more_foils,
         payoff=payoff,
         target=target,
         subject=subject,
@@ -313,6 +319,7 @@ class _Choices:
     n_shared: int  # the number of tokens with which all words begin
     answers: tuple[int, ...]  # tokens of answers; a token of an answer and a foil is in neither
     foils: tuple[int, ...]
+    more_foils: tuple[int, ...]
     first_tokens: tuple[int, ...]  # one per word
 
 
@@ -327,9 +334,12 @@ def _tokens_of_answer(tokenizer: Tokenizer, word: str) -> tuple[int, ...]:
 
 
 def _payoff_choices(
-    tokens_of: Callable[[str], tuple[int, ...]], answers: tuple[str, ...], foils: tuple[str, ...]
+    tokens_of: Callable[[str], tuple[int, ...]],
+    answers: tuple[str, ...],
+    foils: tuple[str, ...],
+    more_foils: tuple[str, ...],
 ) -> _Choices:
-    tokens = {word: tokens_of(word) for word in (*answers, *foils)}
+    tokens = {word: tokens_of(word) for word in (*answers, *foils, *more_foils)}
 
     # A word that is the beginning of another must keep a token of its own.
     n_shared = 0
@@ -338,8 +348,12 @@ def _payoff_choices(
         n_shared = min(shortest, len(commonprefix(list(tokens.values()))))
 
     # A token that begins an answer and a foil says nothing.
-    answer_ids = dict.fromkeys(tokens[word][n_shared] for word in answers)
-    foil_ids = dict.fromkeys(tokens[word][n_shared] for word in foils)
-    for token in answer_ids.keys() & foil_ids:
-        del answer_ids[token], foil_ids[token]
-    return _Choices(n_shared, tuple(answer_ids), tuple(foil_ids), tuple(ids[0] for ids in tokens.values()))
+    of_answers = dict.fromkeys(tokens[word][n_shared] for word in answers)
+    of_foils = dict.fromkeys(tokens[word][n_shared] for word in foils)
+    of_more = dict.fromkeys(tokens[word][n_shared] for word in more_foils)
+    for token in of_answers.keys() & (of_foils | of_more):
+        del of_answers[token]
+        of_foils.pop(token, None)
+        of_more.pop(token, None)
+    first_tokens = tuple(ids[0] for ids in tokens.values())
+    return _Choices(n_shared, tuple(of_answers), tuple(of_foils), tuple(of_more), first_tokens)

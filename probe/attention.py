@@ -104,22 +104,24 @@ class Candidates(NamedTuple):
     positions: Tensor  # [N, W, P], 0 where there is no token
     present: Tensor  # [N, W, P] True where there is a token
     gold: Tensor  # [N, W] True for antecedents
+    bystander: Tensor  # [N, W] True for mentions that neither text of the pair means
 
 
 def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     """Return the mentions of texts, antecedents first."""
     # As many words, and tokens of a word, as the largest item has; -1 where there is none
-    mentions = [cell.meant + cell.other for cell in cells]
+    mentions = [cell.meant + cell.other + cell.bystanders for cell in cells]
     n_words = max(1, *map(len, mentions))
     n_tokens = max(map(len, chain(*mentions)), default=1)
     positions = np.full((len(cells), n_words, n_tokens), -1)
-    gold = np.zeros((len(cells), n_words), dtype=bool)
+    gold, bystander = np.zeros((2, len(cells), n_words), dtype=bool)
     for i, words in enumerate(mentions):
         gold[i, : len(cells[i].meant)] = True
+        bystander[i, len(words) - len(cells[i].bystanders) : len(words)] = True
         for j, word in enumerate(words):
             positions[i, j, : len(word)] = word
-    places = torch.from_numpy(positions).to(device)
-    return Candidates(places.clamp(min=0), places >= 0, torch.from_numpy(gold).to(device))
+    places, *masks = [torch.from_numpy(values).to(device) for values in (positions, gold, bystander)]
+    return Candidates(places.clamp(min=0), places >= 0, *masks)
 
 
 def output_norms(
@@ -160,15 +162,18 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor | No
     word_scores = token_scores.logsumexp(-1)  # [N, H, W]
 
     # Weights are exp(score - total), with the softmax's denominator exp(total).
+    # A bystander is a distractor of the accuracy; the contrast is that of the two mentions that the texts mean.
     right, wrong = _sides(word_scores, mentions)
-    log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
     margin = right.amax(-1) - wrong.amax(-1)
+    wrong = wrong.masked_fill(mentions.bystander[:, None], -torch.inf)
+    log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
     mass = (word_scores.logsumexp(-1) - scores.logsumexp(-1)).exp()
 
     # Value-weighted attention, 0 where all norms are 0.
     value_log_ratio = torch.full_like(log_ratio, torch.nan)
     if value_norms is not None:
         of_right, of_wrong = _sides((token_scores + value_norms.log()).logsumexp(-1), mentions)
+        of_wrong = of_wrong.masked_fill(mentions.bystander[:, None], -torch.inf)
         is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
         value_log_ratio = (of_right.logsumexp(-1) - of_wrong.logsumexp(-1)).masked_fill(is_zero, 0)
     return torch.stack([log_ratio, value_log_ratio, margin, mass])

@@ -71,14 +71,14 @@ def measure_payoffs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the margin log p(answers) - log p(foils) and the loss -log p(target), [N] each, in nats at the payoff.
 
-    Every text must have a payoff.
+    The foils are those of all other mentions. Every text must have a payoff.
     """
     texts = [cell.tokens[: (cell.payoff or 0) + 1] for cell in cells]
     margins, losses = np.empty((2, len(cells)))
     for members, rows, tokens, payoffs in text_batches(texts, tokens_per_batch):
         batch = [cells[i] for i in members]
         logits = model.logits(tokens.to(model.device), payoffs.to(model.device))[rows]  # [N, V]
-        answers, foils = answer_ids(batch)
+        answers, foils = answer_ids([replace(cell, foils=cell.foils + cell.more_foils) for cell in batch])
         targets = torch.tensor([cell.target for cell in batch], device=logits.device)
         of_batch = answer_margins(logits, answers.to(logits.device), foils.to(logits.device))
         margins[members] = of_batch.cpu().numpy()

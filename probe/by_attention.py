@@ -333,7 +333,9 @@ class _AttentionCase(Case):
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
             items = self.part(name).items
-            if name == HEADLINE and len(self.pairs.items) == len(items):  # each answer is known from the edits
+            # Without bystanders each answer is known from the edits.
+            has_bystanders = any(cell.more_foils for cell in items.cells)
+            if name == HEADLINE and len(self.pairs.items) == len(items) and not has_bystanders:
                 measured = self.pairs.clean.ravel(), self.pairs.losses.ravel()
                 part.values.update(values_of_answers(items, *measured, self.config))
             else:

@@ -167,7 +167,7 @@ def _place_masks(cells: Sequence[Cell], tokens: Tensor) -> dict[str, Tensor]:
     for row, cell in enumerate(cells):
         counterpart = cells[row ^ 1].tokens
         of_mentions = set[int]()
-        for name, word in zip(_MENTIONS, sorted(cell.meant + cell.other), strict=False):
+        for name, word in zip(_MENTIONS, sorted(cell.meant + cell.other + cell.bystanders), strict=False):
             masks[name][row, list(word)] = True
             of_mentions.update(word)
         for place in set(range(1, cell.query)) - of_mentions:

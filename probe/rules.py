@@ -21,7 +21,7 @@ Rule = Callable[[Cell], float]  # 1 if it prefers the antecedent, -1 another men
 def _prefer(word_score: Callable[[Cell, Word], float]) -> Rule:
     def rule(cell: Cell) -> float:
         of_meant = max(word_score(cell, word) for word in cell.meant)
-        of_others = max(word_score(cell, word) for word in cell.other)
+        of_others = max(word_score(cell, word) for word in cell.other + cell.bystanders)
         return float(np.sign(of_meant - of_others))
 
     return rule
@@ -56,13 +56,13 @@ def fixed_offset(dev: Sequence[Cell]) -> Rule:
         return np.array([cell.query - word[-1] for word in words])
 
     # Every distance of a mention is a possible rule, [O].
-    offsets = np.unique(np.concatenate([distances(cell, cell.meant + cell.other) for cell in dev]))
+    offsets = np.unique(np.concatenate([distances(cell, cell.meant + cell.other + cell.bystanders) for cell in dev]))
 
     # Texts in which each rule is right, minus texts in which it is wrong.
     wins = np.zeros(len(offsets))
     for cell in dev:
         right = np.abs(np.subtract.outer(distances(cell, cell.meant), offsets)).min(axis=0)
-        wrong = np.abs(np.subtract.outer(distances(cell, cell.other), offsets)).min(axis=0)
+        wrong = np.abs(np.subtract.outer(distances(cell, cell.other + cell.bystanders), offsets)).min(axis=0)
         wins += np.sign(wrong - right)
     best = offsets[wins.argmax()]
     return _prefer(lambda cell, word: -abs(cell.query - word[-1] - best))

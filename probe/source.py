@@ -30,7 +30,7 @@ def check_items(opened: OpenedModel, items: Items) -> list[str]:
         n_tokens += len(cell.tokens)
         n_unknown += cell.tokens.count(opened.unknown)
         n_lost += cell.has_lost_answer
-        largest = max(largest, *cell.tokens, *cell.answers, *cell.foils)
+        largest = max(largest, *cell.tokens, *cell.answers, *cell.foils, *cell.more_foils)
         longest = max(longest, 1 + len(cell.tokens))
     limit = opened.model.context_length
     if longest > limit:

@@ -24,7 +24,8 @@ def sample_block(rng: Random, language: Language, plot: Plot, frame: str, *, min
     """
     pairs = language.pairs_of(plot)
     pair = rng.choice(pairs)
-    while placement(frame, pair) != (language.split, language.holdout):
+    place = (language.split, "headline" if language.holdout == "headline" else "iid")
+    while placement(frame, pair) != place:
         pair = rng.choice(pairs)
 
     seed = rng.random()
@@ -92,7 +93,7 @@ def _link(plot: Plot, places: Mapping[str, list[Span]], bindings: Bindings) -> L
     query = (places.get("PRONOUN") or places["PRONOUN.lower"])[0]
     meant, rival = "AB" if bindings["MEANT"] == "A" else "BA"
     # Only mentions before the pronoun can be attended to.
-    mentions = {slot: tuple(span for span in places[slot] if span[1] <= query[0]) for slot in "AB"}
+    mentions = {slot: tuple(span for span in places.get(slot, ()) if span[1] <= query[0]) for slot in "ABC"}
     subjects = mentions.get(subject(bindings["FRAME"]), ())
     answers = REFERENTS[bindings[meant]].verbs
     return Link(
@@ -100,9 +101,11 @@ def _link(plot: Plot, places: Mapping[str, list[Span]], bindings: Bindings) -> L
         query=query,
         antecedents=mentions[meant],
         distractors=mentions[rival],
+        bystanders=mentions["C"],
         subject=subjects[0] if subjects else None,
         payoff=places["VERB"][0],
         answers=answers,
-        foils=REFERENTS[bindings[rival]].verbs,  # two mentions share no verb
+        foils=REFERENTS[bindings[rival]].verbs,  # the mentions share no verb
+        more_foils=REFERENTS[bindings["C"]].verbs if mentions["C"] else (),
         n_fitting=len(answers),
     )

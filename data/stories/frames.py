@@ -37,6 +37,18 @@ def _cause_frames(did: str, did_often: str) -> tuple[str, ...]:
     )
 
 
+def _third_frames(did: str) -> tuple[str, ...]:
+    """Return frames with a third animal {C}, which no pronoun means: before the two, between them, or after them."""
+    return (
+        *_frames("PLACE", f"the {{SIZED}} {{C}} was PLACE . The {{SIZED}} {{A}} {did} the {{SIZED}} {{B}} because"),
+        *_frames("NEAR", f"NEAR the {{SIZED}} {{C}} the {{SIZED}} {{A}} {did} the {{SIZED}} {{B}} because"),
+        *_frames("NEAR", f"the {{SIZED}} {{A}} NEAR the {{SIZED}} {{C}} {did} the {{SIZED}} {{B}} because"),
+        *_frames("SIGHT", f"the {{SIZED}} {{A}} that SIGHT the {{SIZED}} {{C}} {did} the {{SIZED}} {{B}} because"),
+        *_frames("NEAR", f"the {{SIZED}} {{A}} {did} the {{SIZED}} {{B}} NEAR the {{SIZED}} {{C}} because"),
+        *_frames("SIGHT", f"the {{SIZED}} {{A}} {did} the {{SIZED}} {{B}} that SIGHT the {{SIZED}} {{C}} because"),
+    )
+
+
 NOUN_FRAMES = (
     *_frames("POSTURE PREPOSITION", "the {A} POSTURE PREPOSITION the {B} ."),
     *_frames("PREPOSITION", "the {A} {A.was} PREPOSITION the {B} ."),
@@ -56,6 +68,13 @@ NAME_FRAMES = (
 MAYBE_GENDERED_FRAMES = tuple(re.sub("{(.)}", r"{\1.gendered}", text) for text in NAME_FRAMES)
 ACTIVE_FRAMES = _cause_frames("{CAUSE}", "OFTEN {CAUSE}")
 PASSIVE_FRAMES = _cause_frames("was {CAUSED} by", "was OFTEN {CAUSED} by")
+ACTIVE_THIRD_FRAMES = _third_frames("{CAUSE}")
+PASSIVE_THIRD_FRAMES = _third_frames("was {CAUSED} by")
+STATE_FRAMES = (
+    "the {A} {A.on} the {B} because",
+    *_frames("PLACE", "the {A} {A.on} the {B} PLACE because"),
+    *_frames("PLACE", "PLACE the {A} {A.on} the {B} because"),
+)
 
 
 def subject(text: str) -> str:

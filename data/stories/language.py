@@ -5,10 +5,11 @@ not contain which (frame, pair) cells a hash assigns to dev and test: no predict
 probable as a training story.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache
-from itertools import groupby, product
+from itertools import product
+
+import numpy as np
 
 from data.stories import frames
 from data.stories.grammar import Bindings, Option, Options, Symbols
@@ -18,7 +19,7 @@ from data.stories.plots import PLOTS, Plot
 START: Symbols = ("{OPENER}", "{PLOT}")
 MentionPair = tuple[Referent, Referent]
 
-_PARTNERS = {"A": "B", "B": "A"}  # the mention on which the choice of a mention depends
+_MENTIONS = "ABC"
 # Stories without a pronoun use held-out words this much more often than other words.
 _HELD_OUT_WEIGHT = 8
 
@@ -46,7 +47,9 @@ def _word_pools(kind: str) -> tuple[tuple[Referent, ...], tuple[Referent, ...]]:
     """Return the words for the first member of a pair and those for the second."""
     singular, plural = zip(*NOUNS, strict=True)
     animals = tuple(noun for noun in singular if noun.kind == "animal")
-    return {"number": (singular, plural), "gender": NAMES, "animals": (animals, animals)}[kind]
+    things = tuple(noun for noun in singular if noun.kind == "thing")
+    pools = {"number": (singular, plural), "gender": NAMES, "animals": (animals, animals), "states": (animals, things)}
+    return pools[kind]
 
 
 def _valid(pair: MentionPair) -> bool:
@@ -68,7 +71,12 @@ def _weight(referent: Referent) -> int:
 
 def _is_held_out_pair(pair: MentionPair) -> bool:
     """Return True if two known words never appear together: one pair in ten, by hash."""
-    return unit_hash("pair", pair[0].word, pair[1].word) < 0.1
+    return unit_hash("pair", *_sorted_words(pair)) < 0.1
+
+
+def _sorted_words(pair: MentionPair) -> list[str]:
+    """Return the words of a pair in an order that does not depend on which is first."""
+    return sorted(referent.word for referent in pair)
 
 
 def placement(frame: str, pair: MentionPair) -> tuple[str, str] | None:
@@ -83,7 +91,7 @@ def placement(frame: str, pair: MentionPair) -> tuple[str, str] | None:
         return None
 
     # Known words in a known frame: one cell in ten is held out.
-    cell = unit_hash("cell", frames.base_frame(frame), pair[0].word, pair[1].word)
+    cell = unit_hash("cell", frames.base_frame(frame), *_sorted_words(pair))
     return ("dev" if cell < 0.05 else "test" if cell < 0.1 else "train"), "iid"
 
 
@@ -110,11 +118,11 @@ class Language:
     def rules(self, slot: str, bindings: Bindings) -> Options:
         """Return the options of a slot, given the bindings to its left; a mention gets its word at its first use."""
         name, _, form = slot.partition(".")
-        if name in bindings and name in _PARTNERS:
-            return _inflected(bindings[name], form)
-        if name in _PARTNERS:
-            partner = bindings.get(_PARTNERS[name], "")
-            return _first_mention(self, bindings["PLOT"], name, partner, form)
+        if name in _MENTIONS:
+            if name in bindings:
+                return _inflected(bindings[name], form)
+            bound = tuple(bindings.get(mention, "") for mention in _MENTIONS)
+            return _first_mention(self, bindings["PLOT"], name, bound, form)
         rule = _RULES[slot]
         return rule if isinstance(rule, list) else rule(self, bindings)
 
@@ -130,30 +138,41 @@ def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
 
 
 @cache
-def _first_mention(language: Language, plot_name: str, name: str, partner: str, form: str) -> Options:
-    """Draw the word of a mention, given that of its partner, and inflect it."""
+def _first_mention(language: Language, plot_name: str, name: str, bound: tuple[str, ...], form: str) -> Options:
+    """Draw the word of a mention, given those that are `bound` already ("": not yet), and inflect it."""
+    words, joint = _joint(language, plot_name)
+    free = [axis for axis in range(joint.ndim) if not bound[axis]]
+    place = tuple(words.index(word) if word else slice(None) for word in bound[: joint.ndim])
+    others = tuple(i for i, axis in enumerate(free) if axis != _MENTIONS.index(name))
+    chances = joint[place].sum(axis=others)
     options = []
-    words = _words_by_partner(language, plot_name, name)[partner]
-    total = words.total()
-    for word, n in words.items():
-        for inflected in _inflected(word, form):
-            probability = n / total * inflected.probability
-            options.append(Option(probability, inflected.symbols, ((name, word),)))
+    for word, chance in zip(words, (chances / chances.sum()).tolist(), strict=True):
+        for inflected in _inflected(word, form) if chance else ():
+            options.append(Option(chance * inflected.probability, inflected.symbols, ((name, word),)))
     return options
 
 
 @cache
-def _words_by_partner(language: Language, plot_name: str, name: str) -> dict[str, Counter[str]]:
-    """Count the words of mention A or B (`name`) for each word of the other; the key "" counts all pairs."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    # A pair that is drawn more often is there several times in a row.
-    for _, same_pairs in groupby(language.pairs_of(PLOTS[plot_name]), key=id):
-        pair, *repeated = same_pairs
-        for a, b in (pair, pair[::-1]):
-            word, partner = (a.word, b.word) if name == "A" else (b.word, a.word)
-            counts[""][word] += 1 + len(repeated)
-            counts[partner][word] += 1 + len(repeated)
-    return counts
+def _joint(language: Language, plot_name: str) -> tuple[list[str], np.ndarray]:
+    """Return the words of a plot and the probability of each two as A and B [W, W], or of three [W, W, W].
+
+    A third word shares no verb with the others, and is independent of which of them stands first.
+    """
+    plot = PLOTS[plot_name]
+    pairs = language.pairs_of(plot)
+    words = list(dict.fromkeys(referent.word for pair in pairs for referent in pair))
+    index = {word: i for i, word in enumerate(words)}
+    joint = np.zeros((len(words), len(words)))
+    for a, b in pairs:  # a pair that is drawn more often is there several times
+        joint[index[a.word], index[b.word]] += 1
+        joint[index[b.word], index[a.word]] += 1
+    if "{C}" in plot.frames[0]:
+        shares_none = np.array([[not set(REFERENTS[a].verbs) & set(REFERENTS[b].verbs) for b in words] for a in words])
+        weights = shares_none[:, None] & shares_none[None] & True  # [A, B, C]
+        weights = weights * np.array([_weight(REFERENTS[word]) for word in words])
+        total = weights.sum(-1, keepdims=True)
+        joint = joint[..., None] * weights / np.where(total, total, 1)
+    return words, joint / joint.sum()
 
 
 def _pronouns(form: Callable[[str], str]) -> _Rule:
@@ -181,6 +200,7 @@ def _inflected(word: str, form: str) -> Options:
         "kind": (child if referent.kind == "name" else referent.kind + "s" * referent.plural,),
         "was": ("were" if referent.plural else "was",),
         "a": ("some" if referent.plural else article,),
+        "on": ("lay under" if referent.kind == "thing" else "sat on",),
     }
     return _uniform(*forms[form])
 
@@ -225,7 +245,19 @@ def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
     return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 
-def _cause(by_first: str, by_second: str) -> _Rule:
+def _one_voice() -> frozenset[str]:
+    """Return verbs that training has in the active voice only, two of each side, by hash."""
+    known = {"frightened", "feared"}  # of the README
+    chosen: list[str] = []
+    for slot in ("BY_FIRST", "BY_SECOND"):
+        chosen += sorted(set(frames.TEXTS[slot]) - known, key=lambda verb: unit_hash("voice", verb))[:2]
+    return frozenset(chosen)
+
+
+ONE_VOICE = _one_voice()
+
+
+def _cause(by_first: str, by_second: str, *, is_passive: bool) -> _Rule:
     """Return the rule of a verb whose cause is the first mention, or the second; it binds MEANT."""
 
     @_depends_on("MEANT")
@@ -233,9 +265,20 @@ def _cause(by_first: str, by_second: str) -> _Rule:
         found = []
         for slot in meant or "AB":
             texts = frames.TEXTS[by_first if slot == "A" else by_second]
+            if is_passive:
+                texts = [text for text in texts if (text in ONE_VOICE) == (language.holdout == "voice")]
             found += [Option(1 / len(texts) / len(meant or "AB"), (text,), (("MEANT", slot),)) for text in texts]
         return found
 
+    return options
+
+
+@_depends_on("MEANT", "A", "B")
+def _state(language: Language, meant: str | None, a: str, b: str) -> Options:
+    options = []
+    for slot in meant or "AB":
+        texts = frames.TEXTS[f"{REFERENTS[a if slot == 'A' else b].kind.upper()}_STATE"]
+        options += [Option(1 / len(texts) / len(meant or "AB"), (text,), (("MEANT", slot),)) for text in texts]
     return options
 
 
@@ -265,8 +308,10 @@ _RULES |= {
     "VERB": _verb,
     "REPEAT": lambda language, bindings: _uniform(f"{{{bindings['MEANT']}}}"),
     # "The cat was feared by the dog": the cause is the first.
-    "CAUSE": _cause("BY_FIRST", "BY_SECOND"),
-    "CAUSED": _cause("BY_SECOND", "BY_FIRST"),
+    "CAUSE": _cause("BY_FIRST", "BY_SECOND", is_passive=False),
+    "CAUSED": _cause("BY_SECOND", "BY_FIRST", is_passive=True),
+    "SIZED": [Option(0.6, ()), Option(0.4, ("{SIZE}",))],
+    "STATE": _state,
     # "The animals" and "The girl" refer back to the mention by its number or gender.
     "MENTION_AGAIN": _mention_again(),
     "KIND_AGAIN": _mention_again(".kind"),

@@ -33,6 +33,8 @@ _AGREEMENT = "{FRAME} {FILLERS} {PRONOUN} {VERB} {ENDING}"
 _BECAUSE = "{FRAME} {PRONOUN.lower} {VERB} {ENDING} So everybody {DEED} the {REPEAT} ."
 _BECAUSE_KNOWN = "{FRAME} the {REPEAT} {VERB} {ENDING}"
 
+_STATE = "{FRAME} it was {STATE} . So everybody {DEED} the {REPEAT} ."
+
 _PLOTS = (
     Plot(
         "agreement number", "agreement", 0.45, _AGREEMENT + " So everybody {DEED} the {REPEAT} .", "number",
@@ -42,8 +44,10 @@ _PLOTS = (
         "agreement gender", "agreement", 0.55, _AGREEMENT + " So everybody {DEED} {REPEAT} .", "gender",
         frames.NAME_FRAMES, "gender",
     ),
-    Plot("verb active", "verb", 0.8, _BECAUSE, "animals", frames.ACTIVE_FRAMES, "verb"),
-    Plot("verb passive", "verb", 0.2, _BECAUSE, "animals", frames.PASSIVE_FRAMES, "verb"),
+    Plot("verb active", "verb", 0.4, _BECAUSE, "animals", frames.ACTIVE_FRAMES, "verb"),
+    Plot("verb passive", "verb", 0.1, _BECAUSE, "animals", frames.PASSIVE_FRAMES, "verb"),
+    Plot("verb active third", "verb", 0.4, _BECAUSE, "animals", frames.ACTIVE_THIRD_FRAMES, "verb"),
+    Plot("verb passive third", "verb", 0.1, _BECAUSE, "animals", frames.PASSIVE_THIRD_FRAMES, "verb"),
     Plot(
         "no_pronoun noun", "no_pronoun", 0.26, "{INTRODUCTION} {VERB} {ENDING}", "number", (),
         introduction="{NOUN}",
@@ -53,8 +57,11 @@ _PLOTS = (
         introduction="{NAME}",
     ),
     # Without these two a held-out noun never occurs with such a verb, and some models do not link it.
-    Plot("no_pronoun active", "no_pronoun", 0.21, _BECAUSE_KNOWN, "animals", frames.ACTIVE_FRAMES),
-    Plot("no_pronoun passive", "no_pronoun", 0.05, _BECAUSE_KNOWN, "animals", frames.PASSIVE_FRAMES),
+    Plot("no_pronoun active", "no_pronoun", 0.1, _BECAUSE_KNOWN, "animals", frames.ACTIVE_FRAMES),
+    Plot("no_pronoun passive", "no_pronoun", 0.025, _BECAUSE_KNOWN, "animals", frames.PASSIVE_FRAMES),
+    Plot("no_pronoun active third", "no_pronoun", 0.1, _BECAUSE_KNOWN, "animals", frames.ACTIVE_THIRD_FRAMES),
+    Plot("no_pronoun passive third", "no_pronoun", 0.025, _BECAUSE_KNOWN, "animals", frames.PASSIVE_THIRD_FRAMES),
+    Plot("no_pronoun state", "no_pronoun", 0.01, _STATE, "states", frames.STATE_FRAMES, refers_by_kind=True),
     Plot(
         "no_pronoun nouns", "no_pronoun", 0.02, "{FRAME} {FILLERS} The {MENTION_AGAIN} {VERB} {ENDING}", "number",
         frames.NOUN_FRAMES,

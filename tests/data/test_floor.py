@@ -24,11 +24,12 @@ Texts = dict[tuple[str, ...], float]
 # One opener is there twice, as one frame is, and one filler is two others: texts with several derivations.
 SMALL_RULES = {
     "OPENER": ("One day ,", "One day ,", "At noon ,"), "ENDING": (".", "again ."), "PLACE": ("at home",),
-    "POSTURE": ("sat",), "NATURE": ("kind", "brave"), "DEED": ("liked", "watched"),
+    "POSTURE": ("sat",), "NATURE": ("kind", "brave"), "DEED": ("liked", "watched"), "SIZE": ("small",),
 }  # fmt: skip
 CAUSES = {"BY_FIRST": ["amazed", "charmed"], "BY_SECOND": ["feared"]}
-# Two of the three nouns share a verb; the owl and Zor are held out.
+# Two of the nouns share a verb; the owl and Zor are held out.
 VERBS = {
+    "cow": ("mooed",), "mat": ("frayed",),
     "cat": ("purred", "ran"), "dog": ("barked", "growled"), "bus": ("honked", "ran"), "owl": ("hooted",),
     "Lily": ("sang", "drew"), "Mia": ("swam",), "Tom": ("sang", "read"), "Ben": ("wept",), "Zor": ("sang",),
 }  # fmt: skip
@@ -54,7 +55,7 @@ def small(monkeypatch):
         monkeypatch.setitem(frames.TEXTS, slot, texts)
     changes = {
         "_frames": small_frames, "_pairs": cache(language._pairs.__wrapped__),
-        "NAMES": names, "NOUNS": nouns, "REFERENTS": referents,
+        "NAMES": names, "NOUNS": nouns, "REFERENTS": referents, "ONE_VOICE": frozenset({"charmed"}),
         "unit_hash": lambda *strings: 0.5,
         "_valid": lambda pair: pair[0].held_out == pair[1].held_out and pair[0].lemma != pair[1].lemma,
     }  # fmt: skip
@@ -139,7 +140,7 @@ def test_blocks_are_sampled_with_the_probabilities_of_the_grammar(name):
 def test_at_a_payoff_the_optimal_predictor_chooses_among_the_words_that_fit():
     questions = Counter[str]()
     config = replace(CONFIG, n_test_frames=2, n_test_pairs=2)
-    floors = {holdout: Floor(language_of(config, "test", holdout)) for holdout in ("iid", "headline")}
+    floors = {holdout: Floor(language_of(config, "test", holdout)) for holdout in ("iid", "headline", "voice")}
     for story in generate_split(config, "test"):
         surprisal = floors[story.holdout].surprisal(story.text)
         link = story.link

@@ -86,10 +86,12 @@ def test_a_planted_head_has_the_scores_of_its_habit(kind, question):
     model = TransformerView(made.planted(kind, layer=1, head=2, seed=5))
     scores = measure_heads(model, made.story_pairs("test").of(question, "headline"), 4096).scores()
     expected = {"coreference": (1, 1, 1, 2), "coreference+first": (0.5, 0, 0, 1.5)}.get(kind, (0.5, 0, 0, 0))
-    if question == "verb":  # which no table of words answers
-        expected = (0.5, 0, 0, 0)
     measured = (scores.accuracy, scores.pair_accuracy, scores.block_accuracy, scores.contrast)
-    assert [values.mean(axis=0)[1, 2] for values in measured] == pytest.approx(expected, abs=0.005)
+    accuracy, *rest = [values.mean(axis=0)[1, 2] for values in measured]
+    if question == "verb":  # which no table of words answers; in half of the texts there is a third animal
+        assert 0.3 < accuracy <= 0.5 and rest == pytest.approx([0, 0, 0], abs=0.005)
+    else:
+        assert (accuracy, *rest) == pytest.approx(expected, abs=0.005)
 
 
 @pytest.mark.parametrize("question", ["number", "gender", "verb"])
@@ -101,9 +103,7 @@ def test_only_a_planted_head_is_chosen_again_whatever_items_are_drawn(question):
         return chosen_again(scores.keys, dev.designs(len(scores.accuracy))[0], seed=0)
 
     untrained = [share(made.untrained_view(seed)) for seed in range(6)]
-    if question == "verb":  # all heads are equal on every block
-        assert untrained == pytest.approx([1 / 6] * 6)
-    else:
+    if question != "verb":  # where all heads are wrong in every block
         assert share(TransformerView(made.planted("coreference", layer=1, head=2, seed=5))) == 1
         assert np.mean(untrained) < 0.6
 
@@ -130,7 +130,9 @@ def test_over_balanced_blocks_every_rule_scores_one_half(question):
     scores = score_rules(rules, items.of(question, "headline"))
     assert set(rules) == {*FIXED_RULES, "most frequent", "fixed offset"}
     for name in rules:
-        assert (scores[name].accuracy.mean(), scores[name].block_accuracy.mean()) == (0.5, 0), name
+        accuracy = scores[name].accuracy.mean()
+        assert accuracy == 0.5 or (question == "verb" and accuracy < 0.5), name  # a third animal may be preferred
+        assert scores[name].block_accuracy.mean() == 0, name
 
 
 def test_rules_compare_the_best_antecedent_with_the_best_other_mention():
@@ -186,7 +188,7 @@ def test_margins_losses_and_answers_are_those_of_the_whole_texts():
     texts = [text for text in made.story_pairs("test").cells[::53] if text.payoff is not None]
     for margin, loss, text in zip(*measure_payoffs(MODEL, texts, tokens_per_batch=200), texts, strict=True):
         log_p = MODEL.logits(torch.tensor([text.tokens]))[0, text.payoff].log_softmax(-1)
-        expected = log_p[list(text.answers)].logsumexp(-1) - log_p[list(text.foils)].logsumexp(-1)
+        expected = log_p[list(text.answers)].logsumexp(-1) - log_p[[*text.foils, *text.more_foils]].logsumexp(-1)
         assert margin == pytest.approx(expected.item(), abs=1e-4)
         assert loss == pytest.approx(-log_p[text.target].item(), abs=1e-4)
     items = made.story_pairs("test").of("number", "headline")

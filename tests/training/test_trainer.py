@@ -15,6 +15,7 @@ from settings.errors import UserError
 from settings.train import Device, Precision, compose_settings
 from tests.extras.gpu.recording import Operations, tensors_in
 from tests.tiny_models import random_model, small_trainer
+from training import optim
 from training.device import Distributed, choose_device
 from training.evaluate import mean_and_error, validation_loss
 from training.loop import is_probe_step, log_step
@@ -248,7 +249,9 @@ def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_d
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_the_updates_of_muon_are_those_of_torch_which_iterates_in_bfloat16(kind):
+def test_with_the_constant_of_muon_its_updates_are_those_of_torch_which_iterates_in_bfloat16(kind, monkeypatch):
+    monkeypatch.setattr(optim, "_COEFFICIENTS", 5 * [(3.4445, -4.7750, 2.0315)])
+    monkeypatch.setattr(optim, "_MARGIN", 1.0)
     generator = torch.Generator().manual_seed(0)
     weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(12, 8), (12, 8), (8, 12), (6, 6)]]
     expected = copy.deepcopy(weights)
@@ -265,6 +268,12 @@ def test_the_updates_of_muon_are_those_of_torch_which_iterates_in_bfloat16(kind)
         float((weight - other).detach().abs().max()) for weight, other in zip(weights, expected, strict=True)
     )
     assert distance < (1e-7 if kind is torch.bfloat16 else 2e-3) and (distance > 1e-5) == (kind is torch.float32)
+
+
+def test_the_singular_values_of_an_update_are_near_1():
+    matrices = torch.randn(3, 12, 40, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(optim._orthogonalise(matrices))
+    assert 0.8 < values.min() <= values.max() < 1.2
 
 
 MODEL = random_model()

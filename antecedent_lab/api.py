@@ -71,7 +71,7 @@ class ProbedModel:
                 "question": finding.question,
                 "layer": finding.place.layer,
                 "head": finding.place.head,
-                "verdict": judged.verdict,
+                "verdict": finding.verdict,
                 "level": judged.level,
                 "unit": finding.unit,
                 "n": finding.n,

@@ -37,6 +37,7 @@ from probe.edits import (
 from probe.outcome import Case, Column, Compared, Job, Measured, Named, Outcome, point_of
 from probe.questions import DEV, HEADLINE, MAX_OTHER_TYPE, MAX_P, MIN_SHARE, SAME_WORDS, Question
 from probe.results import (
+    CARRIED,
     SUPPORTED,
     Curve,
     Estimate,
@@ -106,7 +107,8 @@ class AttentionOutcome(Outcome):
 accuracy: the antecedent gets more attention than the distractor (chance: 0.5), in the sentences held out for it.
 p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's weights on both
 words are exchanged. carries: the share that follows if its output changes places with that in the other sentence.
-answer: how often the model itself is right, for which there is no bar. E0 to E3: docs/probe.md."""
+answer: how often the model itself is right. carried: heads carry the answer, but are not shown to look at the
+antecedent. E0 to E3: docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
         missing = {DEV, HEADLINE} - set(items.parts(question.name))
@@ -131,6 +133,15 @@ answer: how often the model itself is right, for which there is no bar. E0 to E3
         for number, question in enumerate(questions):
             job.progress(question.name, number / len(questions))
             yield _AttentionCase(question, job, trained, untrained, types)
+
+    def opening(self, finding: Finding) -> str:
+        of_link = super().opening(finding)
+        if finding.verdict != CARRIED:
+            return of_link
+        assert finding.carrier is not None
+        heads = finding.carrier.heads
+        verb = "carries" if len(heads) == 1 else "carry"
+        return f"{' and '.join(map(str, heads))} {verb} the answer. {of_link}"
 
     def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
         heads = " and ".join(map(str, finding.judged.heads))
@@ -262,6 +273,15 @@ class _AttentionCase(Case):
     def part(self, name: str) -> HeadScores:
         return self.trained.of(self.question.name, name)
 
+    @cached_property
+    def answers(self) -> Values:
+        """The values of the model's own answers on the items of the verdict."""
+        items = self.tested.items
+        # Without bystanders each answer is known from the edits.
+        if len(self.pairs.items) == len(items) and not any(cell.more_foils for cell in items.cells):
+            return values_of_answers(items, self.pairs.clean.ravel(), self.pairs.losses.ravel(), self.config)
+        return answer_values(self.model, items, self.config)
+
     def choose(self) -> list[Head]:
         return [self.head]
 
@@ -303,6 +323,7 @@ class _AttentionCase(Case):
         effects = self._effects(heads)
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
+        values |= self.answers
         values["selectivity"] = Estimate(self._selectivity(heads))
         if len(heads) == 1:
             keys = self.dev.scores().keys
@@ -332,14 +353,9 @@ class _AttentionCase(Case):
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
-            items = self.part(name).items
-            # Without bystanders each answer is known from the edits.
-            has_bystanders = any(cell.more_foils for cell in items.cells)
-            if name == HEADLINE and len(self.pairs.items) == len(items) and not has_bystanders:
-                measured = self.pairs.clean.ravel(), self.pairs.losses.ravel()
-                part.values.update(values_of_answers(items, *measured, self.config))
-            else:
-                part.values.update(answer_values(self.model, items, self.config))
+            is_headline = name == HEADLINE
+            of_part = self.answers if is_headline else answer_values(self.model, self.part(name).items, self.config)
+            part.values.update(of_part)
         headline = self.parts[HEADLINE]
         headline.values.update(answer_with_words_shuffled(self.model, self.tested.items, self.config))
         carrier = None

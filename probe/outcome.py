@@ -123,12 +123,13 @@ class Outcome(ABC):
         """Return the sentences of a claim that name its numbers."""
 
     def opening(self, finding: Finding) -> str:
-        """Return the first sentence of a claim, by the verdict."""
+        """Return the first sentence of a claim, by the verdict about the link."""
         heads = " and ".join(map(str, finding.judged.heads))
         verb, verb_of_several = self.verbs
-        if finding.verdict == NOT_ESTABLISHED:
+        verdict = finding.judged.verdict
+        if verdict == NOT_ESTABLISHED:
             return f"No attention head is shown to {verb_of_several} {finding.link}; the best candidate is {heads}"
-        if finding.verdict == SUGGESTIVE:
+        if verdict == SUGGESTIVE:
             return f"Attention head {heads} may {verb_of_several} {finding.link}"
         if finding.unit == "set":
             link = finding.link.replace("it attends", "they attend")

@@ -9,7 +9,7 @@ heads was added after seeds 121 to 140, in which two heads shared the work in se
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from probe.results import NOT_ESTABLISHED
+from probe.results import MIN_CARRIED, NOT_ESTABLISHED
 
 HEADLINE = "headline"  # the part of the verdict: new nouns in new frames
 DEV = "dev"  # the part that heads are chosen on
@@ -89,6 +89,10 @@ LINK_BARS = (
         "the model's answer is not shown to depend on this edge: attention swap {swap}, edge specificity from "
         "{specificity_low}; needed: above {swap_bar} and above {specificity_low_bar}"),
     Bar("causal_edge", "E3", "specificity", "low", "above", 0.0),
+    Bar("carries", "", "carries", "low", "at least", MIN_CARRIED,
+        "it carries less than half of the answer: {carries}, from {carries_low}"),
+    Bar("answer", "", "answer_accuracy", "value", "at least", 0.9,
+        "the model's own answers are right in {answer_accuracy}; needed: at least {answer_accuracy_bar}"),
     Bar(WITHOUT_LINK, "E2", "beyond_control_text", "low", "above", 0.0,
         "much of it remains in texts without the link: the contrast is higher by {beyond_control_text}, from "
         "{beyond_control_text_low}; needed: above {beyond_control_text_low_bar}"),

@@ -16,8 +16,11 @@ from settings.typed_json import flattened, from_json, may_be_absent, to_json
 SCHEMA_VERSION = 20  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
+CARRIED = "carried"  # by heads that are not shown to look at the antecedent
 SUGGESTIVE = "suggestive"
 NOT_ESTABLISHED = "not established"
+MIN_CARRIED = 0.5  # of the answer, the lower end of the interval; registered in research/preregistration.md,
+MAX_SAME_ANSWER = 0.15  # as this bar of its control
 NO_BAR = "1 or more, with so few frames or words"  # no accuracy is above it
 
 
@@ -238,6 +241,12 @@ class Carrier:
     reads: list[list[Read]]  # the words that each reads, that of the largest loss first
     feeds: list[Feed]  # the largest first
 
+    @property
+    def passes(self) -> bool:
+        """Whether half of the answer follows, and it stays if another text has the same; a missing control passes."""
+        moved = abs(self.values.get("same_answer", NOT_KNOWN).value)
+        return (self.values["carries"].low or 0.0) >= MIN_CARRIED and not moved > MAX_SAME_ANSWER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -276,7 +285,9 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        return self.judged.verdict
+        """The verdict about the link; where none is supported, `CARRIED` if heads that carry the answer are known."""
+        is_carried = self.carrier is not None and self.carrier.passes
+        return CARRIED if is_carried and self.judged.verdict != SUPPORTED else self.judged.verdict
 
     @property
     def level(self) -> str:

@@ -37,8 +37,8 @@ _ANSWERS = (f"{HEADLINE} answer_accuracy", f"{HEADLINE} answer_shuffled")  # "PA
 _LOOKS = ("looks", "looks_where_unsure")
 COLUMNS = {  # by the outcome of the questions
     "attention": _Columns(
-        means=("accuracy", "block_accuracy", *_ANSWERS),
-        heads=("accuracy", "block_accuracy", "p", "swap", *_ANSWERS),
+        means=("accuracy", "block_accuracy", "carries", *_ANSWERS),
+        heads=("accuracy", "block_accuracy", "p", "swap", "carries", *_ANSWERS),
         rules=("nearest", "first", "subject", "most frequent"),
         untrained={"accuracy": "untrained models", "block_accuracy": "their block accuracy"},
     ),
@@ -241,7 +241,7 @@ def seed_head(seed: int, finding: Finding) -> _SeedHead:
         part, _, measure = name.rpartition(" ")
         measured = finding.parts[part].values if part else judged.values
         values[name] = measured.get(measure, NOT_KNOWN)
-    return _SeedHead(seed, finding.question, heads, values, judged.verdict, judged.level)
+    return _SeedHead(seed, finding.question, heads, values, finding.verdict, judged.level)
 
 
 def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTraining:

@@ -91,10 +91,10 @@ def score(log_ratio: np.ndarray, attention_margin: np.ndarray) -> Scores:
     )
 
 
-def best_head(scores: Scores, rank: int = 1) -> Head:
-    """Return the head of highest mean block accuracy; accuracy, then contrast break ties. `rank` 2: the next one."""
+def best_head(scores: Scores) -> Head:
+    """Return the head of highest mean block accuracy; accuracy, then contrast break ties."""
     order = np.lexsort([key.mean(axis=0).ravel() for key in scores.keys])
-    layer, head = np.unravel_index(order[-rank], scores.block_accuracy.shape[1:])
+    layer, head = np.unravel_index(order[-1], scores.block_accuracy.shape[1:])
     return Head(int(layer), int(head))
 
 

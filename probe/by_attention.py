@@ -25,12 +25,13 @@ from probe.config import ProbeConfig
 from probe.edits import (
     DOSES,
     EDIT_ALL,
+    MAX_CANDIDATES,
+    MIN_GAIN,
     PASS_ERROR,
     EditedPairs,
     all_heads,
     alone,
     curve_of,
-    exchange_divergences,
     grown,
     screened,
 )
@@ -38,6 +39,8 @@ from probe.outcome import Case, Column, Compared, Job, Measured, Named, Outcome,
 from probe.questions import DEV, HEADLINE, MAX_OTHER_TYPE, MAX_P, MIN_SHARE, SAME_WORDS, Question
 from probe.results import (
     CARRIED,
+    MAX_SAME_ANSWER,
+    NOT_KNOWN,
     SUPPORTED,
     Curve,
     Estimate,
@@ -59,8 +62,6 @@ from training.metrics import HeadPoint
 MAX_EDITED = 32  # of more than EDIT_ALL heads only those with the largest difference of attention weights are edited,
 N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
 N_DEV_PAIRS = 64  # the same of fewer heads
-MAX_CANDIDATES = 16  # for a set: those that move dev most alone
-MIN_GAIN = 0.02  # a head that adds less to the joint swap does not share the work
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all candidates together
 MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if it has more than EDIT_ALL
 N_COMPARED_DEV_BLOCKS = 16  # for the choice of these heads
@@ -104,11 +105,11 @@ class AttentionOutcome(Outcome):
         Named("answer_shuffled", HEADLINE),
     )
     legend = """\
-accuracy: the antecedent gets more attention than the distractor (chance: 0.5), in the sentences held out for it.
-p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's weights on both
-words are exchanged. carries: the share that follows if its output changes places with that in the other sentence.
-answer: how often the model itself is right. carried: heads carry the answer, but are not shown to look at the
-antecedent. E0 to E3: docs/probe.md."""
+accuracy: the antecedent gets more attention than each other mention (chance: 0.5; of three: 1/3), in the sentences
+held out for it. p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's
+weights on both words are exchanged. carries: the share that follows if its output changes places with that in the
+other sentence. answer: how often the model itself is right. carried: heads carry the answer, but are not shown to look
+at the antecedent. E0 to E3: docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
         missing = {DEV, HEADLINE} - set(items.parts(question.name))
@@ -139,9 +140,7 @@ antecedent. E0 to E3: docs/probe.md."""
         if finding.verdict != CARRIED:
             return of_link
         assert finding.carrier is not None
-        heads = finding.carrier.heads
-        verb = "carries" if len(heads) == 1 else "carry"
-        return f"{' and '.join(map(str, heads))} {verb} the answer. {of_link}"
+        return f"The answer is carried by {' and '.join(map(str, finding.carrier.heads))}. {of_link}"
 
     def sentences(self, finding: Finding, model: TestedModel) -> list[str]:
         heads = " and ".join(map(str, finding.judged.heads))
@@ -175,20 +174,18 @@ antecedent. E0 to E3: docs/probe.md."""
         carrier = finding.carrier
         if carrier is None:
             return ""
-        carries = f"{show(carrier.values['carries'].value)} of the answer"
+        carries = show(carrier.values["carries"].value)
         if not (carrier.values["carries"].low or 0.0) > MIN_CARRIES:
-            return f"No head is shown to carry the answer: {carries} follows the best, {carrier.heads[0]}."
-        reads = []
+            return f"No head is shown to carry the answer: {carries} of it follows the best, {carrier.heads[0]}."
+        parts = []
         for head, share, (read, *_) in zip(carrier.heads, carrier.each, carrier.reads, strict=True):
-            reads.append(f"{head} ({show(share.value)} alone) reads {read.word} (weight {show(read.weight)})")
-        verb, object_ = ("carry", "them")
-        if len(reads) == 1:
-            verb, object_ = ("carries", "it")
-            reads = [f"it reads {read.word} (weight {show(read.weight)})"]
-        sentences = [f"{' and '.join(map(str, carrier.heads))} {verb} {carries}", ", ".join(reads)]
+            parts.append(f"{head} ({show(share.value)}) reads {read.word} (weight {show(read.weight)})")
         for feed in carrier.feeds:
-            sentences.append(f"{feed.head} feeds {object_} at {feed.place} ({show(feed.share.value)})")
-        return f"{'; '.join(sentences)}."
+            parts.append(f"{feed.head} at {feed.place} feeds it ({show(feed.share.value)})")
+        same = carrier.values.get("same_answer", NOT_KNOWN).value
+        if abs(same) > MAX_SAME_ANSWER:
+            parts.append(f"but with outputs of other texts that have the same answer {show(same)} of it is lost")
+        return f"What carries {carries} of the answer: {'; '.join(parts)}."
 
     def limits(self, finding: Finding) -> list[str]:
         if finding.level == "E3":
@@ -267,7 +264,6 @@ class _AttentionCase(Case):
         self.tested = self.part(HEADLINE)
         self.rules = fit_rules(self.dev.items)
         self.head = best_head(self.dev.scores())
-        self.rival = best_head(self.dev.scores(), rank=2) if len(all_heads(job.model)) > 1 else None
         self.p_values, self.smallest_p = _p_values(self.tested.scores(), self.tested.items, self.config)
 
     def part(self, name: str) -> HeadScores:
@@ -329,12 +325,6 @@ class _AttentionCase(Case):
             keys = self.dev.scores().keys
             design = self.dev.items.designs(len(keys[0]))[0]
             values["chosen_again"] = Estimate(chosen_again(keys, design, self.config.seed))
-        if "swap" in effects:
-            values |= exchange_divergences(self.model, self.tested.items, [heads], self.config)[0]
-            if self.rival and len(heads) == 1:
-                moved, total = self.pairs.exchanged([[self.rival]])
-                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, self.pairs.items, self.config)
-
         instead = {}
         if effects and "swap" not in effects:
             instead["causal_edge"] = "the model's answer is not shown to follow what decides, so this was not tested"
@@ -373,7 +363,6 @@ class _AttentionCase(Case):
             "parts": self.parts,
             "examples": _median_block(self.tested, self.head),
             "carrier": carrier,
-            "rival": self.rival,
         }
 
     def _exclusions(self, heads: Sequence[Head]) -> list[str]:
@@ -482,16 +471,11 @@ def _curve(dev: HeadScores, dev_pairs: EditedPairs, pairs: EditedPairs, config: 
         return [], 0.0
     heads = screened(dev.rows.weight_difference(), above=EDIT_ALL, most=MAX_EDITED)
 
-    # Later heads can repair the loss of one, so sets are edited. Candidates: those that move the answer most alone.
-    candidates = heads
-    if len(heads) > MAX_CANDIDATES:
-        moved, _ = dev_pairs.exchanged(alone(heads))
-        order = np.argsort(-moved.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
-        candidates = [heads[i] for i in order]
-    steps = grown(dev_pairs.exchanged, candidates, least_gain=MIN_GAIN)
+    # Later heads can repair the loss of one, so sets are edited.
+    steps = grown(dev_pairs.exchanged, heads, least_gain=MIN_GAIN, most=MAX_CANDIDATES)
     if not steps:
         return [], 0.0
-    moved, total = dev_pairs.exchanged([candidates])
+    moved, total = dev_pairs.exchanged([heads])
     of_all = float(moved.mean() / total.mean())
     return curve_of(steps, pairs.exchanged, pairs.items, config), of_all
 

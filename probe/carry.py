@@ -4,6 +4,8 @@
   by this share (interchange intervention, Geiger et al. 2021).
 - keeps: the outputs of all *other* heads change places; what stays of the answer is kept by these heads alone. A head
   can be necessary without being enough.
+- backup: how much more the other heads carry if these heads are removed (the hydra effect, McGrath et al. 2023). The
+  last norm makes what is left larger, so a part of it is no other head's work.
 - same answer: the output comes from another pair with the same answer. What carries only the answer changes nothing.
 - feeds: an earlier head is removed at one place, and only its effect on the outputs of the carrying heads is kept: the
   share of the answer that is lost (path patching, Wang et al. 2022, with zero in place of other texts).
@@ -24,15 +26,14 @@ from data.pairs import Cell
 from model.edits import cut_weights
 from model.observe import HeadEdit, SiteEdit
 from probe.config import ProbeConfig
-from probe.edits import EDIT_ALL, PASS_ERROR, Batch, EditedPairs, all_heads, alone, grown
+from probe.edits import EDIT_ALL, MAX_CANDIDATES, MIN_GAIN, Batch, EditedPairs, all_heads, alone, grown
 from probe.results import Carrier, Feed, Head, Read
 from probe.statistics import estimate_ratios
 
-MAX_CANDIDATES = 16  # for a set: those that carry most alone on dev
-MIN_GAIN = 0.02  # a head that adds less does not share the work
 MIN_FEED = 0.05  # share of the answer, the lower end of its interval; our convention, as the number of feeders
 MAX_FEEDS = 3
 N_WORDS = 3  # of largest mean weight that are cut, besides the mentions
+N_READ_PAIRS = 64  # about as many, for what heads read
 _MENTIONS = ("the first mention", "the second mention", "the third mention")
 _DIFFER = "the words that differ"
 _QUERY = "the query"
@@ -43,17 +44,14 @@ PLACES = (*_MENTIONS, _DIFFER, _QUERY, _REST)
 def find_carrier(
     dev: EditedPairs, tested: EditedPairs, config: ProbeConfig, decode: Callable[[int], str]
 ) -> Carrier | None:
-    """Return the smallest set of heads that carries the answer; None if no head carries any, or nothing is comparable.
+    """Return the smallest set of heads that carries the answer, which the model must know; None if no head carries any.
 
     `decode` gives the text of a token.
     """
     heads = all_heads(tested.model)
-    if not dev.items.pairs or not tested.items.pairs:
+    if not dev.items.pairs:
         return None
-    carried, _ = dev.exchanged(alone(heads), "carries")
-    order = np.argsort(-carried.mean(axis=0), kind="stable")[:MAX_CANDIDATES]
-    candidates = [heads[i] for i in order]
-    steps = grown(partial(dev.exchanged, edit="carries"), candidates, least_gain=MIN_GAIN)
+    steps = grown(partial(dev.exchanged, edit="carries"), heads, least_gain=MIN_GAIN, most=MAX_CANDIDATES)
     chosen = [head for head, _ in steps]
     if not chosen:
         return None
@@ -61,10 +59,9 @@ def find_carrier(
     # What all of them carry and keep together, and what each carries
     others = [head for head in heads if head not in chosen]
     together, total = tested.exchanged([chosen, *alone(chosen)], "carries")
-    if total.mean() <= PASS_ERROR:
-        return None
-    of_others, _ = tested.exchanged([others], "carries")
-    shares = {"carries": together[:, 0], "keeps": total - of_others[:, 0]}
+    of_others, without, of_others_without = lost_by_others(tested, chosen, others)
+    shares = {"carries": together[:, 0], "keeps": total - of_others}
+    shares["backup"] = of_others_without - without - of_others
     shares |= dict(zip(map(str, chosen), together[:, 1:].T, strict=True))
     values = estimate_ratios(shares, total, tested.items, config)
     each = [values.pop(str(head)) for head in chosen]
@@ -74,8 +71,21 @@ def find_carrier(
     known = np.flatnonzero(np.isfinite(moved[:, 0]))
     if known.size:
         values |= estimate_ratios({"same_answer": moved[known, 0]}, total[known], tested.items.take(known), config)
-    reads = [words_read(tested, head, decode) for head in chosen]
+    some = tested.some(N_READ_PAIRS)
+    reads = [words_read(some, head, decode) for head in chosen]
     return Carrier(heads=chosen, values=values, each=each, reads=reads, feeds=_feeds(dev, tested, chosen, config))
+
+
+def lost_by_others(pairs: EditedPairs, chosen: Sequence[Head], others: Sequence[Head]) -> np.ndarray:
+    """Return what is lost [3, N] if the outputs of others are exchanged, the chosen ones removed, and both."""
+
+    def lists_of(batch: Batch) -> list[list[SiteEdit]]:
+        exchanged = batch.site_edits("carries", others)
+        removed = [SiteEdit(*head, output=torch.zeros_like) for head in chosen]
+        return [exchanged, removed, exchanged + removed]
+
+    lost: np.ndarray = (pairs.clean - pairs.edited(lists_of)).mean(axis=2)
+    return lost
 
 
 @torch.no_grad()
@@ -85,25 +95,22 @@ def words_read(pairs: EditedPairs, head: Head, decode: Callable[[int], str]) -> 
     Weight alone does not say it: a head that carries the answer from a noun can have more weight on every "the".
     """
     layer = list(pairs.model.attention_layers).index(head.layer)
-    rows = []
-    by_token = torch.zeros(pairs.model.vocab_size, dtype=torch.double)
+    of_mentions = np.zeros(2)
+    of_words = torch.zeros(pairs.model.vocab_size, dtype=torch.double)
     for batch in pairs.batches:
         row = pairs.model.record(batch.tokens, batch.query[:, None])[layer].weights()[:, head.head, 0]  # [B, T]
-        rows.append(row)
-        rest = row.masked_fill(batch.masks["meant"] | batch.masks["other"], 0).double()
-        by_token += torch.bincount(batch.tokens.flatten(), rest.flatten(), len(by_token)).cpu()
-    words = by_token.topk(min(N_WORDS, len(by_token))).indices.tolist()
-
-    def masks_of(batch: Batch) -> list[Tensor]:
-        return [batch.masks["meant"], batch.masks["other"], *(batch.tokens == word for word in words)]
+        of_mentions += [row[batch.masks[name]].sum().item() for name in ("meant", "other")]
+        rest = ~(batch.masks["meant"] | batch.masks["other"])
+        of_words += torch.bincount(batch.tokens[rest], row[rest].double(), len(of_words)).cpu()
+    largest = of_words.topk(min(N_WORDS, len(of_words)))
+    words = largest.indices.tolist()
+    weights = np.array([*of_mentions, *largest.values]) / (2 * len(pairs.items))
 
     def cuts(batch: Batch) -> list[list[SiteEdit]]:
-        return [[SiteEdit(*head, weights=partial(cut_weights, mask=mask))] for mask in masks_of(batch)]
+        meant, other = batch.masks["meant"], batch.masks["other"]
+        masks = [meant, other, *((batch.tokens == word) & ~(meant | other) for word in words)]
+        return [[SiteEdit(*head, weights=partial(cut_weights, mask=mask))] for mask in masks]
 
-    weights = np.zeros(len(words) + 2)
-    for batch, row in zip(pairs.batches, rows, strict=True):
-        weights += [row[mask].sum().item() for mask in masks_of(batch)]
-    weights /= 2 * len(pairs.items)
     lost = (pairs.clean - pairs.edited(cuts)).mean((1, 2)) / pairs.clean.sum(axis=1).mean()
     labels = ["the antecedent", "the other mention", *(f"“{decode(word)}”" for word in words)]
     reads = map(Read, labels, weights.tolist(), lost.tolist())

@@ -4,7 +4,7 @@ import math
 
 from probe.outcomes import OUTCOMES
 from probe.questions import QUESTIONS
-from probe.results import Finding, TestedModel, show
+from probe.results import Finding, TestedModel
 from probe.statistics import MIN_SEEDS
 
 
@@ -23,12 +23,10 @@ def claim_of(finding: Finding, model: TestedModel) -> str:
 
 def chosen_again(finding: Finding, below: float = math.inf) -> str:
     """Return how often resampled dev sets choose the same head; "" if that is not known, or not `below` a share."""
-    rival = finding.head.values.get("rival_swap")
     share = finding.head.value("chosen_again")
-    if not finding.rival or not rival or not share < below:
+    if not share < below:
         return ""
-    again = f"{share:.0%} of resampled choosing sets choose {finding.place} as the best single head"
-    return f"{again}; without it {finding.rival} would be chosen (swap {show(rival.value)})."
+    return f"{share:.0%} of resampled choosing sets choose {finding.place} as the best single head."
 
 
 def asked(finding: Finding) -> str:

@@ -15,7 +15,7 @@ L layers, H heads per layer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product, starmap
 
@@ -24,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.pairs import Cell, Items, Pair
+from data.pairs import Cell, Items
 from model.edits import cut_weights, exchange_weights, remove_head, split_weights
 from model.observe import Change, ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
 from probe.questions import MIN_SHARE
-from probe.results import Curve, Head, Values
-from probe.statistics import estimate_ratios, sample_of
+from probe.results import Curve, Head
+from probe.statistics import estimate_ratios
 
 Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
@@ -39,9 +39,10 @@ PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree diffe
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
 MAX_KEPT = 2**21  # tokens in layers whose passes are kept: two gigabytes in a model of width 576
 MAX_HEADS = 6  # a set has no more
+MAX_CANDIDATES = 16  # for a set: those that move dev most alone
+MIN_GAIN = 0.02  # a head that adds less to what a set moves does not share the work
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long
 DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
-N_DIVERGENCE_PAIRS = 50  # to twice as many
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ class EditedPairs:
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
         self.model = model
         self.items = items
+        self.tokens_per_batch = tokens_per_batch
         self.clean = np.full((len(items), 2), np.nan)  # margins towards each text's own answers, in nats
         self.losses = np.full((len(items), 2), np.nan)  # -log p of each text's next word, in nats, if it is known
         self.batches = list(_batches(items, tokens_per_batch, model.device))
@@ -192,6 +194,11 @@ class EditedPairs:
             n_kept += batch.tokens.numel() * model.n_layer
             if site_pass and n_kept <= MAX_KEPT:
                 self._kept[number] = site_pass
+
+    def some(self, most: int) -> "EditedPairs":
+        """Return about `most` of the pairs, evenly spaced; of every order, since the step is odd."""
+        step = len(self.items) // most | 1
+        return EditedPairs(self.model, self.items.take(range(0, len(self.items), step)), self.tokens_per_batch)
 
     def _site_pass(self, number: int) -> SitePass | None:
         """Return the unedited pass over a batch; None if an answer is not read at the query."""
@@ -328,43 +335,6 @@ class EditedPairs:
 
 
 @torch.no_grad()
-def exchange_divergences(model: ObservableModel, items: Items, sets: Sets, config: ProbeConfig) -> list[Values]:
-    """Return for each set KL(unedited || edited) of the next token with the weights of its heads exchanged, in nats.
-
-    on_target: at the query. off_target: one token before it, where the text has both mentions and no pronoun to link;
-    near 0 whatever the head does if the next token is certain there. Means over 50 to 99 evenly spaced pairs.
-    """
-    pairs = items.comparable()
-    pairs = pairs.take(range(0, len(pairs), max(1, len(pairs) // N_DIVERGENCE_PAIRS)))
-    values: list[Values] = [{} for _ in sets]
-    for name, n_before in (("on_target", 0), ("off_target", 1)):
-        cut = Items([_ended(pair, n_before) for pair in pairs.pairs])
-        cut = cut.where(lambda pair: all(max(chain(*cell.meant, *cell.other)) <= cell.query for cell in pair.cells))
-        moved = np.empty((len(cut), 2, len(sets)))
-        for batch in _batches(cut, config.tokens_per_batch, model.device):
-            site_pass = model.site_pass(batch.tokens, batch.query)
-            edits = [batch.site_edits("swap", heads) for heads in sets]
-            logs = site_pass.edited_logits([[], *edits]).log_softmax(-1)  # [1 + C, B, V]
-            kl = (logs[0].exp() * (logs[0] - logs[1:])).sum(-1)  # [C, B]
-            moved[batch.pairs] = kl.T.double().cpu().numpy().reshape(-1, 2, len(sets))
-        means = sample_of(cut, moved.mean(axis=1)).means(config) if len(cut) else []
-        for of_set, mean in zip(values, means, strict=False):
-            of_set[name] = mean
-    return values
-
-
-def _ended(pair: Pair, n_before: int) -> Pair:
-    """Return a pair whose texts end some tokens before the query, where it is read and answered."""
-    first, second = pair.cells
-    query = first.query - n_before
-
-    def ended(cell: Cell) -> Cell:
-        # Without the content word, which may stand behind the new end.
-        return replace(cell, tokens=cell.tokens[: query + 1], query=query, payoff=query, control=())
-
-    return replace(pair, cells=(ended(first), ended(second)))
-
-
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
     """Return the answers and the foils of the texts, each [B, n] token ids padded with NO_TOKEN."""
     answers = [cell.answers for cell in cells]
@@ -424,11 +394,14 @@ def screened(scores: np.ndarray, *, above: int, most: int) -> list[Head]:
 Swapped = Callable[[Sets], tuple[np.ndarray, np.ndarray]]
 
 
-def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0.0) -> list[tuple[Head, float]]:
+def grown(
+    swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0.0, most: int | None = None
+) -> list[tuple[Head, float]]:
     """Add heads one by one, each time the one that raises the joint swap most; return each with the share it reaches.
 
     Ends with the smallest set that swaps MIN_SHARE; else if no head adds more than `least_gain` to the set, or with
-    MAX_HEADS. Empty if the answer is the same in both texts.
+    MAX_HEADS. Empty if the answer is the same in both texts. After the first one only the `most` that swap most alone
+    are tried.
     """
     heads = list[Head]()
     shares = list[float]()
@@ -438,6 +411,8 @@ def grown(swapped: Swapped, candidates: Sequence[Head], *, least_gain: float = 0
         if total.mean() <= PASS_ERROR:
             return []
         of_sets = moved.mean(axis=0) / total.mean()
+        if not heads:
+            candidates = [candidates[i] for i in np.argsort(-of_sets, kind="stable")[:most]]
         if of_sets.max() <= (shares[-1] + least_gain if shares else 0.0):
             break  # no head adds to the set
         heads.append(remaining[int(of_sets.argmax())])

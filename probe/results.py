@@ -81,7 +81,7 @@ class Measure(NamedTuple):
 
 # Every number of a finding, by its name in `values`, `rules`, `untrained` and `parts`.
 MEASURES = {
-    "accuracy": Measure("accuracy", "texts in which the antecedent gets more attention; .5 by chance", is_share=True),
+    "accuracy": Measure("accuracy", "the antecedent gets most attention; by chance .5, 1/3 of three", is_share=True),
     "pair_accuracy": Measure("pair accuracy", "right in both texts of a pair", is_share=True),
     "block_accuracy": Measure("block accuracy", "right in all four texts of a block", is_share=True),
     "contrast": Measure("contrast", "half the change of the log attention ratio within a pair"),
@@ -98,11 +98,9 @@ MEASURES = {
     "swap_75": Measure("three quarters exchanged", "as the attention swap, with three quarters of the weights"),
     "carries": Measure("carries", "share of the answer that follows if outputs at the query change places in a pair"),
     "keeps": Measure("keeps", "share of the answer that stays if the outputs of all other heads change places"),
+    "backup": Measure("backup", "share of the answer that all other heads carry more if these heads are removed"),
     "same_answer": Measure("same answer", "control of carries: the output is of another text with the same answer; 0"),
-    "rival_swap": Measure("swap of the next head", "of the head that would be chosen without the chosen one"),
     "chosen_again": Measure("chosen again", "in resampled sets of the items for choosing", is_share=True),
-    "on_target": Measure("next word moved", "by the exchange, at the query: divergence in nats"),
-    "off_target": Measure("the same one token before", "nothing is to be linked there; 0 if the word is certain"),
     "cut_meant": Measure("edge to the antecedent cut", "share of the answer lost"),
     "cut_other": Measure("edge to the other one cut", "share of the answer lost; negative: the answer gets surer"),
     "specificity": Measure("edge specificity", "loss from cutting the edge to the antecedent minus the other edge"),
@@ -269,7 +267,6 @@ class Finding:
     grids: dict[str, Grid] = field(default_factory=dict)  # every head; nan where not tested
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
     examples: list[Shown] = field(default_factory=list)
-    rival: Head | None = None  # the head that would be chosen without the chosen one
     carrier: Carrier | None = None
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own

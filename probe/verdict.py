@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from probe.outcome import Measured
-from probe.questions import Bar, Question
+from probe.questions import ABOUT_ANSWER, Bar, Question
 from probe.results import NOT_ESTABLISHED, NOT_KNOWN, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
 
 _COMPARE: dict[str, Callable[[Any, float], bool]] = {
@@ -51,7 +51,12 @@ def judged(heads: Sequence[Head], measured: Measured, question: Question) -> Tes
     elif level == "E0" and question.verdict_at_e0 != NOT_ESTABLISHED:
         verdict = question.verdict_at_e0
     # `suggestive` names criteria that must pass: once a head with a corrected p of 1.0 was suggestive without.
-    elif not measured.exclusions and set(question.suggestive) <= passed and len(passed) >= question.least_criteria:
+    # Where a head looks does not follow from what the answer does.
+    elif (
+        not measured.exclusions
+        and set(question.suggestive) <= passed
+        and len(passed - ABOUT_ANSWER) >= question.least_criteria
+    ):
         verdict = SUGGESTIVE
     return Tested(list(heads), measured.values, criteria, verdict, level, reasons)
 

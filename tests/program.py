@@ -28,7 +28,7 @@ SHORT = [
     "probe_sequences=0",
 ]  # fmt: skip
 FEW_STORIES = [
-    "data.n_train_stories=6000", "data.n_validation_stories=40", "data.n_test_frames=2", "data.n_test_pairs=2",
+    "data.n_train_stories=8000", "data.n_validation_stories=40", "data.n_test_frames=2", "data.n_test_pairs=2",
 ]  # fmt: skip
 SMALL = ["model=nano", *SHORT, *FEW_STORIES]
 SMALL_PROBE = ["probe.n_bootstrap=100", "probe.n_untrained=2", "probe.n_controls=10"]

@@ -19,10 +19,10 @@ from extras.english.passages import ngram_rule
 from extras.english.questions import TESTED, UNKNOWN_TO_MODEL
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
-from probe.edits import DOSES, EditedPairs, Sets, all_heads, alone, curve_of, exchange_divergences, grown, screened
+from probe.edits import DOSES, EditedPairs, Sets, all_heads, alone, curve_of, grown, screened
 from probe.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Named, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, Question
-from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Head, Part, Shown, Tested, TestedModel, Values, percent
+from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Head, Part, Shown, Tested, TestedModel, percent
 from probe.rules import preferred
 from probe.statistics import MaxT, Sample, chosen_again, estimate_ratios, sample_of
 from training.metrics import HeadPoint
@@ -173,7 +173,6 @@ class Chosen:
 
     candidates: list[Head]  # that are edited
     head: Head  # the one of the largest edge effect
-    rival: Head | None  # the next one
     chosen_again: float
     steps: list[tuple[Head, float]]  # heads added one by one, with their joint swap
     items: Items  # passages with two entities
@@ -199,11 +198,10 @@ class _EdgeCase(Case):
         half = self._half(DEV)  # not kept: a gigabyte in a model of 135 million weights
         candidates = candidates_of(self.job.model, half)
         effects = half.edge_effects(alone(candidates))
-        order = effects.values.mean(axis=0).argsort()[::-1]
-        best, *others = [candidates[i] for i in order]
+        best = candidates[effects.values.mean(axis=0).argmax()]
         again = chosen_again([effects.values], effects.designs[0], self.config.seed)
         steps = grown(half.two.swaps, candidates)
-        return Chosen(candidates, best, next(iter(others), None), again, steps, half.two.items, half.two.clean)
+        return Chosen(candidates, best, again, steps, half.two.items, half.two.clean)
 
     @cached_property
     def tested(self) -> Half:
@@ -218,15 +216,6 @@ class _EdgeCase(Case):
     @cached_property
     def test(self) -> MaxT:
         return self.effects.test(self.config)
-
-    @cached_property
-    def divergences(self) -> list[Values]:
-        """Those of the head and of the set, if any, in one pass: it takes longest in a large model."""
-        self.job.progress("what the head decides", 0.8)
-        sets = [[self.chosen.head]]
-        if len(self.chosen.steps) > 1:
-            sets.append([head for head, _ in self.chosen.steps])
-        return exchange_divergences(self.job.model, self.tested.two.items, sets, self.config)
 
     def choose(self) -> list[Head]:
         return [self.chosen.head]
@@ -251,7 +240,6 @@ class _EdgeCase(Case):
             # Shares of the margin's size: signed by the author's pronoun, its mean would be near 0 in a weak model.
             **estimate_ratios(lost, np.abs(margins.decision), two.items, config),
             **estimate_ratios(exchanged, total, two.items, config),
-            **self.divergences[is_set],
             "flips": sample_of(two.items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],
             "t": Estimate(float(test.t[0])),
@@ -260,9 +248,6 @@ class _EdgeCase(Case):
         if not is_set:
             values["p"] = Estimate(float(self.test.p[self.chosen.candidates.index(heads[0])]))
             values["chosen_again"] = Estimate(self.chosen.chosen_again)
-            if self.chosen.rival:
-                moved, total = two.swaps([[self.chosen.rival]])
-                values |= estimate_ratios({"rival_swap": moved[:, 0]}, total, two.items, config)
         return Measured(values)
 
     def grow(self, head: Tested) -> Curve:
@@ -295,7 +280,6 @@ class _EdgeCase(Case):
             "grids": grids,
             "parts": {"both halves": _part_of(chosen.items + two.items, both_margins, self.config)},
             "examples": _typical(two, chosen.head, judged.heads),
-            "rival": chosen.rival,
             "notes": [few] if n_edited < n_heads else [],
         }
 

@@ -142,7 +142,7 @@ def _kind_of(finding: Finding) -> str:
     if finding.level == "E1":
         return ""
     if finding.judged.value("p_words") < MAX_P:
-        return ": so words matter too, form alone does not explain it"
+        return ": so words matter too, beyond the form that 51 features see"
     if finding.judged.value("p_form") < MAX_P:
         return ": so it stays with every content word replaced: by form alone, as far as is shown"
     return ": so neither form nor words are shown"

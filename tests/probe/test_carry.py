@@ -10,10 +10,12 @@ from torch import nn
 from data.pairs import Cell, Items
 from extras.others.own_model import OwnModel
 from model.observe import TransformerView
+from probe.carry import lost_by_others
+from probe.claim import claim_of
 from probe.edits import EditedPairs
 from probe.outcomes import OUTCOMES
 from probe.questions import DEV, HEADLINE, QUESTIONS
-from probe.results import SUPPORTED, Head
+from probe.results import CARRIED, Carrier, Estimate, Head
 from probe.study import study
 from tests.extras.page.sample import MODEL
 from tests.probe.factories import SETTINGS, block_of, planted, story_model, story_pairs, untrained_view
@@ -27,15 +29,17 @@ class Circuit(OwnModel):
     """Two layers of two heads that answer like `verb`: the cause before the second noun says which one is meant.
 
     L0H0 at the second noun reads the cause and marks the noun with it. L1H1 at the pronoun takes the marked noun, else
-    the other. As a relay L0H1 writes the meant noun at "by", and L1H1 reads it there. The other heads write nothing.
+    the other. As a relay L0H1 writes the meant noun at "by", and L1H1 reads it there. Twice: L1H0 does what
+    L1H1 does, and one of them is enough. The other heads write nothing.
     """
 
     n_layer, n_head, context_length, vocab_size = 2, 2, 16, 17
     device = torch.device("cpu")
 
-    def __init__(self, *, is_relay=False):
+    def __init__(self, *, is_relay=False, is_twice=False):
         self.module = nn.Module()  # it computes nothing
         self.is_relay = is_relay
+        self.is_twice = is_twice
 
     def run(self, tokens, attend):
         stream = torch.nn.functional.one_hot(tokens, 17).float()
@@ -59,8 +63,10 @@ class Circuit(OwnModel):
         if self.is_relay:
             looks = (tokens == BY).float()[:, None].expand_as(looks)
             read = stream + at_by
-        scores = 20 * torch.stack([is_noun[:, None].expand_as(looks), looks], 1)
-        _, copied = attend(1, stream, scores, torch.stack([read, read], 1)).unflatten(-1, (2, -1)).unbind(2)
+        other_looks = looks if self.is_twice else is_noun[:, None].expand_as(looks)
+        scores = 20 * torch.stack([other_looks, looks], 1)
+        other, copied = attend(1, stream, scores, torch.stack([read, read], 1)).unflatten(-1, (2, -1)).unbind(2)
+        copied = (copied + other * self.is_twice).clamp(max=1)
         logits = torch.zeros(*tokens.shape, 17)
         logits[..., ANSWERS[0] :] = 5 * copied[..., NOUNS[0] : ANSWERS[0]]
         return logits, copied
@@ -94,16 +100,16 @@ def found_in(model):
 def test_the_two_steps_of_a_planted_circuit_are_found():
     finding, carrier = found_in(Circuit())
     assert carrier.heads == finding.judged.heads == [Head(1, 1)]
-    values = {name: carrier.values[name].value for name in ("carries", "keeps", "same_answer")}
-    assert values == pytest.approx({"carries": 1, "keeps": 1, "same_answer": 0}, abs=0.01)
+    values = {name: carrier.values[name].value for name in ("carries", "keeps", "backup", "same_answer")}
+    assert values == pytest.approx({"carries": 1, "keeps": 1, "backup": 0, "same_answer": 0}, abs=0.01)
     read, other, *_ = carrier.reads[0]
     assert read == ("the antecedent", pytest.approx(1, abs=0.01), pytest.approx(0.5, abs=0.01)) and other.lost < 0.01
     [feed] = carrier.feeds
     assert (feed.head, feed.place) == (Head(0, 0), "the second mention")
     assert feed.share.value == pytest.approx(0.5, abs=0.01)  # without a mark both nouns get the same weight
     sentence = OUTCOMES["attention"].what_carries(finding)
-    assert sentence.startswith("L1H1 carries 1 of the answer; it reads the antecedent (weight 1)")
-    assert sentence.endswith("L0H0 feeds it at the second mention (0.5).")
+    carries = "What carries 1 of the answer: L1H1 (1) reads the antecedent (weight 1)"
+    assert sentence == f"{carries}; L0H0 at the second mention feeds it (0.5)."
     assert sentence in OUTCOMES["attention"].sentences(finding, MODEL)
 
 
@@ -111,8 +117,26 @@ def test_a_head_that_carries_the_answer_from_another_word_is_named_with_it():
     finding, carrier = found_in(Circuit(is_relay=True))
     assert carrier.heads == [Head(1, 1)] and carrier.values["carries"].value == pytest.approx(1, abs=0.01)
     assert carrier.reads[0][0].word == f"“{BY}”"
-    assert finding.verdict != SUPPORTED
+    assert (finding.verdict, finding.judged.verdict) == (CARRIED, "not established")
+    claim = claim_of(finding, MODEL)
+    assert claim.startswith(
+        "The answer is carried by L1H1. No attention head is shown to link a pronoun to its antecedent;"
+    )
+    assert f"What carries 1 of the answer: L1H1 (1) reads “{BY}” (weight 1)" in claim
     assert {(feed.head, feed.place) for feed in carrier.feeds} == {(Head(0, 1), "all other words")}
+
+
+def test_carried_needs_half_of_the_answer_and_little_of_another_text_with_the_same():
+    for low, same, passes in ((0.5, 0.15, True), (0.49, 0.0, False), (0.9, 0.16, False), (0.9, -0.16, False)):
+        values = {"carries": Estimate(0.95, low, 1.0), "same_answer": Estimate(same)}
+        assert Carrier(heads=[], values=values, each=[], reads=[], feeds=[]).passes == passes
+    assert Carrier(heads=[], values={"carries": Estimate(0.9, 0.8, 1.0)}, each=[], reads=[], feeds=[]).passes
+
+
+def test_other_heads_carry_more_without_a_head_that_does_the_same():
+    pairs = EditedPairs(Circuit(is_twice=True), Items(circuit_pairs(HEADLINE)), 4096)
+    of_others, without, both = lost_by_others(pairs, [Head(1, 1)], [Head(1, 0)]) / pairs.clean.sum(axis=1)
+    assert [share.mean() for share in (of_others, without, both)] == pytest.approx([0.5, 0, 1], abs=0.01)
 
 
 def test_without_another_pair_of_the_same_answer_there_is_no_control():
@@ -137,3 +161,4 @@ def test_random_weights_carry_nothing():
     for finding in study(view, untrained_view, items, list(QUESTIONS.values()), SETTINGS).findings:
         sentence = OUTCOMES["attention"].what_carries(finding)
         assert sentence == "" or sentence.startswith("No head is shown to carry the answer")
+        assert finding.verdict != CARRIED

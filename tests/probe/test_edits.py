@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from data.pairs import Items
 from model.edits import cut_link, exchange_links
 from model.observe import HeadEdit
 from probe import edits
-from probe.config import ProbeConfig
-from probe.edits import EditedPairs, Margins, exchange_divergences, grown
+from probe.edits import EditedPairs, Margins, grown
 from probe.results import Head
 from settings.errors import UserError
 from tests.probe import factories as made
@@ -108,27 +106,6 @@ def test_the_share_exchanged_is_signed_by_the_models_own_preference():
     # Complete; half of the preference for the other side; and in the wrong direction
     assert moved == pytest.approx(np.array([[3.0], [1.0], [-0.75]]))
     assert margins.flips() == pytest.approx(np.array([[1.0], [0.5], [0.0]]))
-
-
-def test_the_divergences_are_those_of_the_next_word_with_the_edit_by_hand():
-    view, pairs = made.pair_view(), []
-    for pair in made.random_pairs().pairs:
-        # A content word at the query, which is not in the text any more that ends before it
-        first, second = (replace(cell, control=(cell.query,)) for cell in pair.cells)
-        pairs.append(replace(pair, cells=(first, second)))
-    items = Items(pairs)
-    found = exchange_divergences(view, items, [[PLACE]], ProbeConfig(n_bootstrap=100))[0]
-    for name, n_before in (("on_target", 0), ("off_target", 1)):
-        by_pair: dict[int, list[float]] = {}
-        for i, text in np.ndindex(len(items), 2):
-            cell = items.pairs[i].cells[text]
-            at = cell.query - n_before
-            if all(max(*word, 0) <= at for each in items.pairs[i].cells for word in each.meant + each.other):
-                tokens = torch.tensor([cell.tokens[: at + 1]])
-                edit = exchange_links(*PLACE, at, *(sorted({*chain(*side)}) for side in (cell.meant, cell.other)))
-                before, after = (view.logits(tokens, edits=edits)[0, -1].log_softmax(-1) for edits in ([], [edit]))
-                by_pair.setdefault(i, []).append(float((before.exp() * (before - after)).sum()))
-        assert len(by_pair) > 2 and found[name].value == pytest.approx(np.mean([*by_pair.values()]), rel=1e-3)
 
 
 def test_pairs_whose_answers_cannot_be_compared_are_left_out():

@@ -19,6 +19,7 @@ WHOSE = QUESTIONS["next_pronoun_whose"]
 STRONG = {
     "p_pair_accuracy": Estimate(0.0005), "p_contrast": Estimate(0.0005), "lead": Estimate(0.4, 0.3, 0.5),
     "selectivity": Estimate(0.5), "swap": Estimate(0.7, 0.6, 0.8), "specificity": Estimate(0.3, 0.2, 0.4),
+    "carries": Estimate(0.6, 0.5, 0.7), "answer_accuracy": Estimate(0.9, 0.8, 1.0),
 }  # fmt: skip
 DECIDES = {
     "follows": Estimate(0.9, 0.8, 1.0), "p": Estimate(0.001), "t": Estimate(9.0),
@@ -45,7 +46,8 @@ def judge(values, question=LINK, *exclusions, **facts):
     ("question", "level", "verdict", "misses"),
     [
         (LINK, "E3", "supported", [{}]),
-        (LINK, "E3", "suggestive", [{"selectivity": Estimate(0.15)}]),
+        (LINK, "E3", "suggestive", [{"selectivity": Estimate(0.15)}, {"carries": Estimate(0.6, 0.49, 0.7)},
+            {"answer_accuracy": Estimate(0.89, 0.8, 1.0)}, {"carries": NAN}]),
         (LINK, "E2", "suggestive", [{"specificity": Estimate(0.3, 0.0, 0.4)}, {"swap": Estimate(0.2)}, FEW]),
         (LINK, "E1", "not established", [{"p_contrast": Estimate(0.01)}, {"p_pair_accuracy": Estimate(0.01)}]),
         (LINK, "E0", "suggestive", [{"lead": Estimate(0.4, 0.0, 0.5)}]),

@@ -113,7 +113,7 @@ def verdicts_of(outcome, reader, model):
         # A random model copies nothing, and so few passages would not be asked: the case is made all the same.
         head = Tested([Head(1, 0)], {}, verdict=SUPPORTED)
         copied = blank(Finding, question=NEXT_PRONOUN.name, unit="head", head=head)
-        job = Job(model.model, model.untrained, items, (), SETTINGS, lambda stage, share: None, [copied], [])
+        job = Job(model.model, model.untrained, items, (), SETTINGS, lambda stage, share: None, [copied], [], str)
         if len(items.of(WHOSE.name, TESTED)) < 300:
             return [OUTCOMES["whose"].problem(WHOSE, items)]
         return [answer(case).verdict for case in OUTCOMES["whose"].cases(job, [WHOSE])]

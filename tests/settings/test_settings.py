@@ -51,7 +51,7 @@ def test_the_command_line_overrides_the_experiment_which_overrides_the_defaults(
     experiment = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x"])
     overridden = compose_settings(["experiment=shakespeare/cpu_quick", "data.path=x", "max_steps=7", "optim=adamw"])
     assert isinstance(default.data, StoriesConfig) and isinstance(experiment.data, TextConfig)
-    assert default.run.max_steps != experiment.run.max_steps == 180
+    assert default.run.max_steps != experiment.run.max_steps == 188
     assert overridden.run.max_steps == 7 and overridden.optim.name is Optimizer.adamw
 
 

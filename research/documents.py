@@ -120,14 +120,14 @@ def stages() -> str:
     points = json.loads((ROOT / "research/results/stages.json").read_text(encoding="utf-8"))["points"]
     last = points[-1]["step"]
     parts = [text_at(20, 22, "share of right answers to “verb”", "title"), text_at(860, 232, f"step {last}", "number")]
-    for share in (0.5, 0.75, 1.0):
-        parts.append(text_at(50, 195 - 300 * (share - 0.5), f"{share:.2f}", "number quiet"))
+    for share in (0.0, 0.5, 1.0):
+        parts.append(text_at(50, 195 - 150 * share, f"{share:.2f}", "number quiet"))
     kinds = [(2, "active", "two layers, active"), (2, "passive", "two layers, passive"), (1, "active", "one layer")]
     for i, (n_layer, voice, name) in enumerate(kinds):
         path = []
         for point in points:
             if point["n_layer"] == n_layer:
-                path.append(f"{60 + 800 * point['step'] / last:.0f},{190 - 300 * (point[voice] - 0.5):.0f}")
+                path.append(f"{60 + 800 * point['step'] / last:.0f},{190 - 150 * point[voice]:.0f}")
         parts.append(f'<polyline class="line head{i}" stroke-width="2" points="{" ".join(path)}"/>')
         parts.append(text_at(420 + 150 * i, 22, name, f"head{i}"))
     return "".join(parts)

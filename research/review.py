@@ -26,31 +26,31 @@ from settings.files import read_json
 from settings.typed_json import from_json
 from tests.planted import plant
 
-MEASURES = ("chosen_again", "rival_swap", "swap_25", "swap_50", "swap_75", "swap", "on_target", "off_target")
+MEASURES = ("chosen_again", "swap_25", "swap_50", "swap_75", "swap", "carries")
 
 # Name, whether a claim meets it (yes, part, no), and where; {measure} is a value of the finding.
 CRITERIA = [
     ("C1 falsifiability", "yes", "bars were fixed before; predictions are registered (preregistration.md)"),
-    ("C2 structural plausibility", "part", "the layer of verb's head was predicted; no signature in its weights"),
+    ("C2 structural plausibility", "yes", "one layer sets a mark, the next reads it: predicted; here {feeds}"),
     ("C3 task specificity", "part", "previous-token and induction heads get no claim; one head may serve two"),
-    ("C4 minimality", "part", "a set grows head by head; the next head alone swaps {rival_swap}"),
-    ("C5 convergent validity", "yes", "attention {accuracy}, swap {swap}, edge cut {cut_meant}, output removed {zero}"),
+    ("C4 minimality", "yes", "heads that carry are added one by one, each for .02 or more; others: {others}"),
+    ("C5 convergent validity", "yes", "attention {accuracy}, swap {swap}, edge cut {cut_meant}, outputs {carries}"),
     ("I1 necessity", "part", "edge to the antecedent cut: {cut_meant} of the answer lost; output removed: only {zero}"),
-    ("I2 sufficiency", "no", "the head is never run without all others"),
+    ("I2 sufficiency", "yes", "outputs of all other heads exchanged: the heads that carry keep {keeps}"),
     ("I3 specificity", "yes", "edge to the other mention cut: {cut_other}; specificity {specificity}"),
     ("I4 consistency", "yes", "clusters resampled; 20 seeds; swap, cut and removal"),
     ("I5 confound control", "yes", "rules, untrained models, words shuffled ({answer_shuffled} of the answers right)"),
-    ("I6 rival mechanism exclusion", "part", "one rival head: {rival_swap}; no other set is searched"),
-    ("E1 intervention reach", "yes", "the exchange moves the next word by {on_target} nats, to the other mention"),
+    ("I6 rival mechanism exclusion", "yes", "all other heads carry {others}, {backup} more without these; MLPs: V4"),
+    ("E1 intervention reach", "yes", "exchanged weights move the answer to the other mention: {swap} of {answer} nats"),
     ("E2 graded response", "yes", "a quarter, half, three quarters, all: {swap_25}, {swap_50}, {swap_75}, {swap}"),
-    ("E3 selectivity", "part", "one token before the query {off_target} nats (the word is certain); no other task"),
+    ("E3 selectivity", "part", "outputs of the same answer: {same_answer}; no other task"),
     ("E4 effect magnitude", "yes", "{swap} of an answer of {answer} nats changes sides; the bar is .2"),
-    ("E5 robustness", "part", "nouns and frames held out; a third animal breaks it in some runs (third_noun.md)"),
+    ("E5 robustness", "yes", "nouns, frames, six places of a third animal; nine new constructions (third_noun.md)"),
     ("E6 cross-architecture generalization", "part", "variants of attention, other models; one family at a time"),
     ("M1 reliability", "yes", "chosen again {chosen_again} (others: above); intervals; every seed is shown"),
     ("M2 invariance", "part", "the same items in every variant; no common scale over sizes"),
     ("M3 baseline separation", "yes", "untrained {untrained_accuracy}, best rule {best_rule}"),
-    ("M4 sensitivity", "part", "planted and absent heads (calibration.md); none planted for verb"),
+    ("M4 sensitivity", "yes", "planted and absent heads (calibration.md); a planted circuit for verb (a test)"),
     ("M5 calibration", "yes", "known ends: a planted head (number, gender), an untrained model, a coin (worlds.md)"),
     ("M6 construct coverage", "part", "whether a table of words is enough is said; attention is not the construct"),
     ("V1 level declaration", "yes", "E0 to E3, in the claim"),
@@ -77,7 +77,6 @@ class _Row:
     model: str
     question: str
     head: str
-    rival: str
     verdict: str
     values: dict[str, Estimate]
 
@@ -99,11 +98,11 @@ class ReviewResults:
     criteria: list[_Criterion]
 
     def lines(self) -> list[str]:
-        header = ["model", "question", "head", "next", *(name.replace("_", " ") for name in MEASURES), "verdict"]
+        header = ["model", "question", "head", *(name.replace("_", " ") for name in MEASURES), "verdict"]
         rows = []
         for row in self.rows:
             values = [value_cell(row.values.get(name), ".3f") for name in MEASURES]
-            rows.append([row.model, row.question, row.head, row.rival, *values, row.verdict])
+            rows.append([row.model, row.question, row.head, *values, row.verdict])
         counts = [sum(each.is_met == met for each in self.criteria) for met in ("yes", "part", "no")]
         summary = f"By our reading {counts[0]} of {len(self.criteria)} are met, {counts[1]} in part, {counts[2]} not."
         criteria = [[each.name, each.is_met, each.evidence] for each in self.criteria]
@@ -122,7 +121,7 @@ class ReviewResults:
 def _row(model: str, finding: Finding) -> _Row:
     head = finding.head
     values = {name: head.values[name] for name in MEASURES if name in head.values}
-    return _Row(model, finding.question, str(finding.place), str(finding.rival or "-"), head.verdict, values)
+    return _Row(model, finding.question, str(finding.place), head.verdict, values)
 
 
 def _results(folder: str) -> ProbeResults:
@@ -151,9 +150,14 @@ def _evidence(finding: Finding) -> list[_Criterion]:
     values = {name: estimate.value for name, estimate in finding.head.values.items()}
     for part in finding.parts.values():
         values |= {name: estimate.value for name, estimate in part.values.items() if name.startswith("answer_")}
+    carrier = finding.carrier
+    assert carrier is not None
+    values |= {name: carrier.values[name].value for name in ("keeps", "backup", "same_answer")}
+    values["others"] = 1 - values["keeps"]
     values["untrained_accuracy"] = finding.untrained["accuracy"].value
     values["best_rule"] = max(finding.rules.values())
     texts = {name: f"{value:.2f}" for name, value in values.items()}
+    texts["feeds"] = ", ".join(f"{feed.head} at {feed.place} {feed.share.value:.2f}" for feed in carrier.feeds)
     return [_Criterion(name, is_met, text.format_map(texts)) for name, is_met, text in CRITERIA]
 
 

@@ -59,7 +59,7 @@ COLUMNS = {  # by the outcome of the questions
 
 @dataclass
 class _SeedsOptions:
-    """python -m research.seeds name=PAGE [seeds=1,2,3,4,5] [experiment=english] [runs=DIR] [threads=2].
+    """python -m research.seeds name=PAGE [seeds=1,2] [experiment=english] [variant=one_layer] [runs=DIR] [threads=2].
 
     - precision=auto: precision of training
     - runs: where runs are kept, DIR/SEED; finished ones are not trained again, and tested ones are not tested again
@@ -68,6 +68,7 @@ class _SeedsOptions:
     name: str = "seeds"
     seeds: str = "1,2,3,4,5"
     experiment: str = ""
+    variant: str = ""
     precision: str = "auto"
     runs: str = ""
     threads: int = 2
@@ -255,6 +256,7 @@ def _measure_seed(seed: int, folder: Path, options: _SeedsOptions) -> _SeedTrain
         settings = [f"seed={seed}", f"out={run}", f"precision={options.precision}", *machine]
         settings.append(f"resume={str((run / 'config.json').exists()).lower()}")
         settings += [f"experiment={options.experiment}"] if options.experiment else []
+        settings += [f"variant={options.variant}"] if options.variant else []
         trained = run_script("train", *settings)
     probed = None if (run / "probe" / "probe.json").exists() else run_script("eval", f"run={run}", *machine)
 
@@ -297,11 +299,11 @@ def main(options: _SeedsOptions) -> None:
 
     # The page
     means = [question_means(findings, len(training)) for findings in by_question.values()]
-    recipe = f"{options.experiment or 'Default run'} in {device.rpartition(', ')[2]}"
+    name = " ".join([options.experiment or "default run", options.variant]).strip().capitalize()
+    recipe = f"{name} in {device.rpartition(', ')[2]}"
     not_tested = "; ".join(missing) or None
-    title = f"{options.experiment.capitalize() or 'The default run'} over seeds"
     results_page = SeedsResults(recipe, means, heads, training, not_tested)
-    write_page(options.name, title, results_page, options.threads)
+    write_page(options.name, f"{name} over seeds", results_page, options.threads)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.stories.frames import TEXTS
 from extras.english.whose import Known
 from probe import results as found
 from probe.questions import HEADLINE
@@ -38,7 +39,7 @@ from research.review import ReviewResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.stages import StagesResults
-from research.third_noun import ThirdNounResults
+from research.third_noun import UNSEEN, ThirdNounResults, forms, sentence
 from research.whose import WhoseResults
 from research.worlds import WorldsResults
 from settings.typed_json import from_json
@@ -49,6 +50,7 @@ PAGES: dict[str, Any] = {
     "decoders": DecoderResults,
     "lab": LabResults,
     "link_head": SeedsResults,
+    "one_layer": SeedsResults,
     "stages": StagesResults,
     "meaning": MeaningResults,
     "places": PlacesResults,
@@ -151,3 +153,17 @@ def test_what_a_score_knows_is_found_in_its_part(knows: str, part: str) -> None:
     for name in PARTS:
         if (knows, name) != ("words", "form"):  # the mean of the versions and the score knows some of the words
             assert ((found[name].low or 0) > 0) == (name == part), name
+
+
+def test_a_sentence_with_a_third_animal_names_its_cause_by_verb_and_voice() -> None:
+    rng = np.random.default_rng(0)
+    assert len(forms()) == 12 + len(UNSEEN) == 21
+    for name, frames in forms().items():
+        for cause in "AB":
+            text, nouns = sentence(str(rng.choice(frames)), cause, rng)
+            [verb] = [word for word in text.split() if word in TEXTS["BY_FIRST"] + TEXTS["BY_SECOND"]]
+            assert (verb in TEXTS["BY_FIRST"]) == ((cause == "A") != ("{CAUSED}" in name)), text
+            assert set(nouns) >= set("ABC") and len(set(nouns.values())) == len(nouns)
+            words = text.split()
+            before = [slot for slot, noun in nouns.items() if words.index(noun) < words.index(verb)]
+            assert ("C" in before) == (name.index("{C") < name.index("{CAUSE")), text

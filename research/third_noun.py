@@ -1,8 +1,8 @@
 """Sentences of `verb` with a third animal, which no pronoun means: where it stands, and constructions never trained.
 
-All nouns are held out: no pronoun referred to one of them in training. In a frame of the stories the third animal stands at
-one of six places, in either voice: twelve cells. Nine more constructions are in no story of training. An answer is right
-if the verbs of the animal that the pronoun means are likelier than those of each other one. Writes
+All nouns are held out: no pronoun referred to one of them in training. In a frame of the stories the third animal
+stands at one of six places, in either voice: twelve cells. Nine more constructions are in no story of training. An
+answer is right if the verbs of the animal that the pronoun means are likelier than those of each other one. Writes
 research/results/third_noun.{json,md}.
 """
 
@@ -100,8 +100,8 @@ class ThirdNounResults:
         header = ["run", "heads", "lowest cell", "nine: mean", "lowest", "voice [95 %]", "carries [95 %]"]
         header += ["same answer [95 %]", "carried by", "fed by"]
         lines = [
-            f"{len(self.runs)} runs. Shares of the sentences in which the answer is right, {self.n_draws} for each form "
-            "and cause; what carries is measured on the items of `eval.py`.",
+            f"{len(self.runs)} runs. Shares of the sentences in which the answer is right, {self.n_draws} for each "
+            "form and cause; what carries is measured on the items of `eval.py`.",
             "",
             *markdown_table(header, [run.cells() for run in self.runs]),
         ]

@@ -159,17 +159,45 @@ def test_the_three_stages_of_the_question_verb_are_the_measured_ones():
     for step, *shares in stages:
         assert list(map(share, points[2, int(step)])) == shares
     for (n_layer, _), point in points.items():
-        assert n_layer > 1 or point == pytest.approx((0.5, 0.5), abs=0.01)
+        assert n_layer > 1 or max(point) < 0.5
 
 
-def test_with_a_third_animal_some_heads_stay_with_the_subject_and_some_take_the_first_animal():
-    page = result("third_noun")
-    rows = {(row["text"], row["cause"]): row["shares"] for row in page["rows"]}
-    shares = rows["the {C} was in the garden. The {A} {V} the {B} because it", "A"]
-    for noun in "AC":
-        assert shares[f"head {noun}"]["low"] < 0.1 and shares[f"head {noun}"]["high"] > 0.9
-    in_place_of_it = rows["the {A} {V} the {B} because the", "A"], rows["the {A} {V} the {B} because the", "B"]
-    assert all(shares["head " + cause]["value"] > 0.9 for shares, cause in zip(in_place_of_it, "AB", strict=True))
+def test_the_sentences_about_a_third_animal_are_the_measured_ones():
+    runs = result("third_noun")["runs"]
+    n_cells = sum(run["lowest_cell"] >= 0.9 for run in runs)
+    n_voice = sum(run["voice"]["value"] >= 0.9 for run in runs)
+    n_unseen = sum(run["lowest_unseen"] >= 0.9 for run in runs)
+    carries = [run["carries"]["value"] for run in runs]
+    same = max(abs(run["same_answer"]["value"]) for run in runs)
+    feeds = []
+    for run in runs:
+        shares = [float(feed.split()[-1]) for feed in run["feeds"] if re.match("L0H. at the second mention", feed)]
+        feeds += [max(shares)] if shares else []
+    mean, worst = share(np.mean([run["unseen"] for run in runs])), share(min(run["lowest_unseen"] for run in runs))
+    found = f"{len(feeds)} of {len(runs)}"
+    of_layers = {mean["question"]: mean["supported"] for mean in result("one_layer")["means"]}
+    check_says(
+        README,
+        f"in {n_cells} of {len(runs)} runs the answer is right in .9 or more",
+        f"never has in {mean} on average, in the worst of one run in {worst}",
+    )
+    check_says(
+        ATTENTION, f"In {found} runs a head of layer 0", f"{share(min(feeds))} to {share(max(feeds))} of what the heads"
+    )
+    check_says(ATTENTION, f"learns `verb` in {of_layers['verb']} of 5 runs")
+    check_says(
+        REGISTERED,
+        f".9 or more in {n_cells} of {len(runs)}; seed 435",
+        f"mean {mean}; the lowest of a run is .9 or more in {n_unseen} runs, {worst}",
+        f".9 or more in {n_voice} of {len(runs)}; seed 427",
+        f".8 or more in {sum(value >= 0.8 for value in carries)} of {len(runs)}",
+        f"same answer {share(same)} at most",
+        f"in {found}, {share(min(feeds))} to {share(max(feeds))} | came true",
+        f"verb {of_layers['verb']} of 5, number {of_layers['number']}, gender {of_layers['gender']}",
+        "verb, number and gender in {}, {} and {} of 20".format(
+            *(mean["supported"] for mean in result("link_head")["means"])
+        ),
+    )
 
 
 def test_the_number_of_types_that_open_is_the_measured_one():

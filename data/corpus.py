@@ -10,7 +10,7 @@ import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     stories = generate_split(config, split)
     _encode_stories([story.text for story in stories], split, config, corpus.tokenizer)
     with suppress(PermissionError):  # another user's cache
-        write_atomically(path, json.dumps(list(map(astuple, stories))).encode())
+        # As `dataclasses.astuple`, which takes ten times as long
+        rows = json.dumps(stories, default=lambda item: [getattr(item, name) for name in item.__dataclass_fields__])
+        write_atomically(path, rows.encode())
     return stories
 
 

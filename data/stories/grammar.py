@@ -5,9 +5,11 @@ until only words are left. An option may also bind names, such as A = cat, that 
 only on the words and bindings before it, and the exact probability of the next word can be computed.
 """
 
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 
 from data.pairs import Span
@@ -75,17 +77,19 @@ def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
             slot, first = symbol
             if first < len(words):
                 uses.append((slot, first, len(words)))
-        elif is_slot(symbol):
+        elif symbol[0] == "{":  # `is_slot`, without a call for each of millions of symbols
             # Replace the slot by one of its options; a certain option draws nothing.
             slot = symbol[1:-1]
             options = rules(slot, bindings)
             option = options[0]
             if len(options) > 1:
-                (option,) = rng.choices(options, [option.probability for option in options])
+                # As `rng.choices`, which checks and copies what it is given
+                ends = list(accumulate([option.probability for option in options]))
+                option = options[bisect(ends, rng.random() * ends[-1], 0, len(ends) - 1)]
             symbols = option.symbols
             if option.binds:
                 bindings.update(option.binds)
-            if len(symbols) == 1 and not is_slot(symbols[0]):  # most slots: finished at once
+            if len(symbols) == 1 and symbols[0][0] != "{":  # most slots: finished at once
                 uses.append((slot, len(words), len(words) + 1))
                 words.append(symbols[0])
             else:

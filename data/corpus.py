@@ -10,7 +10,7 @@ import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     _encode_stories([story.text for story in stories], split, config, corpus.tokenizer)
     with suppress(PermissionError):  # another user's cache
         # As `dataclasses.astuple`, which takes ten times as long
-        rows = json.dumps(stories, default=lambda item: [getattr(item, name) for name in item.__dataclass_fields__])
+        rows = json.dumps(stories, default=lambda item: [getattr(item, field.name) for field in fields(item)])
         write_atomically(path, rows.encode())
     return stories
 

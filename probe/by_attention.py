@@ -62,12 +62,12 @@ from training.metrics import HeadPoint
 MAX_EDITED = 32  # of more than EDIT_ALL heads only those with the largest difference of attention weights are edited,
 N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
 N_DEV_PAIRS = 64  # the same of fewer heads
-MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all candidates together
+MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all edited heads together
 MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if it has more than EDIT_ALL
 N_COMPARED_DEV_BLOCKS = 16  # for the choice of these heads
 MAX_COMPARED_BLOCKS = 200  # evenly spaced
 N_SIGN_FLIPS = 400  # behind the bar during training
-MIN_CARRIES = 0.2  # of the answer, the lower end of the interval; our convention, as the bar of the swap
+MIN_NAMED = 0.2  # of the answer, the lower end of the interval: else no head is named; our convention, as for the swap
 TABLE_KEEPS = 0.8  # with the words shuffled: a table of words keeps at least this share of the answer above chance,
 SENTENCE_KEEPS = 0.2  # and an answer that needs the sentence at most this one; our conventions
 _EDITS = ("swap", *DOSES, "carries", "cut_meant", "cut_other", "zero")
@@ -175,7 +175,7 @@ at the antecedent. E0 to E3: docs/probe.md."""
         if carrier is None:
             return ""
         carries = show(carrier.values["carries"].value)
-        if not (carrier.values["carries"].low or 0.0) > MIN_CARRIES:
+        if not (carrier.values["carries"].low or 0.0) > MIN_NAMED:
             return f"No head is shown to carry the answer: {carries} of it follows the best, {carrier.heads[0]}."
         parts = []
         for head, share, (read, *_) in zip(carrier.heads, carrier.each, carrier.reads, strict=True):

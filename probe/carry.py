@@ -2,11 +2,12 @@
 
 - carries: a head's output at the query changes places with that in the other text of the pair, and the answer follows
   by this share (interchange intervention, Geiger et al. 2021).
-- keeps: the outputs of all *other* heads change places; what stays of the answer is kept by these heads alone. A head
-  can be necessary without being enough.
+- keeps: the outputs of all *other* heads change places; what stays of the answer is kept by these heads and by the word
+  at the query, which differs in "It" and "They". A head can be necessary without being enough.
 - backup: how much more the other heads carry if these heads are removed (the hydra effect, McGrath et al. 2023). The
   last norm makes what is left larger, so a part of it is no other head's work.
-- same answer: the output comes from another pair with the same answer. What carries only the answer changes nothing.
+- same answer: the output comes from another pair of the batch with the same answer. What carries only the answer
+  changes nothing.
 - feeds: an earlier head is removed at one place, and only its effect on the outputs of the carrying heads is kept: the
   share of the answer that is lost (path patching, Wang et al. 2022, with zero in place of other texts).
 
@@ -44,7 +45,7 @@ PLACES = (*_MENTIONS, _DIFFER, _QUERY, _REST)
 def find_carrier(
     dev: EditedPairs, tested: EditedPairs, config: ProbeConfig, decode: Callable[[int], str]
 ) -> Carrier | None:
-    """Return the smallest set of heads that carries the answer, which the model must know; None if no head carries any.
+    """Return a set of heads, grown one by one, that carries the answer, which the model must know; None if none does.
 
     `decode` gives the text of a token.
     """
@@ -66,7 +67,7 @@ def find_carrier(
     values = estimate_ratios(shares, total, tested.items, config)
     each = [values.pop(str(head)) for head in chosen]
 
-    # Pairs whose answers no other pair has are left out of the control.
+    # Pairs whose answers no other pair of their batch has are left out of the control.
     moved, _ = tested.exchanged([chosen], "same_answer")
     known = np.flatnonzero(np.isfinite(moved[:, 0]))
     if known.size:

@@ -124,7 +124,7 @@ class Batch:
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def _from_same_answer(self, outputs: Tensor) -> Tensor:
-        """Return the outputs [B, K] of the next text of another pair with the same answers; nan if there is none."""
+        """Return the outputs [B, K] of the next text of another pair of this batch with the same answers, else nan."""
         rows = torch.arange(len(outputs), device=outputs.device)
         is_same = (self.answers[:, None] == self.answers).all(-1) & (rows[:, None] // 2 != rows // 2)
         n_after = (rows - rows[:, None]) % len(rows)
@@ -334,7 +334,6 @@ class EditedPairs:
         return weights, probabilities
 
 
-@torch.no_grad()
 def answer_ids(cells: Sequence[Cell]) -> tuple[Tensor, Tensor]:
     """Return the answers and the foils of the texts, each [B, n] token ids padded with NO_TOKEN."""
     answers = [cell.answers for cell in cells]

@@ -182,7 +182,9 @@ def test_the_sentences_about_a_third_animal_are_the_measured_ones():
         f"never has in {mean} on average, in the worst of one run in {worst}",
     )
     check_says(
-        ATTENTION, f"In {found} runs a head of layer 0", f"{share(min(feeds))} to {share(max(feeds))} of what the heads"
+        ATTENTION,
+        f"In {found} runs a head of layer 0",
+        f"lose {share(min(feeds))} to {share(max(feeds))} of the answer",
     )
     check_says(ATTENTION, f"learns `verb` in {of_layers['verb']} of 5 runs")
     check_says(

@@ -70,7 +70,7 @@ class Floor:
         joint: dict[_State, float] = defaultdict(float)
         for state, weight in states.items():
             # A first symbol that is no slot is the only possible next word.
-            if not is_slot(state.symbols[0]) and state.symbols[0] != word:
+            if state.symbols[0] != word and not is_slot(state.symbols[0]):
                 continue
             if word not in state.successors:
                 state.successors[word] = []
@@ -104,6 +104,9 @@ class Floor:
         options = self._language.rules(slot[1:-1], dict(bindings))
         starts: list[_Start] = []
         for option in options:
+            # Most options begin with another word.
+            if option.symbols and option.symbols[0] != word and not is_slot(option.symbols[0]):
+                continue
             updated = bindings
             if option.binds:
                 updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))

@@ -9,6 +9,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from random import Random
 
@@ -27,7 +28,15 @@ class Option:
     binds: tuple[tuple[str, str], ...] = ()  # (name, value) pairs for the slots to the right
 
 
-Options = list[Option]  # all replacements of a slot
+class Options(list[Option]):
+    """All replacements of a slot."""
+
+    @cached_property
+    def ends(self) -> list[float]:
+        """The sum of the probabilities up to each option."""
+        return list(accumulate(option.probability for option in self))
+
+
 Rules = Callable[[str, Bindings], Options]  # from a slot without braces and the bindings so far
 
 
@@ -84,8 +93,7 @@ def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
             option = options[0]
             if len(options) > 1:
                 # As `rng.choices`, which checks and copies what it is given
-                ends = list(accumulate([option.probability for option in options]))
-                option = options[bisect(ends, rng.random() * ends[-1], 0, len(ends) - 1)]
+                option = options[bisect(options.ends, rng.random() * options.ends[-1], 0, len(options) - 1)]
             symbols = option.symbols
             if option.binds:
                 bindings.update(option.binds)

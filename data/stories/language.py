@@ -127,11 +127,11 @@ class Language:
         return rule if isinstance(rule, list) else rule(self, bindings)
 
 
-def _depends_on(*names: str) -> Callable[[Callable[..., Options]], _Rule]:
+def _depends_on(*names: str) -> Callable[[Callable[..., list[Option]]], _Rule]:
     """Return the rule of a slot whose options are made once for the same values of these bindings."""
 
-    def rule_of(make: Callable[..., Options]) -> _Rule:
-        make_once = cache(make)
+    def rule_of(make: Callable[..., list[Option]]) -> _Rule:
+        make_once = cache(lambda *values: Options(make(*values)))
         return lambda language, bindings: make_once(language, *map(bindings.get, names))
 
     return rule_of
@@ -149,7 +149,7 @@ def _first_mention(language: Language, plot_name: str, name: str, bound: tuple[s
     for word, chance in zip(words, (chances / chances.sum()).tolist(), strict=True):
         for inflected in _inflected(word, form) if chance else ():
             options.append(Option(chance * inflected.probability, inflected.symbols, ((name, word),)))
-    return options
+    return Options(options)
 
 
 @cache
@@ -179,7 +179,7 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
     """Return the rule of a pronoun in one form; it draws the antecedent and binds MEANT."""
 
     @_depends_on("MEANT", "A", "B")
-    def options(language: Language, meant: str | None, a: str, b: str) -> Options:
+    def options(language: Language, meant: str | None, a: str, b: str) -> list[Option]:
         slots = meant or "AB"  # each is the antecedent with the same probability
         words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
         return [Option(1 / len(slots), (words[slot],), (("MEANT", slot),)) for slot in slots]
@@ -206,15 +206,15 @@ def _inflected(word: str, form: str) -> Options:
 
 
 def _uniform(*texts: str) -> Options:
-    return [Option(1 / len(texts), tuple(text.split())) for text in texts]
+    return Options(Option(1 / len(texts), tuple(text.split())) for text in texts)
 
 
 def _mention_again(form: str = "") -> Options:
-    return [Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB"]
+    return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
 
 
 @_depends_on()
-def _plot(language: Language) -> Options:
+def _plot(language: Language) -> list[Option]:
     total = sum(language.shares.values())
     options = []
     for name, share in language.shares.items():
@@ -223,12 +223,12 @@ def _plot(language: Language) -> Options:
 
 
 @_depends_on("PLOT", "FRAME")
-def _frame(language: Language, plot_name: str, frame_text: str | None) -> Options:
+def _frame(language: Language, plot_name: str, frame_text: str | None) -> list[Option]:
     return _uniform(*([frame_text] if frame_text is not None else language.frames_of(PLOTS[plot_name])))
 
 
 @_depends_on("USED")
-def _filler(language: Language, used: str | None) -> Options:
+def _filler(language: Language, used: str | None) -> list[Option]:
     """Draw a neutral sentence that the story has not used yet, and bind the set of used sentences."""
     used_numbers = (used or "").split()
     n_unused = len(frames.FILLERS) - len(used_numbers)
@@ -241,7 +241,7 @@ def _filler(language: Language, used: str | None) -> Options:
 
 
 @_depends_on("MEANT", "A", "B")
-def _verb(language: Language, meant: str, a: str, b: str | None) -> Options:
+def _verb(language: Language, meant: str, a: str, b: str | None) -> list[Option]:
     return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
 
 
@@ -261,7 +261,7 @@ def _cause(by_first: str, by_second: str, *, is_passive: bool) -> _Rule:
     """Return the rule of a verb whose cause is the first mention, or the second; it binds MEANT."""
 
     @_depends_on("MEANT")
-    def options(language: Language, meant: str | None) -> Options:
+    def options(language: Language, meant: str | None) -> list[Option]:
         found = []
         for slot in meant or "AB":
             texts = frames.TEXTS[by_first if slot == "A" else by_second]
@@ -274,7 +274,7 @@ def _cause(by_first: str, by_second: str, *, is_passive: bool) -> _Rule:
 
 
 @_depends_on("MEANT", "A", "B")
-def _state(language: Language, meant: str | None, a: str, b: str) -> Options:
+def _state(language: Language, meant: str | None, a: str, b: str) -> list[Option]:
     options = []
     for slot in meant or "AB":
         texts = frames.TEXTS[f"{REFERENTS[a if slot == 'A' else b].kind.upper()}_STATE"]
@@ -283,7 +283,7 @@ def _state(language: Language, meant: str | None, a: str, b: str) -> Options:
 
 
 @_depends_on("PLOT")
-def _introduction(language: Language, plot_name: str) -> Options:
+def _introduction(language: Language, plot_name: str) -> list[Option]:
     """Draw the only mention {A} of a plot without a pronoun."""
     plot = PLOTS[plot_name]
     pools = _word_pools(plot.pools)
@@ -301,7 +301,7 @@ _RULES: dict[str, Options | _Rule] = {slot: _uniform(*texts) for slot, texts in 
 _RULES |= {
     "PLOT": _plot,
     "FRAME": _frame,
-    "FILLERS": [Option(0.6, ()), Option(0.2, ("{FILLER}",)), Option(0.2, ("{FILLER}", "{FILLER}"))],
+    "FILLERS": Options([Option(0.6, ()), Option(0.2, ("{FILLER}",)), Option(0.2, ("{FILLER}", "{FILLER}"))]),
     "FILLER": _filler,
     "PRONOUN": _pronouns(str),
     "PRONOUN.lower": _pronouns(str.lower),
@@ -310,7 +310,7 @@ _RULES |= {
     # "The cat was feared by the dog": the cause is the first.
     "CAUSE": _cause("BY_FIRST", "BY_SECOND", is_passive=False),
     "CAUSED": _cause("BY_SECOND", "BY_FIRST", is_passive=True),
-    "SIZED": [Option(0.6, ()), Option(0.4, ("{SIZE}",))],
+    "SIZED": Options([Option(0.6, ()), Option(0.4, ("{SIZE}",))]),
     "STATE": _state,
     # "The animals" and "The girl" refer back to the mention by its number or gender.
     "MENTION_AGAIN": _mention_again(),

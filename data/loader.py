@@ -219,16 +219,23 @@ def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int 
 
 def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Batch:
     """Return a batch [len(rows), length] of the stories of each row; a story's last target is the END after it."""
+    # Of each story: its row, its number in the row, and how many tokens stand before it, in the batch and in the row
+    stories = np.concatenate([np.empty(0, np.int64), *rows])
+    n_stories = np.fromiter(map(len, rows), np.int64)
+    first = n_stories.cumsum() - n_stories  # of each row
+    row = np.repeat(np.arange(len(rows)), n_stories)
+    lengths = split.starts[stories + 1] - split.starts[stories]
+    before = lengths.cumsum() - lengths
+    before_in_row = before - before[first][row]
+
     # The place of each token in the corpus and its story in the row, [B, T]; 0 and -1 for padding.
     places = np.zeros((len(rows), length), np.int64)
     documents = np.full_like(places, -1)
-    for row, stories in enumerate(rows):
-        end = 0
-        for number, story in enumerate(stories):
-            start = end
-            end += split.starts[story + 1] - split.starts[story]
-            places[row, start:end] = np.arange(split.starts[story], split.starts[story + 1])
-            documents[row, start:end] = number
+    of = np.repeat(np.arange(len(stories)), lengths)  # the story of each token of the batch
+    in_story = np.arange(len(of)) - before[of]
+    at = row[of], before_in_row[of] + in_story
+    places[at] = split.starts[stories][of] + in_story
+    documents[at] = (np.arange(len(stories)) - first[row])[of]
 
     # Padding is token 0 without a target.
     is_text = documents >= 0

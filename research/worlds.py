@@ -91,7 +91,7 @@ def _verbs_without_sense(
     """Draw verbs without regard to what they mean; the pronoun means one of `slots_of` MEANT and both nouns."""
 
     @language._depends_on("PLOT", "MEANT", "A", "B")
-    def options(_: language.Language, plot: str, meant: str | None, a: str, b: str | None) -> Options:
+    def options(_: language.Language, plot: str, meant: str | None, a: str, b: str | None) -> list[Option]:
         slots = slots_of(meant or "AB", a, b or "")
         texts = texts_of(plot)
         chance = 1 / len(texts) / len(slots)
@@ -135,12 +135,12 @@ def _things_in_place_of_animals() -> None:
     language._word_pools = of_things
 
 
-def _set_pronouns(options_of: Callable[[str | None, str, str], Options]) -> None:
+def _set_pronouns(options_of: Callable[[str | None, str, str], list[Option]]) -> None:
     """Make the rules of the pronoun from a function of MEANT and both words; its options have one word each."""
 
     def rule(form: Callable[[str], str]) -> language._Rule:
         @language._depends_on("MEANT", "A", "B")
-        def options(_: language.Language, meant: str | None, a: str, b: str) -> Options:
+        def options(_: language.Language, meant: str | None, a: str, b: str) -> list[Option]:
             return [replace(option, symbols=(form(option.symbols[0]),)) for option in options_of(meant, a, b)]
 
         return options
@@ -149,7 +149,7 @@ def _set_pronouns(options_of: Callable[[str | None, str, str], Options]) -> None
 
 
 def _pronouns_by_a_coin() -> None:
-    def options(meant: str | None, a: str, b: str) -> Options:
+    def options(meant: str | None, a: str, b: str) -> list[Option]:
         words = sorted({REFERENTS[word].pronoun for word in (a, b)})
         slots = meant or "AB"
         chance = 1 / len(words) / len(slots)
@@ -162,7 +162,7 @@ def _always(slot_of: Callable[[str, str], str]) -> None:
     """Let every pronoun mean one of two nouns, and agree with it; no verb matters."""
     _verbs_without_sense(lambda meant, a, b: meant)
 
-    def options(meant: str | None, a: str, b: str) -> Options:
+    def options(meant: str | None, a: str, b: str) -> list[Option]:
         slot = slot_of(a, b)
         return [Option(1.0, (REFERENTS[a if slot == "A" else b].pronoun,), (("MEANT", slot),))]
 

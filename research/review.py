@@ -50,7 +50,7 @@ CRITERIA = [
     ("M1 reliability", "yes", "chosen again {chosen_again} (others: above); intervals; every seed is shown"),
     ("M2 invariance", "part", "the same items in every variant; no common scale over sizes"),
     ("M3 baseline separation", "yes", "untrained {untrained_accuracy}, best rule {best_rule}"),
-    ("M4 sensitivity", "yes", "planted and absent heads (calibration.md); a planted circuit of two steps (a test)"),
+    ("M4 sensitivity", "yes", "planted and absent heads, a planted circuit; carries is seen from .55 on (power.md)"),
     ("M5 calibration", "yes", "known ends: a planted head (number, gender), an untrained model, a coin (worlds.md)"),
     ("M6 construct coverage", "part", "whether a table of words is enough is said; attention is not the construct"),
     ("V1 level declaration", "yes", "E0 to E3, in the claim"),

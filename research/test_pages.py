@@ -1,6 +1,8 @@
 """Every page of research/results is made from its JSON file, and docs/report*.html by this program: pytest research."""
 
 import json
+from dataclasses import replace
+from itertools import product
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.pairs import Items
 from data.stories.frames import TEXTS
 from extras.english.whose import Known
 from probe import results as found
+from probe.edits import EditedPairs
 from probe.questions import HEADLINE
 from probe.results import Estimate, Finding, Head
 from research.because import BecauseResults
@@ -35,6 +39,7 @@ from research.measure import (
 )
 from research.peers import PeerResults
 from research.places import PlacesResults
+from research.power import DOSES, N_SUBSETS, PowerResults, lost_by_dose, subsets
 from research.review import ReviewResults
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
@@ -43,6 +48,7 @@ from research.third_noun import UNSEEN, ThirdNounResults, forms, sentence
 from research.whose import WhoseResults
 from research.worlds import WorldsResults
 from settings.typed_json import from_json
+from tests.probe.test_carry import Circuit, circuit_pairs
 
 PAGES: dict[str, Any] = {
     "because": BecauseResults,
@@ -54,6 +60,7 @@ PAGES: dict[str, Any] = {
     "stages": StagesResults,
     "meaning": MeaningResults,
     "places": PlacesResults,
+    "power": PowerResults,
     "third_noun": ThirdNounResults,
     "worlds": WorldsResults,
     "whose_short": SeedsResults,
@@ -167,3 +174,25 @@ def test_a_sentence_with_a_third_animal_names_its_cause_by_verb_and_voice() -> N
             words = text.split()
             before = [slot for slot, noun in nouns.items() if words.index(noun) < words.index(verb)]
             assert ("C" in before) == (name.index("{C") < name.index("{CAUSE")), text
+
+
+def test_a_dose_moves_from_nothing_to_all_that_a_head_carries() -> None:
+    pairs = EditedPairs(Circuit(), Items(circuit_pairs(HEADLINE)), 4096)
+    lost = lost_by_dose(pairs, [Head(1, 1)])
+    moved, total = pairs.exchanged([[Head(1, 1)]], "carries")
+    assert lost[:, -1] == pytest.approx(moved[:, 0]) and lost[:, 9] == pytest.approx(total / 2)  # all, and half
+    assert (np.diff(lost, axis=1) > 0).all() and lost.shape[1] == len(DOSES)
+
+
+def test_a_subset_has_pairs_of_its_frames_and_nouns_alone() -> None:
+    pair = circuit_pairs(HEADLINE)[0]
+    clusters = [(f"frame {frame}", f"noun {a}", f"noun {b}") for frame, a, b in product(range(6), range(8), range(8))]
+    items = Items([replace(pair, clusters=labels) for labels in clusters])
+    [everything] = subsets(items, 1)
+    assert everything.tolist() == list(range(len(items)))
+    some = list(subsets(items, 2))
+    assert len({tuple(index) for index in some}) == N_SUBSETS
+    for index in some:
+        chosen = {pair.clusters for pair in items.take(index).pairs}
+        assert len(index) == len(chosen) == 3 * 4 * 4
+        assert [len({labels[i] for labels in chosen}) for i in range(3)] == [3, 4, 4]

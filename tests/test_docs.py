@@ -162,6 +162,18 @@ def test_the_three_stages_of_the_question_verb_are_the_measured_ones():
         assert n_layer > 1 or max(point) < 0.5
 
 
+def test_the_sentence_about_heads_of_known_strength_is_the_measured_one():
+    rows = {
+        row["question"]: row for row in reversed(result("power")["rows"])
+    }.values()  # the first: all frames and nouns
+    below, near = (
+        [sum(sum(row[name][part]) for row in rows) for name in ("passed", "asked")] for part in (slice(2), slice(3, 4))
+    )
+    check_says(
+        PROBE, "lets {} of {} pass that carry less".format(*below), "{} of {} that carry .55 to .6".format(*near)
+    )
+
+
 def test_the_sentences_about_a_third_animal_are_the_measured_ones():
     runs = result("third_noun")["runs"]
     n_cells = sum(run["lowest_cell"] >= 0.9 for run in runs)

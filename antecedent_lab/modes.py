@@ -18,6 +18,7 @@ from extras.page.shown import PageFinding
 from extras.sweeps import door as sweeps
 from model.transformer import Transformer
 from probe.config import ProbeConfig
+from probe.deciding import deciding
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.opened_run import load_data
@@ -199,7 +200,8 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         lines = sentence_lines(tokenized, weights, rows, _chosen_heads(results), effects)
         best = next_tokens(opened.model, tokenized.tokens, 5)
         chances = ", ".join(f"{opened.decode(token)} {chance:.2f}" for token, chance in best)
-        print(printable("\n".join([*lines, "", f"next word: {chances}"])))
+        decides = deciding(opened.model, tokenized, opened.decode).statement()
+        print(printable("\n".join([*lines, "", f"next word: {chances}", decides])))
 
         if folder is not None:
             content = page_content(opened, results, read_history(opened), [text], missing, settings.live)

@@ -26,6 +26,7 @@ from model.edits import remove_head
 from model.observe import HeadEdit, ObservableModel, SiteEdit, check_edits, only_layers
 from model.transformer import Transformer
 from probe.batches import length_batches, pad_rows, progress_bar, text_batches
+from probe.deciding import Deciding, deciding
 from probe.edits import NO_TOKEN, all_heads, margins_at_site
 from probe.questions import Example
 from probe.results import Head, Shown
@@ -240,6 +241,14 @@ class OpenedModel:
                 effects[np.array(batch.texts)[:, None], layers, in_layer] = of_heads.T
                 bar.update(of_heads.size)
         return effects
+
+    def lines_that_decide(self, text: str) -> Deciding:
+        """Return what the most probable next word loses if each line of the last word is cut (probe/deciding.py).
+
+        Raises UserError for a text that the model cannot read.
+        """
+        self._encode_all([text])
+        return deciding(self.model, self.tokenize(text), self.decode)
 
     def show(self, text: str) -> str:
         """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""

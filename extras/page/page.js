@@ -38,7 +38,7 @@ if (live) openField();
 state.width = part("live-lines").clientWidth || state.width;
 views.push(showQuestion);
 if (state.sentence) views.push(drawLines, drawAnswers, drawSentences);
-if (live) views.push(drawChips, drawInvitation, drawFirst, drawChanges, drawHow, drawCard, drawShare, drawSource);
+if (live) views.push(drawChips, drawInvitation, drawFirst, drawChanges, drawHow, drawCard, drawShare, drawSource, searchLines);
 openAddress();
 if (live) views.push(followState);
 addEventListener("hashchange", openAddress);

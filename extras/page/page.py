@@ -18,8 +18,8 @@ from settings.typed_json import to_json
 FOLDER = Path(__file__).parent
 SCRIPTS = [  # in this order
     "page_model", "page_tokens", "page_data", "page_elements", "page_live_model", "page_sentences",
-    "page_lines", "page_edits", "page_training", "page_words", "page_live", "page_how", "page_picture", "page_link",
-    "page_cards", "page",
+    "page_lines", "page_edits", "page_deciding", "page_training", "page_words", "page_live", "page_how", "page_picture",
+    "page_link", "page_cards", "page",
 ]  # fmt: skip
 
 

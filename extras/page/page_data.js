@@ -23,6 +23,7 @@ const state = {
   guess: {}, // {key: of a card and a sentence, choice}
   temperature: 4,
   playing: false, // the training
+  saying: false, // whether a click on a next word looks for a change that makes it the answer
   width: 800, // of the picture of the lines, in pixels
 };
 const views = []; // functions, each of which draws a part of the page

@@ -1,4 +1,5 @@
-// The attention lines of all heads at the chosen word: the words along a line, arcs above them, a colour for each head.
+// The attention lines of all heads at the chosen word: the words along a line, arcs above them. The width of an arc is its
+// weight, its colour what the next word loses without it (page_deciding.js).
 // A click on a line cuts it, on a second line of the head exchanges both, on a word chooses that word.
 
 const MOST_LINES = 24; // arcs of one head
@@ -10,13 +11,39 @@ const ROOM = 20; // pixels behind the word that is looked from
 let drawnFrom = null; // the place and the text of the present picture
 const pen = document.createElement("canvas").getContext("2d");
 
-// Give a node the colour of a head.
-function hued(node, layer = state.layer, head = state.head) {
-  node.style.setProperty("--strong", `var(--hue-${(layer * nHead + head) % 8})`);
+let arcTo = null; // the arc of the present picture to a word
+let painted = []; // of the present picture: lines (with their head and word, and perhaps a name) and cards of heads
+
+// Have a node coloured by what the next word loses without a line, or without the best line of a head.
+function paint(node, layer, head, target, name) {
+  painted.push({ node, layer, head, target, name });
   return node;
 }
 
+// Colour what is drawn: when the lines have been cut, nothing is drawn again under the reader's pointer.
+function paintLines() {
+  const found = live && decided();
+  for (const { node, layer, head, target, name } of painted) {
+    const lost = found ? lostBy(layer, head, target) : 0;
+    const share = lost > 0 ? Math.min(1, lost / found.chance) : 0;
+    node.style.setProperty("--strong", `color-mix(in srgb, var(--orange) ${Math.round(100 * share)}%, var(--edge))`);
+    const points = Math.round(100 * lost);
+    if (target === undefined) node.querySelector(".points").textContent = points > 0 ? `−${points}` : "";
+    if (!name) continue;
+    const whole = lost ? `${name}; cut, “${label(nextName(found.answer))}” loses ${lost.toFixed(4)}` : name;
+    node.setAttribute("aria-label", whole);
+    node.querySelector("title").textContent = whole;
+  }
+
+  // The line that decides, if it is of another head, which is chosen by its name above
+  const first = found?.lines[0];
+  const isOther = first?.lost >= DECIDES && !isOfHead(first);
+  const about = isOther && { class: "arc deciding", "stroke-width": 1 + 8 * first.weight, d: arcTo(first.target).path };
+  part("deciding").replaceChildren(...(isOther ? [shape("path", about)] : []));
+}
+
 function drawLines() {
+  painted = [];
   const { words, text } = state.sentence;
   const chosen = chosenWord();
   const removed = isRemoved() ? ` (${headName(state.layer, state.head)} is removed)` : "";
@@ -28,6 +55,7 @@ function drawLines() {
   const left = document.querySelector("#live-lines .scroll")?.scrollLeft;
   const top = document.querySelector("#live-lines .heads-row")?.scrollTop;
   show("live-lines", title, region, heads);
+  paintLines();
 
   // A long text is scrolled to the word that is looked from, until the reader scrolls; arrow keys move between lines,
   // words and heads.
@@ -83,7 +111,7 @@ function linesPicture() {
   const height = isLesson() && innerHeight < 800 ? Math.max(40, innerHeight / 6) : usual;
   const base = height + size + 10;
   const whole = base + below;
-  const arcTo = arcsFrom(x, base, height);
+  arcTo = arcsFrom(x, base, height);
   const about = { class: "lines", role: "group", "aria-label": "Words and lines" };
   const picture = shape("svg", { ...about, width, height: whole, viewBox: `0 0 ${width} ${whole}` });
 
@@ -93,9 +121,10 @@ function linesPicture() {
     const weights = attentionRow(layer, head);
     for (const target of strongest(weights, LEAST_NAMED)) {
       const faint = { class: "arc faint", "stroke-width": 1 + 5 * weights[target] };
-      picture.append(hued(shape("path", { d: arcTo(target).path, ...faint }), layer, head));
+      picture.append(paint(shape("path", { d: arcTo(target).path, ...faint }), layer, head, target));
     }
   }
+  picture.append(shape("g", { id: "deciding" }));
 
   // The lines of the chosen head: an arc, and an end at the word that can be clicked where there is no arc
   const weights = attentionRow();
@@ -109,7 +138,7 @@ function linesPicture() {
     const change = changeAt(target);
     const { path, top } = arcTo(target);
     const mark = change ? "changed" : isPending ? "asked" : "";
-    const line = hued(shape("g", { class: "link", "data-name": `line-${target}` }));
+    const line = shape("g", { class: "link", "data-name": `line-${target}` });
     line.append(shape("rect", { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 }));
     if (drawn.includes(target) || change) line.append(...arcShapes(path, weight, change, target));
     line.append(shape("circle", { class: `end ${mark}`, cx: x[target], cy: base, r: 2.5 + 3 * weight }));
@@ -124,15 +153,16 @@ function linesPicture() {
     while (labels.some((other) => Math.abs(other.x - middle) < 6 * size && Math.abs(other.y - y) < size)) y += size;
     if (isNamed || change) labels.push({ x: middle, y, text });
   }
-  const texts = labels.map(({ text, ...at }) => hued(shape("text", { class: "weight", "text-anchor": "middle", ...at }, text)));
+  const texts = labels.map(({ text, ...at }) => shape("text", { class: "weight", "text-anchor": "middle", ...at }, text));
   const named = words.map((_, position) => wordLabel(position, x[position], base + 8 + size, size, isSteep));
   picture.append(...texts, ...named);
   return picture;
 }
 
-// The number of a line is its tooltip; a click changes the live model.
+// The numbers of a line are its tooltip; a click changes the live model.
 function pressLine(line, target, text, change, isFirst) {
   const name = `Line from ${quoted(chosenWord())} to ${quoted(target)}: ${text}`;
+  paint(line, state.layer, state.head, target, name);
   line.append(shape("title", {}, name));
   const about = { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: isFirst ? 0 : -1 };
   if (live) pressable(line, (event) => clickLine(target, event.shiftKey), about);
@@ -196,8 +226,8 @@ function headCard({ layer, head }) {
   const about = { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
   const pick = button(element("b", {}, name), () => update({ layer, head, row: null }), about);
   const largest = `${label(state.sentence.words[most], 10)} ${number(weights[most])}`;
-  pick.append(smallPicture(weights), element("bdi", {}, largest));
+  pick.append(smallPicture(weights), element("bdi", {}, largest), element("span", { class: "points" }));
   const does = { class: "remove", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": `remove-${name}` };
   const remove = live && button(isOut ? "put back" : "remove", () => clickHead(layer, head), does);
-  return hued(element("div", { class: isOut ? "head-card removed" : "head-card" }, pick, remove), layer, head);
+  return paint(element("div", { class: isOut ? "head-card removed" : "head-card" }, pick, remove), layer, head);
 }

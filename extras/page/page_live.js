@@ -83,37 +83,12 @@ function markOf(next) {
   return fitting.size ? ` (${[...fitting].join(", ")})` : "";
 }
 
-// What a visitor sees first: where the chosen head looks, what comes next, and what to try.
+// What a visitor sees first: which line decides the next word, and a change worth trying.
 function drawInvitation() {
-  const chosen = chosenWord();
-  const weights = attentionRow();
-  const most = placeOfLargest(weights);
-  const texts = [];
-  if (weights[most] >= LOOKS && most !== chosen && !isRemoved()) {
-    const name = headName(state.layer, state.head);
-    texts.push(`Head ${name} looks from ${quoted(chosen)} to ${quoted(most)} (${number(weights[most])}).`, expectation());
-    if (!state.edits.length) texts.push(suggestion(most));
-  }
-  if (pendingCut()) texts.push("Now click another word: the two change places.");
-  show("invitation", ...texts.map((text) => element("bdi", {}, `${text} `)));
-}
-
-// The next word, if the lines are those of the last word: it is made there.
-function expectation() {
-  const [[next, chance, written]] = nextWords(passOf(), 1);
-  const isLast = chosenWord() === state.sentence.words.length - 1;
-  return isLast && written && !isNearUniform(chance) ? `The model's next word: “${label(next)}”${markOf(next)}.` : "";
-}
-
-// What to try: the other verb, if there is one verb, else a click on the line to the word that has `most` of the weight.
-function suggestion(most) {
-  const { text, spans } = state.sentence;
-  const [verb, ...others] = text.slice(0, spans[chosenWord() - 1]?.[0]).match(VERB) ?? [];
-  const other = OTHER_VERB[verb];
-  if (other && !others.length && knows(other)) return `Change “${verb}” to “${other}”: does the line move, and the next word?`;
-  const { left, right } = cardFacts();
-  if (left !== most || right === undefined) return "Click the line, and it is cut.";
-  return `Click the line, then ${quoted(right)}: does the next word change?`;
+  if (pendingCut()) return show("invitation", "Now click another word: the two change places.");
+  if (!decided()) return show("invitation", "Which line decides the next word? Each is cut in turn …");
+  const texts = decidingTexts().map((part) => (typeof part === "string" ? element("bdi", {}, part) : part));
+  show("invitation", ...texts, " ", !state.edits.length && turnButton());
 }
 
 // On a phone the most likely next word stands beside the field too.
@@ -129,7 +104,10 @@ function drawAnswers() {
   const isChanged = state.edits.length > 0;
   const before = live ? nextWords(passOf([]), 5) : state.sentence.next;
   const after = isChanged ? nextWords(passOf(), 5) : before;
-  const columns = [answerList(isChanged ? "With your changes" : "Next word", after, "live-next")];
+  const title = state.saying ? "Make it say which?" : isChanged ? "With your changes" : "Next word";
+  const columns = [answerList(title, after, "live-next")];
+  const say = { class: "line-name", "data-name": "say" };
+  if (live) columns[0].append(button(state.saying ? "leave it" : "make it say …", () => update({ saying: !state.saying }), say));
   if (isChanged) columns.push(answerList("Without your changes", before, "live-before"));
   if (live?.before && !isChanged) {
     const [name, step] = state.time === END ? ["Before", steps[0]] : ["After", live.step];
@@ -156,14 +134,17 @@ function answerList(title, words, id) {
     const all = liveTokenizer.vocabulary.length.toLocaleString("en");
     return element("div", {}, name, remark(`${all} words, none likelier than ${number(Math.ceil(100 * words[0][1]) / 100)}`));
   }
-  const items = words.map(([text, chance, written], i) => {
+  const items = words.map(([text, chance, written, token], i) => {
     const bar = element("i");
     moveTo(bar, `${id} ${text}`, "width", `${100 * chance}%`);
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
     const word = element("bdi", {}, label(text));
-    const write = { title: "Write this word", "data-name": `next-${i}` };
+    const isSaid = state.saying && i; // the first is said already
+    const about = { title: isSaid ? "Make it say this" : "Write this word", "data-name": `next-${i}` };
     const isButton = written && id === "live-next";
-    const named = element("span", {}, isButton ? button(word, () => writeToken(written), write) : word);
+    const act = () => (isSaid ? makeItSay(token) : writeToken(written));
+    const named = element("span", {}, isButton ? button(word, act, about) : word);
+
     named.append(element("small", {}, written ? markOf(text) : ""));
     return element("li", {}, named, " ", element("span", {}, number(chance)), track);
   });

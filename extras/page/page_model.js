@@ -46,27 +46,40 @@ function openModel(shape, parameters, data, type) {
 //   {layer, head, kind: "remove"}                        its output is 0 at every token
 //   {layer, head, kind: "cut", row, left}                at token `row` the weights on the tokens `left` are 0
 //   {layer, head, kind: "exchange", row, left, right, share}    there two sets of tokens exchange a share of their weights
-function runModel(model, tokens, edits = []) {
+// With `base`, a pass over the same tokens, only what edits from `layer` and the token `row` on change is computed anew.
+function runModel(model, tokens, edits = [], base = null, layer = 0, row = 0) {
   const { shape, layers } = model;
   const width = shape.d_model;
-  const x = embed(model, tokens);
-  const run = { model, tokens, edits, projected: [], weights: [], stream: x };
-  layers.forEach((layer, index) => {
-    const input = normalised(x, layer.norm_1, shape.norm_eps);
-    const [query, key, value] = [layer.query, layer.key, layer.value].map((weight) => product(input, weight, width));
-    if (shape.position === "rope") for (const rotated of [query, key]) rotate(rotated, model);
-    const projected = { input, query, key, value };
+  const x = base ? base.streams[layer].slice(row * width) : embed(model, tokens); // the tokens from `row` on
+  const run = { model, tokens, edits, projected: [], weights: [], streams: [], stream: x };
+  for (let index = layer; index < layers.length; index++) {
+    const weights = layers[index];
+    run.streams[index] = x.slice();
+    const input = normalised(x, weights.norm_1, shape.norm_eps);
+    const projected = { input };
+    for (const name of ["query", "key", "value"]) {
+      const made = product(input, weights[name], width);
+      if (shape.position === "rope" && name !== "value") rotate(made, model, row);
+      projected[name] = base ? joined(base.projected[index][name].subarray(0, row * width), made) : made;
+    }
     const ofLayer = edits.filter((edit) => edit.layer === index);
-    const { output, weights } = attention(model, projected, ofLayer);
-    run.projected.push(projected);
-    run.weights.push(weights);
-    add(x, product(output, layer.output, width));
-    const middle = normalised(x, layer.norm_2, shape.norm_eps);
-    const [gate, up] = [layer.gate, layer.up].map((weight) => product(middle, weight, width));
+    const mixed = attention(model, projected, ofLayer, row);
+    run.projected[index] = projected;
+    run.weights[index] = mixed.weights;
+    add(x, product(mixed.output, weights.output, width));
+    const middle = normalised(x, weights.norm_2, shape.norm_eps);
+    const [gate, up] = [weights.gate, weights.up].map((weight) => product(middle, weight, width));
     const gated = gate.map((cell, i) => (cell / (1 + Math.exp(-cell))) * up[i]); // SwiGLU
-    add(x, product(gated, layer.down, shape.d_mlp));
-  });
+    add(x, product(gated, weights.down, shape.d_mlp));
+  }
   return run;
+}
+
+function joined(before, after) {
+  const all = new Float32Array(before.length + after.length);
+  all.set(before);
+  all.set(after, before.length);
+  return all;
 }
 
 // Logits [V] of the token after `position`, default: the last.
@@ -164,14 +177,15 @@ function sinusoid(position, i, width) {
   return (i < half ? Math.sin(angle) : Math.cos(angle)) / Math.sqrt(width);
 }
 
-// RoPE, in place: the pair (i, i + K/2) turns by its angle. torch computes the angles in float32, so they are rounded here.
-function rotate(x, model) {
+// RoPE, in place, of the tokens from `first` on: the pair (i, i + K/2) turns by its angle. torch computes the angles in
+// float32, so they are rounded here.
+function rotate(x, model, first) {
   const { shape, width } = model;
   const half = width / 2;
   for (let i = 0; i < half; i++) {
     const frequency = Math.fround(1 / Math.fround(shape.rope_theta ** Math.fround((2 * i) / width)));
     for (let position = 0; position < x.length / shape.d_model; position++) {
-      const angle = Math.fround(position * frequency);
+      const angle = Math.fround((first + position) * frequency);
       const [cos, sin] = [Math.fround(Math.cos(angle)), Math.fround(Math.sin(angle))];
       for (let head = 0; head < shape.n_head; head++) {
         const cells = cellsOf(model, x, position, head);
@@ -183,23 +197,23 @@ function rotate(x, model) {
   }
 }
 
-// The concatenated heads [T, D], and the weights of each head [T, T].
-function attention(model, { query, key, value }, edits) {
+// The concatenated heads of the tokens from `first` on, and the weights of each head [T, T], 0 before.
+function attention(model, { query, key, value }, edits, first) {
   const { shape } = model;
   const rows = query.length / shape.d_model;
-  const output = new Float32Array(query.length);
+  const output = new Float32Array(query.length - first * shape.d_model);
   const weights = Array.from({ length: shape.n_head }, (_, head) => {
     const ofHead = edits.filter((edit) => edit.head === head);
     const isRemoved = ofHead.some((edit) => edit.kind === "remove");
     const all = new Float32Array(rows * rows); // 0 on later tokens
-    for (let row = 0; row < rows; row++) {
+    for (let row = first; row < rows; row++) {
       const ofRow = all.subarray(row * rows, row * rows + row + 1);
       ofRow.set(weightsOf(model, scoresOf(model, query, key, head, row)));
       for (const { kind, left, right, share } of ofHead.filter((edit) => edit.row === row)) {
         if (kind === "cut") cutWeights(ofRow, left);
         if (kind === "exchange") exchangeWeights(ofRow, left, right, share);
       }
-      const mixture = cellsOf(model, output, row, head);
+      const mixture = cellsOf(model, output, row - first, head);
       if (!isRemoved) ofRow.forEach((weight, token) => add(mixture, cellsOf(model, value, token, head), weight));
     }
     return all;

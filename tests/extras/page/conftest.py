@@ -53,6 +53,10 @@ class Opened:
         self.find("#live-text").fill(text)
         self.page.evaluate(NEXT_TASK)
 
+    def searched(self):
+        """Wait until every line of the sentence has been cut."""
+        self.find("#invitation:not(:has-text('in turn …'))").wait_for()
+
     def go(self, state):
         """Follow a link to this state, the part behind #, inside the open page."""
         self.page.goto(f"{self.url}#{state}")

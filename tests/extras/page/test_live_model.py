@@ -64,6 +64,19 @@ EXPLAIN = """(task) => {
     return { query: [...query], rows: rows.map(listed), adds };
   });
 }"""
+# The largest difference of logits between a whole pass and one that goes on from the unedited pass
+GO_ON = """(task) => {
+  const model = openModel(task.shape, task.parameters, task.data, task.type);
+  return task.cases.map(({ tokens, edits }) => {
+    const base = runModel(model, tokens);
+    const layer = Math.min(...edits.map((edit) => edit.layer));
+    const [whole, part] = [runModel(model, tokens, edits), runModel(model, tokens, edits, base, layer, edits[0].row)];
+    const before = logitsOf(base);
+    const [logits, again] = [logitsOf(whole), logitsOf(part)];
+    const most = (others) => Math.max(...logits.map((logit, i) => Math.abs(logit - others[i])));
+    return [most(again), most(before)];
+  });
+}"""
 READ = """({ tokenizer, texts }) => {
   const opened = openTokenizer(tokenizer);
   return texts.map((text) => {
@@ -171,6 +184,22 @@ def test_the_page_computes_what_torch_computes(script, make):
         check(numbers[:n_logits], 1e-4, [each.logits(tokens, edits=edits) for each in views])
         if not edits:
             check(numbers[n_logits:], tolerance, [each.attention_weights(tokens) for each in views])
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_pass_that_goes_on_at_a_token_is_the_whole_pass(script, make):
+    rng = random.Random(0)
+    model = make()
+    view, *_ = parts_of(model)
+    cases = []
+    for layer in range(view.n_layer):
+        tokens = [rng.randrange(view.vocab_size) for _ in range(14)]
+        for row in (9, 13):  # in the middle, and the last
+            _, cut, exchange = edits_of(layer, 0, row, 3, 4)
+            _, later, _ = edits_of(view.n_layer - 1, 1, row, 2, 5)
+            cases += [{"tokens": tokens, "edits": edits} for edits in ([cut], [exchange], [cut, later])]
+    differences = [found for *_, found in computed(script, GO_ON, model, cases)]
+    assert max(difference for difference, _ in differences) < 1e-5 < max(change for _, change in differences)
 
 
 @pytest.mark.parametrize("make", EXPLAINED.values(), ids=EXPLAINED)

@@ -1,0 +1,186 @@
+// Which line decides the next word? probe/deciding.py in the page: every line that ends at the chosen word is cut in turn, and
+// a change that turns the next word is looked for. A few passes at a time, so that typing does not wait.
+
+const LEAST_CUT = 0.05; // weight of a line that is cut
+const DECIDES = 0.1; // what a line takes from the probability of the next word if it decides
+const MOST_PAIRED = 12; // lines of largest effect of which two are cut together
+const MOST_MOVED = 6; // lines of largest effect whose weight is moved to each other word
+const SLICE = 12; // milliseconds of work between two looks at the keyboard
+let search = { key: null }; // the state it is about, and the result of `decidingLines` when it is there
+
+function decided() {
+  return search.key === searchKey() && search.lines ? search : null;
+}
+
+function searchKey() {
+  return JSON.stringify([state.sentence.text, chosenWord(), state.edits, liveStep()]);
+}
+
+// The probabilities of the next token with more edits at the chosen word: only what follows from them is computed.
+function chancesWith(edits) {
+  const base = passOf();
+  const made = edits.map(tokenEdit);
+  const layer = Math.min(...made.map((edit) => edit.layer));
+  return softmax(logitsOf(runModel(base.model, base.tokens, [...base.edits, ...made], base, layer, made[0].row)));
+}
+
+function allLines() {
+  const query = chosenWord();
+  const lines = [];
+  for (const { layer, head } of HEADS) {
+    wordRow(passOf(), query, layer, head).forEach((weight, target) => {
+      const edit = { kind: "cut", layer, head, query, target };
+      if (weight >= LEAST_CUT && tokenEdit(edit)) lines.push({ layer, head, target, weight, edit });
+    });
+  }
+  return lines;
+}
+
+// The exchanges of a line's weight with each other known word before the chosen one.
+function exchangesOf({ layer, head, target }) {
+  const query = chosenWord();
+  const { words } = state.sentence;
+  const others = [...words.keys()].slice(1, query).filter((other) => other !== target && /[\p{L}\p{N}]/u.test(words[other]));
+  const edits = others.map((other) => ({ kind: "exchange", layer, head, query, target, other }));
+  return edits.filter((edit) => tokenEdit(edit));
+}
+
+// Yields after each pass; returns what a state of the page gets.
+function* decidingLines() {
+  const before = softmax(logitsOf(passOf()));
+  const answer = placeOfLargest(before);
+  const chance = before[answer];
+  const lines = allLines();
+  for (const line of lines) {
+    const chances = chancesWith([line.edit]);
+    Object.assign(line, { lost: chance - chances[answer], next: placeOfLargest(chances) });
+    yield;
+  }
+  lines.sort((a, b) => b.lost - a.lost);
+
+  // Two lines, where none alone decides
+  let pair = null;
+  const most = lines[0]?.lost >= DECIDES ? [] : lines.slice(0, MOST_PAIRED);
+  for (const [i, left] of most.entries()) {
+    for (const right of most.slice(i + 1)) {
+      const lost = chance - chancesWith([left.edit, right.edit])[answer];
+      if (!(pair?.lost >= lost)) pair = { left, right, lost };
+      yield;
+    }
+  }
+
+  // What turns the next word: the line moved to another word, else cut
+  let turn = null;
+  for (const line of lines.slice(0, MOST_MOVED)) {
+    for (const edit of [...exchangesOf(line), line.edit]) {
+      const chances = chancesWith([edit]);
+      const next = placeOfLargest(chances);
+      const isBetter = edit.kind === turn?.edit.kind ? chances[next] > turn.chance : !turn;
+      if (next !== answer && isBetter) turn = { edit, next, chance: chances[next] };
+      yield;
+    }
+    if (turn) break; // of the line with the largest effect that can
+  }
+  return { answer, chance, lines, pair, turn };
+}
+
+// Work until it ends or the state has changed; then draw what depends on it.
+function inSlices(work, isWanted, done) {
+  const go = () => {
+    if (!isWanted()) return;
+    const end = performance.now() + SLICE;
+    do {
+      const { done: isDone, value } = work.next();
+      if (isDone) return done(value);
+    } while (performance.now() < end);
+    setTimeout(go);
+  };
+  setTimeout(go);
+}
+
+function searchLines() {
+  const key = searchKey();
+  if (search.key === key || state.playing) return;
+  search = { key };
+  const isWanted = () => search.key === key;
+  inSlices(decidingLines(), isWanted, (result) => {
+    search = { key, ...result };
+    paintLines();
+    drawInvitation();
+  });
+}
+
+const percent = (chance) => `${Math.round(100 * chance)} %`;
+const points = (lost) => `${Math.round(100 * Math.abs(lost))} points`.replace(/^1 points$/, "1 point");
+
+function lineName({ layer, head, target }) {
+  return `${headName(layer, head)} to ${quoted(target)}`;
+}
+
+// What was found, as texts and buttons; a click on a line's name shows its head.
+function decidingTexts() {
+  const { answer, chance, lines, pair } = decided();
+  const next = `“${label(nextName(answer))}”`;
+  const pick = (line) => button(lineName(line), () => update({ layer: line.layer, head: line.head, row: null }), { class: "line-name" });
+  if (!lines.length) return [`The next word is ${next}.`];
+  const [first, ...others] = lines;
+  if (first.lost >= DECIDES) {
+    const rest = Math.max(0, ...others.map(({ lost }) => Math.abs(lost)));
+    const cut = `decides ${next}. Cut: ${percent(chance)} → ${percent(chance - first.lost)}. `;
+    return ["The line ", pick(first), ` ${cut}`, others.length > 0 && `The other ${others.length} change it by at most ${points(rest)}.`];
+  }
+  const each = `No single line decides ${next} (${percent(chance)}): of ${lines.length}, each takes at most ${points(Math.max(0, first.lost))}. `;
+  if (!pair) return [each];
+  return [each, "Two together, ", pick(pair.left), " and ", pick(pair.right), `, take ${points(pair.lost)}.`];
+}
+
+// The change worth trying: it was found by computing it, but what it does is not said.
+function turnButton() {
+  const { turn } = decided();
+  if (!turn) return null;
+  const { edit } = turn;
+  const does = edit.kind === "cut" ? `Cut ${lineName(edit)}` : `Move ${headName(edit.layer, edit.head)}’s line from ${quoted(edit.target)} to ${quoted(edit.other)}`;
+  return button(`${does}: what then?`, () => makeChange(edit), { id: "turn", class: "primary", "data-name": "turn" });
+}
+
+// A change of any head, which becomes the chosen one.
+function makeChange(edit) {
+  past.push(state.edits);
+  update({ layer: edit.layer, head: edit.head, row: null, edits: [...state.edits, edit] });
+}
+
+// What the probability of the next word loses without a line, or without the best line of a head; 0 for a thin one.
+function lostBy(layer, head, target) {
+  const isWanted = (line) => isOfHead(line, layer, head) && (target === undefined || line.target === target);
+  return decided().lines.find(isWanted)?.lost ?? 0;
+}
+
+// Make it say a word: the one exchange or cut that makes it the likeliest next word, or a note that none does.
+function makeItSay(id) {
+  update({ saying: false });
+  const key = searchKey();
+  const name = `“${label(nextName(id))}”`;
+  show("live-notes");
+  addNote(`Looking for a change that makes it say ${name} …`);
+  const isWanted = () => searchKey() === key;
+  inSlices(sayings(id), isWanted, ({ best, n }) => {
+    show("live-notes");
+    if (best) makeChange(best.edit);
+    const said = best ? `${editName(best.edit)}: it says ${name} (${percent(best.chance)}), the likeliest of ${n} changes that were tried.` : `None of ${n} changes of one line makes it say ${name}.`;
+    addNote(said);
+  });
+}
+
+function* sayings(id) {
+  let best = null;
+  let n = 0;
+  for (const line of allLines()) {
+    for (const edit of [line.edit, ...exchangesOf(line)]) {
+      const chances = chancesWith([edit]);
+      n += 1;
+      if (placeOfLargest(chances) === id && !(best?.chance >= chances[id])) best = { edit, chance: chances[id] };
+      yield;
+    }
+  }
+  return { best, n };
+}

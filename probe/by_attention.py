@@ -176,12 +176,14 @@ at the antecedent. E0 to E3: docs/probe.md."""
             return ""
         carries = show(carrier.values["carries"].value)
         if not (carrier.values["carries"].low or 0.0) > MIN_NAMED:
-            return f"No head is shown to carry the answer: {carries} of it follows the best, {carrier.heads[0]}."
+            heads = " and ".join(map(str, carrier.heads))
+            return f"No head is shown to carry the answer: {carries} of it follows the best that were found, {heads}."
         parts = []
         for head, share, (read, *_) in zip(carrier.heads, carrier.each, carrier.reads, strict=True):
             parts.append(f"{head} ({show(share.value)}) reads {read.word} (weight {show(read.weight)})")
+        fed = "it" if len(carrier.heads) == 1 else "them"
         for feed in carrier.feeds:
-            parts.append(f"{feed.head} at {feed.place} feeds it ({show(feed.share.value)})")
+            parts.append(f"{feed.head} at {feed.place} feeds {fed} ({show(feed.share.value)})")
         same = carrier.values.get("same_answer", NOT_KNOWN).value
         if abs(same) > MAX_SAME_ANSWER:
             parts.append(f"but with outputs of other texts that have the same answer {show(same)} of it is lost")

@@ -17,7 +17,7 @@ head can read "by", which holds the first noun by then, and carry the whole answ
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product, repeat
 
 import numpy as np
 import torch
@@ -35,7 +35,8 @@ MIN_FEED = 0.05  # share of the answer, the lower end of its interval; our conve
 MAX_FEEDS = 3
 N_WORDS = 3  # of largest mean weight that are cut, besides the mentions
 N_READ_PAIRS = 64  # about as many, for what heads read
-_MENTIONS = ("the first mention", "the second mention", "the third mention")
+# Of the two nouns of a question; a third noun, at whatever place, is "another mention".
+_MENTIONS = ("the first mention", "the second mention", "another mention")
 _DIFFER = "the words that differ"
 _QUERY = "the query"
 _REST = "all other words"
@@ -175,7 +176,8 @@ def _place_masks(cells: Sequence[Cell], tokens: Tensor) -> dict[str, Tensor]:
     for row, cell in enumerate(cells):
         counterpart = cells[row ^ 1].tokens
         of_mentions = set[int]()
-        for name, word in zip(_MENTIONS, sorted(cell.meant + cell.other + cell.bystanders), strict=False):
+        mentions = [*sorted(cell.meant + cell.other), *cell.bystanders]
+        for name, word in zip(chain(_MENTIONS, repeat(_MENTIONS[2])), mentions, strict=False):
             masks[name][row, list(word)] = True
             of_mentions.update(word)
         for place in set(range(1, cell.query)) - of_mentions:

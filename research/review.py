@@ -121,7 +121,8 @@ class ReviewResults:
 def _row(model: str, finding: Finding) -> _Row:
     head = finding.head
     values = {name: head.values[name] for name in MEASURES if name in head.values}
-    return _Row(model, finding.question, str(finding.place), head.verdict, values)
+    of_set = f" as {' + '.join(map(str, finding.judged.heads))}" if finding.unit == "set" else ""
+    return _Row(model, finding.question, str(finding.place), f"{finding.verdict}{of_set}", values)
 
 
 def _results(folder: str) -> ProbeResults:

@@ -20,6 +20,7 @@ from probe.results import Estimate, Finding, Head
 from research.because import BecauseResults
 from research.calibration import CalibrationResults
 from research.curve import CurveResults
+from research.deciding import DecidingResults, measured
 from research.decoders import DecoderResults
 from research.example_reports import REPORTS, written_again
 from research.gold import GoldResults
@@ -53,6 +54,7 @@ from tests.probe.test_carry import Circuit, circuit_pairs
 PAGES: dict[str, Any] = {
     "because": BecauseResults,
     "calibration": CalibrationResults,
+    "deciding": DecidingResults,
     "decoders": DecoderResults,
     "lab": LabResults,
     "link_head": SeedsResults,
@@ -196,3 +198,11 @@ def test_a_subset_has_pairs_of_its_frames_and_nouns_alone() -> None:
         chosen = {pair.clusters for pair in items.take(index).pairs}
         assert len(index) == len(chosen) == 3 * 4 * 4
         assert [len({labels[i] for labels in chosen}) for i in range(3)] == [3, 4, 4]
+
+
+@pytest.mark.parametrize("is_twice", [False, True])
+def test_a_line_decides_only_where_no_other_head_does_the_same(is_twice: bool) -> None:
+    cells = Items(circuit_pairs(HEADLINE)).cells
+    found = measured(Circuit(is_twice=is_twice), cells)
+    assert found["decided"] == (not is_twice)
+    assert found["lost"] == pytest.approx(0 if is_twice else 0.84, abs=0.02)

@@ -45,7 +45,7 @@ function exchangesOf({ layer, head, target }) {
   return edits.filter((edit) => tokenEdit(edit));
 }
 
-// Yields after each pass; returns what a state of the page gets.
+// Yields after each pass, first nothing; then what a state of the page gets, without and with `turn`.
 function* decidingLines() {
   const before = softmax(logitsOf(passOf()));
   const answer = placeOfLargest(before);
@@ -69,6 +69,8 @@ function* decidingLines() {
     }
   }
 
+  yield { answer, chance, lines, pair, turn: null };
+
   // What turns the next word: the line moved to another word, else cut
   let turn = null;
   for (const line of lines.slice(0, MOST_MOVED)) {
@@ -84,14 +86,15 @@ function* decidingLines() {
   return { answer, chance, lines, pair, turn };
 }
 
-// Work until it ends or the state has changed; then draw what depends on it.
-function inSlices(work, isWanted, done) {
+// Work until it ends or the state has changed; `found` gets what it yields or returns.
+function inSlices(work, isWanted, found) {
   const go = () => {
     if (!isWanted()) return;
     const end = performance.now() + SLICE;
     do {
-      const { done: isDone, value } = work.next();
-      if (isDone) return done(value);
+      const { done, value } = work.next();
+      if (value) found(value);
+      if (done) return;
     } while (performance.now() < end);
     setTimeout(go);
   };

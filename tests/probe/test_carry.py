@@ -1,5 +1,6 @@
 """What carries the answer is found wherever it looks, with what feeds it; nothing is named where nothing carries."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 from data.pairs import Cell, Items
 from extras.others.own_model import OwnModel
 from model.observe import TransformerView
-from probe.carry import lost_by_others
+from probe.carry import _place_masks, lost_by_others
 from probe.claim import claim_of
 from probe.edits import EditedPairs
 from probe.outcomes import OUTCOMES
@@ -143,6 +144,16 @@ def test_without_another_pair_of_the_same_answer_there_is_no_control():
     pairs = EditedPairs(Circuit(), Items(circuit_pairs(HEADLINE)[:1]), 4096)
     moved, _ = pairs.exchanged([[Head(1, 1)]], "same_answer")
     assert np.isnan(moved).all()
+
+
+def test_a_third_noun_counts_as_no_first_or_second_mention_wherever_it_stands():
+    words = {"first": (2,), "second": (4,), "third": (1,)}  # the bystander stands before both
+    cells = [Cell((0, 7, 5, BY, 6, PRONOUN), 5, meant=(words["first"],), other=(words["second"],)) for _ in range(2)]
+    cells = [replace(cell, bystanders=(words["third"],)) for cell in cells]
+    masks = _place_masks(cells, torch.tensor([cell.tokens for cell in cells]))
+    places = {name: mask[0].nonzero().flatten().tolist() for name, mask in masks.items() if mask.any()}
+    expected = {"the first mention": [2], "the second mention": [4], "another mention": [1]}
+    assert places == expected | {"all other words": [3], "the query": [5]}
 
 
 @pytest.mark.parametrize("layer", [0, 1])

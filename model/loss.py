@@ -66,8 +66,12 @@ def _losses_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)  # [N, V]
     of_targets = probabilities.gather(1, places)
     losses = -of_targets.log()
-    # A probability that underflows has no logarithm; reading this flag would make a GPU wait.
-    if logits.is_cuda or torch.compiler.is_compiling() or (of_targets < torch.finfo(torch.float32).tiny).any():
+    # A probability that underflows has no logarithm. The flag is read on a CPU alone: a GPU would have to wait.
+    if (
+        logits.device.type != "cpu"
+        or torch.compiler.is_compiling()
+        or (of_targets < torch.finfo(torch.float32).tiny).any()
+    ):
         # log sum exp(logits) = l - log softmax(l) for every logit l; the largest has a softmax that never underflows.
         log_sums = logits.amax(dim=-1, keepdim=True).float() - probabilities.amax(dim=-1, keepdim=True).log()
         losses = log_sums - logits.gather(1, places).float()

@@ -228,7 +228,7 @@ def test_the_sentences_about_a_third_animal_are_the_measured_ones():
         f"same answer {share(same)} at most",
         f"Of the heads of the verdict alone: {sum(value >= 0.8 for value in of_heads)} of 20",
         f"of 20, lowest {share(min(of_heads))} | came true",
-        f"in {found}, {share(min(feeds))} to {share(max(feeds))} | came true",
+        f"in {found}, {share(min(feeds))} to {share(max(feeds))}. As registered",
         f"verb {of_layers['verb']} of 5, number {of_layers['number']}, gender {of_layers['gender']}",
         "verb, number and gender in {}, {} and {} of 20".format(
             *(mean["supported"] for mean in result("link_head")["means"])

@@ -272,6 +272,8 @@ def test_the_first_screen_has_lines_that_a_click_hits_and_next_words(report, vie
 
 @each_report
 def test_a_layer_of_heads_is_one_row(report, view):
+    view.searched()
+    view.find("#turn").wait_for()
     for width in (1280, 1024, 768, 390):
         view.resize({"width": width, "height": 800})
         rows = {(pick.get_attribute("data-name")[:2], pick.bounding_box()["y"]) for pick in view.find(".pick").all()}
@@ -331,11 +333,7 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view):
     view.page.keyboard.press("Enter")
     assert re.match(rf"The cat feared the dog because it {written_first}.", view.text())
 
-    # Voice and verb of the other sentence, and a verb before a gap
-    view.type("The cat was feared by the dog because it")
-    assert "Change “was feared by” to “was frightened by”" in view.said("#invitation")
-    view.click("[data-name=word-2]")  # no later word moves its line
-    assert "Change" not in view.said("#invitation")
+    # A verb before a gap
     view.click(".chip.frame")
     view.chip("shuffle")
     assert "Fill the gaps" in view.said("#live-notes")

@@ -6,6 +6,8 @@ const DECIDES = 0.1; // what a line takes from the probability of the next word 
 const MOST_PAIRED = 12; // lines of largest effect of which two are cut together
 const MOST_MOVED = 6; // lines of largest effect whose weight is moved to each other word
 const SLICE = 12; // milliseconds of work between two looks at the keyboard
+const N_GUESSES = 4; // words to guess from
+const guesses = { key: null, asked: 0, right: 0 }; // `key`: of the state whose colours are hidden until a guess
 let search = { key: null }; // the state it is about, and the result of `decidingLines` when it is there
 
 function decided() {
@@ -135,6 +137,34 @@ function decidingTexts() {
   const each = `No single line decides ${next} (${percent(chance)}): of ${lines.length}, each takes at most ${points(Math.max(0, first.lost))}. `;
   if (!pair) return [each];
   return [each, "Two together, ", pick(pair.left), " and ", pick(pair.right), `, take ${points(pair.lost)}.`];
+}
+
+// Ask to which word the deciding line goes, before colours and numbers show it.
+function askForGuess() {
+  guesses.key = searchKey();
+  paintLines();
+  drawInvitation();
+}
+
+function isGuessing() {
+  return guesses.key !== null && guesses.key === searchKey();
+}
+
+function guessTexts() {
+  const { answer, lines } = decided();
+  const thickest = [...lines].sort((a, b) => b.weight - a.weight).map(({ target }) => target);
+  const targets = [...new Set([lines[0].target, ...thickest])].slice(0, N_GUESSES).sort((a, b) => a - b);
+  const guess = (target) => {
+    guesses.key = null;
+    guesses.asked += 1;
+    guesses.right += target === lines[0].target;
+    paintLines();
+    drawInvitation();
+    show("live-notes");
+    addNote(`Your guess was ${target === lines[0].target ? "right" : "wrong"}: ${guesses.right} of ${guesses.asked}.`);
+  };
+  const chips = targets.map((target) => chip(quoted(target), () => guess(target), `line-guess-${target}`));
+  return [`One of ${lines.length} lines decides “${label(nextName(answer))}”. To which word does it go? `, ...chips];
 }
 
 // The change worth trying: it was found by computing it, but what it does is not said.

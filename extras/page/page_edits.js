@@ -63,8 +63,9 @@ function drawChanges() {
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...rows);
   const changes = edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [];
   const clicks = "Click a line: it is cut. Click a second one: the two change places. A second click: back.";
+  const meaning = "Thick: where a head looks. Orange: what the next word loses if this line alone is cut; what two heads do alike is missed.";
   const more = `Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1. ${START}.`;
-  show("live-changes", ...changes, remark(edits.length ? clicks : `${clicks} ${more}`));
+  show("live-changes", ...changes, remark(edits.length ? clicks : `${meaning} ${clicks} ${more}`));
 }
 
 function exchangedName({ percent = 100 }) {

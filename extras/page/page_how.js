@@ -14,17 +14,57 @@ function drawHow() {
   const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
   const later = layer < nLayer - 1 ? "the MLP and later layers make" : "the MLP makes";
   const sum = `In all, this head adds to the logits after ${from}, the last RMSNorm included: ${totals}. What ${later} of it comes on top. ${START}.`;
+  const rowsOfAll = state.opened.has("rows") ? allRows() : []; // of a long text they have thousands of cells
   show(
     "live-how",
     opened("steps", title, steps, remark(sum)),
     opened("numbers", `Every number of the row “${names[shown]}”`, scrolled("Cells", cellTable(query, rows[shown]))),
+    opened("rows", `All rows of ${headName(layer, head)}`, ...rowsOfAll),
   );
+}
+
+const CELL = 20; // pixels
+const MASK = "A row: what one word looks at; it sums to 1. A column: who looks at a word. Grey: later words, which the mask hides (their score is −∞), so the picture is a triangle.";
+
+function allRows() {
+  return [scrolled("The weights of every word", rowsPicture()), remark(MASK)];
+}
+
+// The weights of the chosen head from every word (rows) on every word (columns).
+function rowsPicture() {
+  const { words } = state.sentence;
+  const names = words.map((word) => label(word, 14));
+  pen.font = "13px system-ui";
+  const left = 8 + Math.max(...names.map((name) => pen.measureText(name).width));
+  const side = CELL * words.length;
+  const [width, height] = [left + side + 8, side + left];
+  const picture = shape("svg", { class: "rows", role: "img", "aria-label": "The weights of every word on every word", width, height });
+  names.forEach((name, row) => {
+    const y = row * CELL;
+    const weights = wordRow(passOf(), row, state.layer, state.head);
+    picture.append(shape("text", { x: left - 6, y: y + CELL - 5, "text-anchor": "end", class: row === chosenWord() && "chosen" }, name));
+    weights.forEach((weight, column) => {
+      const isLater = column > row;
+      const title = shape("title", {}, `${name} to ${names[column]}: ${isLater ? "hidden by the mask" : number(weight)}`);
+      const place = { x: left + column * CELL, y, width: CELL - 1, height: CELL - 1 };
+      picture.append(shape("rect", { ...place, class: isLater ? "later" : "seen", "fill-opacity": isLater ? 1 : weight }, title));
+    });
+    const x = left + (row + 0.6) * CELL;
+    const below = { x, y: side + 6, "text-anchor": "end", transform: `rotate(-90 ${x} ${side + 6})` };
+    picture.append(shape("text", below, name));
+  });
+  return picture;
 }
 
 // Details that stay as the reader left them when they are drawn again.
 function opened(name, title, ...parts) {
-  const details = element("details", { open: state.opened.has(name) }, element("summary", {}, title), ...parts);
-  details.addEventListener("toggle", () => state.opened[details.open ? "add" : "delete"](name));
+  const summary = element("summary", { "data-name": `details-${name}` }, title);
+  const details = element("details", { open: state.opened.has(name) }, summary, ...parts);
+  details.addEventListener("toggle", () => {
+    if (details.open === state.opened.has(name)) return;
+    state.opened[details.open ? "add" : "delete"](name);
+    drawHow();
+  });
   return details;
 }
 

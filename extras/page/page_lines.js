@@ -22,7 +22,7 @@ function paint(node, layer, head, target, name) {
 
 // Colour what is drawn: when the lines have been cut, nothing is drawn again under the reader's pointer.
 function paintLines() {
-  const found = live && decided();
+  const found = live && !isGuessing() && decided();
   for (const { node, layer, head, target, name } of painted) {
     const lost = found ? lostBy(layer, head, target) : 0;
     const share = lost > 0 ? Math.min(1, lost / found.chance) : 0;
@@ -36,8 +36,8 @@ function paintLines() {
   }
 
   // The line that decides, if it is of another head, which is chosen by its name above
-  const first = found?.lines[0];
-  const isOther = first?.lost >= DECIDES && !isOfHead(first);
+  const first = found && found.lines[0];
+  const isOther = first && first.lost >= DECIDES && !isOfHead(first);
   const about = isOther && { class: "arc deciding", "stroke-width": 1 + 8 * first.weight, d: arcTo(first.target).path };
   part("deciding").replaceChildren(...(isOther ? [shape("path", about)] : []));
 }

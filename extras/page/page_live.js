@@ -87,8 +87,11 @@ function markOf(next) {
 function drawInvitation() {
   if (pendingCut()) return show("invitation", "Now click another word: the two change places.");
   if (!decided()) return show("invitation", "Which line decides the next word? Each is cut in turn …");
-  const texts = decidingTexts().map((part) => (typeof part === "string" ? element("bdi", {}, part) : part));
-  show("invitation", ...texts, " ", !state.edits.length && turnButton());
+  const found = isGuessing() ? guessTexts() : decidingTexts();
+  const texts = found.map((part) => (typeof part === "string" ? element("bdi", {}, part) : part));
+  const canAsk = !isGuessing() && decided().lines[0]?.lost >= DECIDES;
+  const ask = canAsk && button("Guess first", askForGuess, { class: "line-name", "data-name": "guess-line" });
+  show("invitation", ...texts, " ", !isGuessing() && !state.edits.length && turnButton(), " ", ask);
 }
 
 // On a phone the most likely next word stands beside the field too.

@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from urllib.parse import quote_plus
 
+import numpy as np
 import pytest
 import torch
 
@@ -382,6 +383,21 @@ def test_in_a_frame_of_another_page_there_are_lines_and_next_words_only(browser,
     outer.close()
 
 
+def test_all_rows_of_a_head_are_a_triangle_of_its_weights(view):
+    view.pick("L0H1")
+    view.page.get_by_text("All rows of L0H1").click()
+    weights = word_attention(VIEW, read(TEXT))[0, 1]
+    cells = view.find(".rows rect").evaluate_all(
+        "cells => cells.map(cell => [cell.className.baseVal, cell.getAttribute('fill-opacity')])"
+    )
+    n_words = len(read(TEXT).words)
+    assert len(cells) == n_words**2
+    for (row, column), (kind, opacity) in zip(np.ndindex(n_words, n_words), cells, strict=True):
+        assert kind == ("later" if column > row else "seen")
+        assert column > row or float(opacity) == pytest.approx(weights[row, column], abs=1e-4)
+    assert view.find(".rows title").last.text_content() == f"it to it: {weights[-1, -1]:.2f}"
+
+
 SENTENCES = [
     TEXT,
     "The dog feared the cat because it",
@@ -421,6 +437,22 @@ def test_which_line_decides_is_what_python_computes(view, text):
     shown = lost_in(view, {head for head, _ in expected})
     unique = {line: lost for line, lost in shown.items() if read(text).words.count(line[1]) == 1}
     assert unique == {line: pytest.approx(expected[line], abs=1e-4) for line in unique} and unique
+
+
+def test_a_guess_comes_before_the_colours_and_is_counted(view):
+    first = deciding(VIEW, read(TEXT), str).lines[0]
+    orange = "lines => lines.filter(line => !line.style.getPropertyValue('--strong').includes(' 0%')).length"
+    for is_right in (False, True):
+        view.searched()
+        view.pick(str(first.head))
+        view.press("Guess first")
+        assert view.find("#live-lines .link").evaluate_all(orange) == 0 and "To which word" in view.said("#invitation")
+        options = view.find("#invitation .chip").all()
+        [right] = [option for option in options if option.inner_text() == f"“{first.word}”"]
+        [wrong, *_] = [option for option in options if option.inner_text() != f"“{first.word}”"]
+        (right if is_right else wrong).click()
+        assert view.find("#live-lines .link").evaluate_all(orange) > 0
+        assert f"{'right' if is_right else 'wrong'}: {int(is_right)} of {1 + is_right}." in view.said("#live-notes")
 
 
 def test_the_change_that_the_page_proposes_turns_the_next_word_and_is_taken_back(view):

@@ -76,13 +76,15 @@ def test_the_tables_of_results_are_the_measured_ones():
         numbers = " | ".join(f"{value:.3f}" for value in values)
         supported = f"{mean['supported']} of {mean['n_seeds']}"
         check_says(README, f"| {name} | {QUESTIONS[name].description} | {supported} | {numbers} |")
-    for variant in result("lab")["variants"]:
-        gap = supported = "not tested"
-        if mean := variant["means"]["gap"]:
-            gap = f"{mean['value']:.4f}" + " *" * ("gap" in variant["different"])
-        if variant["n_tested"]:
-            supported = f"{variant['n_supported']} of {variant['n_tested']}"
-        check_says(ATTENTION, f"| {variant['name']} | {gap} | {supported} |")
+
+
+def test_the_sentence_about_the_lab_is_the_measured_one():
+    supported = {
+        variant["name"]: (variant["n_supported"], variant["n_tested"]) for variant in result("lab")["variants"]
+    }
+    assert supported["n_layer=1"] == supported["n_head=1"] == (0, 5)
+    shares = "{} of {}".format(*supported["tie_query_key=true"])
+    check_says(ATTENTION, f"One layer or one head never makes the link, a query that equals the key in {shares}.")
 
 
 def test_the_correction_about_nouns_in_both_places_is_the_measured_one():
@@ -271,15 +273,37 @@ def test_the_readme_begins_for_a_person_without_codes_and_with_few_numbers():
     assert not re.search(r"\b(E[0-4]|block accuracy|swap|p|float32|bfloat16|seed \d+)\b", story)
 
 
-def test_every_idea_of_the_founding_texts_stands_where_the_table_says():
+FOUNDING = {  # the ideas of five texts with which the project began, by the section of attention.md that has them
+    "1-row-of-numbers": ["0.75", "Evan's dog Riley is so hyper, she never stops moving", "one-hot"],
+    "3-query--key": ["relevance · Riley + (1 − relevance) · dog", "any word may matter", "it", "cat", "xᵀWx"],
+    "4-softmax": [
+        "keepdims",
+        "Division by √d",
+        "100 times as large",
+        "The hiking trail led us through bear country",
+        "a dense layer's weight is fixed",
+        "time flies like an arrow",
+        "fruit flies like a banana",
+    ],
+    "2-three-matrices": [
+        "self-attention",
+        "i love pasta",
+        "i love bears",
+        "she bears the pain",
+        "bears won the game",
+        "bear country",
+    ],
+    "5-mix-the-values": ["i love sushi", "softmax(QKᵀ / √d) V", "random.seed(42)"],
+    "8-watch-it-learn": ["back-propagation"],
+    "6-to-the-next-word": ["AttentionLayer", "batch", "dim=1", "torch.sqrt"],
+}
+
+
+@pytest.mark.parametrize("place", FOUNDING)
+def test_every_idea_of_the_founding_texts_has_its_section(place):
     sections = {anchor(part.partition("\n")[0]): part for part in re.split(r"^#+ ", ATTENTION, flags=re.MULTILINE)}
-    rows = re.findall(r"^\| [\d, ]+ \| (.*) \|$", sections["the-ideas-of-five-texts"], re.MULTILINE)
-    assert len(rows) >= 16
-    for row in rows:
-        [(ideas, place)] = re.findall(r"^\[(.*)\]\(#([\w-]+)\)$", row)
-        text = " ".join(sections[place].split())
-        for quoted in re.findall(r'"([^"]+)"|`([^`]+)`', ideas):
-            assert "".join(quoted) in text, row
+    text = " ".join(sections[place].split())
+    assert [idea for idea in FOUNDING[place] if idea not in text] == []
 
 
 def test_the_page_about_attention_and_the_worksheet_follow_the_cards():

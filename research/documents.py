@@ -104,6 +104,26 @@ def lines(seen: Seen, title: str, heads: Sequence[tuple[int, ...]]) -> str:
     return "".join([*parts, text_at(600, 34, "next word", "quiet") if answers else ""])
 
 
+def one_line(seen: Seen, place: tuple[int, ...]) -> str:
+    """Return a sentence with the thickest line of one head from its last word, and the next word at its end."""
+    words, row, answers = seen[0][1:], seen[1][place][1:], seen[2]  # without the start
+    most = int(row.argmax())
+    next_word, chance = answers[0]
+    names = [*words, next_word]
+    widths = np.array([11.0 * len(name) + 12 for name in names])
+    centres = 20 + widths.cumsum() - widths / 2
+    gap = centres[-2] - centres[most]
+    top = 150 - 0.3 * gap
+    curve = f"M{centres[-2]:.0f},158 C{centres[-2]:.0f},{top:.0f} {centres[most]:.0f},{top:.0f} {centres[most]:.0f},158"
+    title = f"Head L{place[0]}H{place[1]} looks from “{words[-1]}” to “{words[most]}” ({row[most]:.2f})."
+    parts = [text_at(20, 24, title, "title")]
+    for i, (x, name) in enumerate(zip(centres, names, strict=True)):
+        kinds = {most: "head1", len(words): "title"}
+        parts.append(text_at(x, 182, name, f"word large {kinds.get(i, '')}"))
+    parts.append(text_at(centres[-1], 204, f"{next_word} {chance:.2f}", "word quiet"))
+    return "".join([*parts, f'<path class="line head1" d="{curve}" stroke-width="{1 + 6 * row[most]:.1f}"/>'])
+
+
 def cells(names: Sequence[str], columns: Sequence[str], texts: np.ndarray, shade: np.ndarray) -> str:
     """Return a table [rows, columns] of texts as SVG; `shade` from 0 to 1 is how dark a cell is."""
     parts = [text_at(212 + 80 * i, 28, column, "word") for i, column in enumerate(columns)]
@@ -155,29 +175,27 @@ def meaning() -> str:
 
 def pictures() -> dict[str, tuple[int, str]]:
     """Return the height and the content of each picture by its name."""
-    # The default run: the block, then the exchanges of the teacher's key
-    key = re.findall(r"`(&exchange=[^`]*)`", (DOCS / "teach.md").read_text(encoding="utf-8"))
-    addresses = [f"#text={example.text}" for example in FRIGHTENED_OR_FEARED] + [IT + edits for edits in key]
-    swapped = [" and ".join(re.findall(r"&exchange=(L\d+H\d+)", address)) for address in key]
+    # The default run: the block
+    addresses = [f"#text={example.text}" for example in FRIGHTENED_OR_FEARED]
     titles = []
     for example in FRIGHTENED_OR_FEARED:
         did = example.text.partition("the cat ")[2].partition(" the dog")[0]
         titles.append(f"“{did}”: where each head looks from “it”")
     titles[0] += " (L0H1: layer 0, head 1)"
-    titles += [f"“frightened”, lines to “cat” and “dog” exchanged in {heads}" for heads in swapped]
     scenes = [see("report", address) for address in addresses]
     places = list(np.ndindex(*scenes[0][1].shape[:2]))
     drawn = [lines(seen, title, places) for seen, title in zip(scenes, titles, strict=True)]
     height = 200 + 20 * ((len(places) - 1) // 2)
-    shown = [drawn[0], drawn[1], *drawn[-2:]]  # documents.css turns four scenes
+    place = tuple(content("report")["findings"][0]["place"])
+    shown = [one_line(seen, place) for seen in scenes[:4]]  # documents.css turns four scenes
     moving = [f'<g class="scene" style="animation-delay:{2.5 * i}s">{scene}</g>' for i, scene in enumerate(shown)]
 
     # The head of the English model whose row at "flies" differs most between the two sentences
     texts = ("time flies", "fruit flies")
     flies = [see("report_english", f"#text={text}") for text in texts]
     change = np.abs(flies[0][1] - flies[1][1]).sum(axis=2)
-    place = tuple(np.argwhere(change == change.max())[0])
-    insects = [lines((*seen[:2], []), f"“{text}”", [place]) for seen, text in zip(flies, texts, strict=True)]
+    insect_head = tuple(np.argwhere(change == change.max())[0])
+    insects = [lines((*seen[:2], []), f"“{text}”", [insect_head]) for seen, text in zip(flies, texts, strict=True)]
 
     # The mask, and the scores of a block in docs/attention.md
     words = "The hiking trail led us through bear country".split()
@@ -188,7 +206,7 @@ def pictures() -> dict[str, tuple[int, str]]:
     rows = torch.stack([scores, scores.softmax(0), (100 * scores).softmax(0)]).numpy()
     names = ["score", "softmax", "softmax, × 100"]
     return {
-        "demo": (height, "".join(moving)),
+        "demo": (220, "".join(moving)),
         "lines": (4 * height, "".join(f'<g transform="translate(0 {height * i})">{drawn[i]}</g>' for i in range(4))),
         "flies": (200, f'{insects[0]}<g transform="translate(440 0)">{insects[1]}</g>'),
         "mask": (290, cells(words, words, masked, 0.25 * np.tril(np.ones((8, 8))))),

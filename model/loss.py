@@ -45,7 +45,7 @@ class _SummedCrossEntropy(Function):
             loss = loss + losses.masked_fill(~has_loss[part], 0).sum()
             stream_gradient[part] = logit_gradient @ embedding
             embedding_gradient += logit_gradient.T @ counted[part]
-        # A token without a loss counts 0: in D columns that takes a tenth of the time that it takes in V.
+        # A token without a loss counts 0. In D columns this is less work than in V: 64 and 668 in the default model.
         stream_gradient *= has_loss
         ctx.save_for_backward(stream_gradient, embedding_gradient)
         return loss

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from model.edits import cut_weights
 from model.observe import ObservableModel, SiteEdit, SitePass
+from probe.batches import progress_bar
 from probe.edits import all_heads
 from probe.results import Head
 from probe.sentences import TokenizedText
@@ -77,7 +78,8 @@ class Deciding:
 def deciding(model: ObservableModel, text: TokenizedText, name_of: Callable[[int], str]) -> Deciding:
     """Return what the most probable next token loses if each line of the last token is cut.
 
-    `name_of` gives the text of a token.
+    `name_of` gives the text of a token. The last token is looked from, also where it is of no word: the page looks from
+    the last word.
     """
     tokens = torch.tensor([text.tokens], device=model.device)
     site_pass = model.site_pass(tokens, torch.tensor([len(text.tokens) - 1], device=model.device))
@@ -114,7 +116,9 @@ def deciding(model: ObservableModel, text: TokenizedText, name_of: Callable[[int
 def _chances(site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]], answer: int) -> np.ndarray:
     """Return the probability [E] of the token `answer` with each of E lists of edits."""
     found: list[Tensor] = []
-    for first in range(0, len(edit_lists), _CUT_AT_ONCE):
-        logits = site_pass.edited_logits(edit_lists[first : first + _CUT_AT_ONCE])[:, 0]  # [E, V]
-        found.append(logits.softmax(-1)[:, answer].double().cpu())
+    with progress_bar(len(edit_lists), "line") as bar:
+        for first in range(0, len(edit_lists), _CUT_AT_ONCE):
+            logits = site_pass.edited_logits(edit_lists[first : first + _CUT_AT_ONCE])[:, 0]  # [E, V]
+            found.append(logits.softmax(-1)[:, answer].double().cpu())
+            bar.update(len(logits))
     return torch.cat([*found, torch.empty(0)]).numpy()

@@ -104,7 +104,7 @@ def lines(seen: Seen, title: str, heads: Sequence[tuple[int, ...]]) -> str:
     return "".join([*parts, text_at(600, 34, "next word", "quiet") if answers else ""])
 
 
-def one_line(seen: Seen, place: tuple[int, ...]) -> str:
+def thickest_line(seen: Seen, place: tuple[int, ...]) -> str:
     """Return a sentence with the thickest line of one head from its last word, and the next word at its end."""
     words, row, answers = seen[0][1:], seen[1][place][1:], seen[2]  # without the start
     most = int(row.argmax())
@@ -187,7 +187,7 @@ def pictures() -> dict[str, tuple[int, str]]:
     drawn = [lines(seen, title, places) for seen, title in zip(scenes, titles, strict=True)]
     height = 200 + 20 * ((len(places) - 1) // 2)
     place = tuple(content("report")["findings"][0]["place"])
-    shown = [one_line(seen, place) for seen in scenes[:4]]  # documents.css turns four scenes
+    shown = [thickest_line(seen, place) for seen in scenes[:4]]  # documents.css turns four scenes
     moving = [f'<g class="scene" style="animation-delay:{2.5 * i}s">{scene}</g>' for i, scene in enumerate(shown)]
 
     # The head of the English model whose row at "flies" differs most between the two sentences

@@ -1,14 +1,14 @@
 """Power: how much must heads carry until the bar of `carries` sees it, and with how many nouns and frames?
 
-A head of known strength: of the outputs of the heads that carry, a part (the dose, .05 to 1) changes places with that
-in the other text of the pair. What follows of the answer over all sentences is taken for the true share. Then the bar
-(the lower end of the interval is at least one half) is asked of random subsets of nouns and frames. Writes
-research/results/power.{json,md}.
+Heads of known strength are made from the heads that carry: a part of their outputs (the dose, .05 to 1) changes places
+with that in the other text of the pair. The true share is what follows of the answer over all sentences of a run. The
+bar (lower end of the interval at least one half) is applied to random subsets of nouns and frames. With all of them a
+share below one half cannot pass, as both are measured on the same sentences. Writes research/results/power.{json,md}.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from omegaconf import MISSING
 
 from antecedent_lab.sources import source_of
 from data.pairs import Items
-from model.observe import SiteEdit
+from model.observe import Change, SiteEdit
 from probe.config import ProbeConfig
 from probe.edits import Batch, EditedPairs
 from probe.opened_model import OpenedModel
@@ -88,17 +88,22 @@ class PowerResults:
         ]
 
 
-def _dosed(outputs: torch.Tensor, dose: float) -> torch.Tensor:
-    """Return the outputs [B, K] after a part of them has changed places in each pair of neighbours."""
-    exchanged = outputs.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
-    return outputs.lerp(exchanged, dose)
+def _dosed(outputs: torch.Tensor, exchange: Change, dose: float) -> torch.Tensor:
+    """Return the outputs [B, K] after a part of them, 0 to 1, has been exchanged."""
+    return outputs.lerp(exchange(outputs), dose)
 
 
 def lost_by_dose(pairs: EditedPairs, heads: list[Head]) -> np.ndarray:
     """Return what the answers lose with each of DOSES, mean of both texts, [N, doses] in nats."""
 
     def lists_of(batch: Batch) -> list[list[SiteEdit]]:
-        return [[SiteEdit(*head, output=partial(_dosed, dose=dose)) for head in heads] for dose in DOSES.tolist()]
+        whole = batch.site_edits("carries", heads)
+        lists: list[list[SiteEdit]] = [[] for _ in DOSES]
+        for of_dose, dose in zip(lists, DOSES.tolist(), strict=True):
+            for edit in whole:
+                assert edit.output is not None
+                of_dose.append(replace(edit, output=partial(_dosed, exchange=edit.output, dose=dose)))
+        return lists
 
     lost: np.ndarray = (pairs.clean - pairs.edited(lists_of)).mean(axis=2).T
     return lost

@@ -183,7 +183,6 @@ def test_the_sentences_about_heads_of_known_strength_are_the_measured_ones():
         f"With {min(frames)} to {max(frames)} frames it lets {counts(few, near)} pass of these",
         f"and {counts(few, weaker)} that carry .4 to .5",
     )
-    assert all(sum(row["passed"][:2]) == 0 for row in whole)
 
 
 def test_the_sentence_about_the_thickest_line_is_the_measured_one():

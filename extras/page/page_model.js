@@ -122,7 +122,7 @@ function rowsOf(x, width) {
 }
 
 // x [rows, inside] times the transpose of `weight` [outside, inside]. Most of the time is spent here: four sums at a time, no
-// views of rows, and one type of numbers take a fifth of the time that `dot` takes.
+// views of rows and one type of numbers: a row takes a third of the time that it takes with `dot`.
 function product(x, weight, inside) {
   const [rows, columns] = [x.length / inside, weight.length / inside];
   const result = new Float32Array(rows * columns);

@@ -64,7 +64,7 @@ EXPLAIN = """(task) => {
     return { query: [...query], rows: rows.map(listed), adds };
   });
 }"""
-# The largest difference of logits between a whole pass and one that goes on from the unedited pass
+# The largest difference of logits between a whole pass with edits and the unedited pass continued at the edited token
 GO_ON = """(task) => {
   const model = openModel(task.shape, task.parameters, task.data, task.type);
   return task.cases.map(({ tokens, edits }) => {

@@ -23,9 +23,8 @@ from training.trainer import Trainer
 from training.weight_history import HISTORY_FILE, MAX_HISTORY_WEIGHTS, pack_parameters
 
 MAX_STANDARD_ERRORS = 3  # a loss that lies so far below its lower bound is no chance result
-LOSSES = ["loss/train", "loss/validation", "floor/validation"]  # in one chart
+LOSSES = ["loss/train", "loss/validation", "other/floor/validation"]  # in one chart
 NOT_PLOTTED = {"layer", "head", "seconds", "whole"}
-GROUPS = {"bits_per_byte": "units/bits_per_byte"}  # TensorBoard sorts by name; this is read last
 
 
 class JsonLines:
@@ -78,10 +77,13 @@ class RunLog(Watcher):
         self.board.add_custom_scalars_multilinechart(LOSSES, title="loss and its lower bound")
 
     def record(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Record JSON values of one step by name, in TensorBoard the finite numbers: name/split, or 1_outer/inner."""
+        """Record JSON values of one step by name, in TensorBoard the finite numbers.
+
+        TensorBoard sorts tags: first come the questions (1_verb/accuracy), then loss/split, then other/name/split.
+        """
         self._metrics.write(step, {"split": split, **values})
         for place, (name, value) in enumerate(values.items(), 1):
-            group, numbers = GROUPS.get(name, name), {split: value}
+            group, numbers = name if name == "loss" else f"other/{name}", {split: value}
             if isinstance(value, dict):
                 group, numbers = f"{place}_{name}", value
             for inner, number in numbers.items():

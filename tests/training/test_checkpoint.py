@@ -15,14 +15,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
-from probe.pictures import draw_snapshot
 from settings.errors import UserError
 from settings.files import lock, write_files
 from tests.program import forked
 from tests.tiny_models import random_model
 from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoint, read_manifest, save_checkpoint
 from training.logging import RunLog
-from training.metrics import HeadPoint, load_metrics, read_records
+from training.metrics import load_metrics, read_records
 from training.run_dir import find_run, find_runs, locked_run
 from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
 
@@ -248,31 +247,24 @@ def test_tensorboard_shows_finite_numbers_images_and_lines_of_text(tmp_path):
     record = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert (record["loss"], record["norms"], record["rate"]) == (None, [1.0, None], 0.5)
     events = events_of(tmp_path)
-    assert events.Tags()["scalars"] == ["rate/train"]
+    assert events.Tags()["scalars"] == ["other/rate/train"]
     (image,) = events.Images("head_map/number")
     assert (image.step, image.width, image.height) == (3, 5, 4)
     (text,) = events.Tensors("text/greedy/text_summary")
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (3, "    the cat → it\n    a dog\n")
 
 
-def test_tensorboard_which_sorts_by_name_has_the_questions_first_and_bits_per_byte_last(tmp_path):
-    log = RunLog(tmp_path)
-    log.record(1, "train", {"loss": 2.0, "bits_per_byte": 1.0, "tokens_per_second": 9})
-    log.record(1, "probe", {"verb": {"accuracy": 0.5}, "number": {"accuracy": 0.5}})
-    log.close()
-    groups = [tag.partition("/")[0] for tag in sorted(events_of(tmp_path).Tags()["scalars"])]
-    assert groups == ["1_verb", "2_number", "loss", "tokens_per_second", "units"]
-    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert records[0]["bits_per_byte"] == 1.0 and "verb" in records[1]
-    points = dict.fromkeys(("verb", "number"), HeadPoint(0, 0, {"accuracy": [[0.5]]}, {}))
-    assert [*draw_snapshot(points)] == ["1_verb/accuracy of heads", "2_number/accuracy of heads"]
+def test_tensorboard_which_sorts_by_tag_shows_the_questions_then_the_loss_then_the_rest(run):
+    tags, questions = events_of(run).Tags(), ["1_verb", "2_number", "3_gender"]
+    for kind, groups in (("scalars", [*questions, "loss", "other"]), ("images", questions)):
+        assert sorted({tag.partition("/")[0] for tag in tags[kind]}) == groups
 
 
 def test_tensorboard_has_one_chart_of_the_losses_and_their_lower_bound(run):
     events = events_of(run)
     layout = Layout.FromString(events.Tensors(CONFIG_SUMMARY_TAG)[0].tensor_proto.string_val[0])
     (chart,) = layout.category[0].chart
-    assert set(chart.multiline.tag) == {"loss/train", "loss/validation", "floor/validation"}
+    assert set(chart.multiline.tag) == {"loss/train", "loss/validation", "other/floor/validation"}
     assert set(chart.multiline.tag) <= set(events.Tags()["scalars"])
 
 

@@ -60,8 +60,7 @@ class WeightHistory:
     """The weights at some steps of training."""
 
     steps: list[int]
-    data: list[str]  # base64 of the weights at each step
-    type: str = "float16"  # number format, or "int8": see `training.weight_history.pack_rows`
+    data: list[str]  # base64 of the weights at each step, as float16
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,12 @@ def page_content(
     findings = results.findings if results else []
     untested = results.missing if results and not findings else []
 
-    sentences = within_size(_sentences(opened, findings, texts), omissions)
+    live_model = live_content(opened, results, history, live, omissions)
+    sentences = _sentences(opened, findings, texts)
+    if live_model.model is None:
+        sentences = within_size(sentences, omissions)
+    else:  # which computes the weights
+        sentences = [replace(sentence, weights=[]) for sentence in sentences]
     heading = f"Which attention head {asked(findings[0])}?" if findings else "What each head attends to"
 
     return PageContent(
@@ -50,7 +55,7 @@ def page_content(
         notes=[*notes, *untested, *(results.warnings if results else opened.began)],
         findings=[_finding_content(finding, results.model) for finding in findings] if results else [],
         sentences=sentences,
-        live=live_content(opened, results, history, live, omissions),
+        live=live_model,
         omissions=omissions,
     )
 
@@ -133,6 +138,8 @@ def _finding_content(finding: Finding, model: TestedModel) -> PageFinding:
         heads=head_names(finding.judged.heads), place=finding.place, claim=claim_of(finding, model),
         tables=finding_tables(finding), does_not_show=limits_of(finding, model),
         reasons=finding.judged.reasons,
+        carriers=finding.carrier.heads if finding.carrier else [],
+        feeds=[(feed.head, feed.place, feed.share.value) for feed in finding.carrier.feeds] if finding.carrier else [],
     )  # fmt: skip
 
 

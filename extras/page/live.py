@@ -13,25 +13,19 @@ from data.stories.lexicon import REFERENTS
 from data.tokenizer import tokenizer_kind
 from extras.page.shown import Live, LiveModel, LiveTokenizer
 from probe.opened_model import OpenedModel
-from probe.questions import STORY_QUESTIONS
 from probe.results import ProbeResults
 from settings.errors import UserError
 from settings.model import ModelConfig
 from training.metrics import WeightHistory
-from training.weight_history import (
-    HISTORY_FILE,
-    MAX_HISTORY_WEIGHTS,
-    kept_weights,
-    load_weight_history,
-    pack_parameters,
-)
+from training.weight_history import HISTORY_FILE, MAX_HISTORY_WEIGHTS, load_weight_history, pack_parameters
 
 MAX_LIVE_WEIGHTS = 3_000_000  # 8 MB as base64 of float16
 MAX_WEIGHTS_BY_DEFAULT = 1_000_000  # a larger model is in the page only with live=true
 MAX_HISTORY_CHARACTERS = 3_500_000  # base64 of the weights at earlier steps
 
-# A sentence after which the model of docs/report_english.html expects the first person's pronoun
-ENGLISH_TEXT = "Anna was angry at Ben."
+# Sentences to begin with, short enough for one line of a phone
+STORY_TEXT = "The cat frightened the dog because it"
+ENGLISH_TEXT = "Anna was angry at Ben."  # the model of docs/report_english.html expects the first person's pronoun
 
 
 def live_content(
@@ -60,7 +54,7 @@ def live_content(
 
     # A sentence to begin with: a tested one of an own question, else one of the stories or an English one
     finding = results.findings[0] if results and results.findings else None
-    text = STORY_QUESTIONS[0].examples[0].text if opened.has_stories else ENGLISH_TEXT
+    text = STORY_TEXT if opened.has_stories else ENGLISH_TEXT
     if finding and finding.examples and finding.file:
         shown = min(finding.examples, key=lambda example: len(example.text))
         text = shown.text.rstrip()
@@ -135,13 +129,8 @@ def live_tokenizer(tokenizer: Tokenizer, start: int, n_tokens: int) -> LiveToken
 
 
 def read_history(opened: OpenedModel) -> WeightHistory | None:
-    """Return the weights of a run during training; None if it has none, or is too large to have them in the page."""
-    recorded = load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
-    model = opened.transformer
-    if recorded is not None or model is None or opened.n_parameters > MAX_WEIGHTS_BY_DEFAULT:
-        return recorded
-    names = dict(model.named_parameters())
-    return kept_weights(opened.folder / "checkpoints", names, model.config.d_model, opened.step)
+    """Return the weights of a run during training; None if it has none."""
+    return load_weight_history(opened.folder / HISTORY_FILE, opened.n_parameters)
 
 
 def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> WeightHistory:
@@ -156,4 +145,4 @@ def _thinned(history: WeightHistory | None, last: int, omissions: list[str]) -> 
     while len(steps) > room:  # the first steps are close together, and no link has appeared yet
         place = 1 + int(np.diff(steps[:-1]).argmin())
         del steps[place], data[place]
-    return WeightHistory(steps, data, history.type)
+    return WeightHistory(steps, data)

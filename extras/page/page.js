@@ -35,6 +35,7 @@ part("live").hidden = !state.sentence && !live;
 drawQuestions();
 drawSlider();
 if (live) openField();
+if (live) drawTools();
 state.width = part("live-lines").clientWidth || state.width;
 views.push(showQuestion);
 if (state.sentence) views.push(drawLines, drawAnswers, drawSentences);

@@ -59,12 +59,26 @@ function embeddingCard({ run, left }) {
   return { options: ids.map(named), right: ids.indexOf(others[0]), table, fields: { left: named(own) } };
 }
 
-function matricesCard({ run, layer, at, query, rows }) {
+// A matrix as a picture: a column for each cell of the query, on its side. Pointed at, it says what it makes of the row.
+function matrixPicture(matrix, input, width) {
+  const most = largestCell([...matrix]);
+  const columns = rowsOf(matrix, width).map((column, i) => {
+    const node = cells(column, most);
+    node.addEventListener("pointermove", () => (node.title = `column ${i + 1}: times the row, added up: ${dot(column, input).toFixed(5)}`));
+    return node;
+  });
+  return element("div", { class: "matrix" }, ...columns);
+}
+
+function matricesCard({ run, layer, head, at, query, rows }) {
   const all = live.shape.d_model;
   const { width } = run.model;
   const input = rowOf(run.projected[layer].input, at, all);
-  const parts = { "the row at this layer": input, "× W_Q: query": query, "× W_K: key": rows[at].key, "× W_V: value": rows[at].value };
-  const lines = Object.entries(parts).map(([name, values]) => [name, cells(values, largestCell(values)), String(values.length)]);
+  const row = (name, values) => [name, cells(values, largestCell(values)), String(values.length)];
+  const { key, value } = rows[at];
+  const ofHead = run.model.layers[layer].query.subarray(head * width * all, (head + 1) * width * all);
+  const lines = [row("the row at this layer", input), ["W_Q", matrixPicture(ofHead, input, all), `${all} × ${width}`]];
+  lines.push(row("× W_Q: query", query), row("× W_K: key", key), row("× W_V: value", value));
   return { options: [width, all, all * width].map(String), right: 0, table: tableOf(["", "cells", "numbers"], lines) };
 }
 
@@ -165,7 +179,7 @@ function drawCard() {
 // Why a card has no question here; "" if it has one.
 function noQuestion(facts, isTraining) {
   if (facts?.right === undefined) return "For a question, choose a word with two different known words before it, or type a longer sentence.";
-  if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps. train.py keeps some with keep_checkpoints=20, up to a million weights.";
+  if (isTraining && (!steps.length || live.before)) return "This page has no weights of earlier steps. train.py keeps those of models of up to 500,000 weights.";
   if (isTraining && !facts.hasLine) return "Choose a head that looks at one of the words.";
   if (state.card > 4 && !isTraining && isRemoved()) return "This head is removed.";
   return "";
@@ -176,7 +190,7 @@ function showCard(...parts) {
   const chips = CARDS.map(({ name }, i) => chip(`${i + 1} ${name}`, () => openCard(i + 1), `card-${i + 1}`, pressed(i + 1)));
   const leave = isLesson() && chip("The whole page", () => (location.hash = ""), "leave");
   const row = element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...chips, leave);
-  show("cards", row, element("div", { class: "card" }, ...parts));
+  show("cards", remark("How it comes about, in eight steps, every number real:"), row, element("div", { class: "card" }, ...parts));
   row.scrollLeft = chips[state.card - 1].offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row
 }
 

@@ -5,8 +5,8 @@ const { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
 const PLACES = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
-// Only some layers of a hybrid have heads.
-const HEADS = PLACES.filter(({ layer }) => content.sentences.every(({ weights }) => weights[layer].length));
+// Only some layers of a hybrid have heads; a live model has no others, and its sentences no stored weights.
+const HEADS = PLACES.filter(({ layer }) => live || content.sentences.every(({ weights }) => weights[layer].length));
 const START = "(start): the token before every text";
 const END = steps.length; // the slider's last position: the trained model
 

@@ -172,8 +172,8 @@ function turnButton() {
   const { turn } = decided();
   if (!turn) return null;
   const { edit } = turn;
-  const does = edit.kind === "cut" ? `Cut ${lineName(edit)}` : `Move ${headName(edit.layer, edit.head)}’s line from ${quoted(edit.target)} to ${quoted(edit.other)}`;
-  return button(`${does}: what then?`, () => makeChange(edit), { id: "turn", class: "primary", "data-name": "turn" });
+  const does = edit.kind === "cut" ? `Cut the line to ${quoted(edit.target)}` : `Move the line to ${quoted(edit.other)}`;
+  return button(`${does}: what then?`, () => makeChange(edit), { id: "turn", "data-name": "turn" });
 }
 
 // A change of any head, which becomes the chosen one.

@@ -59,24 +59,10 @@ function clickLine(target, isCutOnly) {
 
 function drawChanges() {
   const { edits } = state;
-  const rows = edits.map((edit, i) => element("li", {}, editName(edit), edit.kind === "exchange" && doseOf(edit, i)));
+  const rows = edits.map((edit) => element("li", {}, editName(edit)));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...rows);
   const changes = edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [];
-  const clicks = "Click a line: it is cut. Click a second one: the two change places. A second click: back.";
-  const meaning = "Thick: where a head looks. Orange: what the next word loses if this line alone is cut; what two heads do alike is missed.";
-  const more = `Click a word: look from there. Click a next word: it is written. L0H1: layer 0, head 1. ${START}.`;
-  show("live-changes", ...changes, remark(edits.length ? clicks : `${meaning} ${clicks} ${more}`));
-}
-
-function exchangedName({ percent = 100 }) {
-  return percent < 100 ? `${percent} % exchanged` : "exchanged";
-}
-
-function doseOf(edit, i) {
-  const about = { type: "range", max: 100, step: 25, value: edit.percent ?? 100, "data-name": `dose-${i}` };
-  const range = element("input", { ...about, "aria-label": "Share exchanged, in percent" });
-  range.addEventListener("change", () => changeTo(state.edits.with(i, { ...edit, percent: Number(range.value) })));
-  return range;
+  show("live-changes", ...changes);
 }
 
 function editName(edit) {
@@ -84,5 +70,5 @@ function editName(edit) {
   const place = headName(layer, head);
   if (kind === "remove") return `${place} removed`;
   if (kind === "cut") return `${place}: line from ${quoted(query)} to ${quoted(target)} cut`;
-  return `${place}: at ${quoted(query)}, the weights on ${quoted(target)} and ${quoted(other)} ${exchangedName(edit)}`;
+  return `${place}: at ${quoted(query)}, the weights on ${quoted(target)} and ${quoted(other)} exchanged`;
 }

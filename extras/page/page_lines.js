@@ -1,6 +1,7 @@
 // The attention lines of all heads at the chosen word: the words along a line, arcs above them. The width of an arc is its
-// weight, its colour what the next word loses without it (page_deciding.js).
-// A click on a line cuts it, on a second line of the head exchanges both, on a word chooses that word.
+// weight, its colour what the next word loses without it (page_deciding.js). Where the sentence fits on one line, it is drawn
+// once and large, and the field lies on it with unseen letters: what is typed is under its arcs.
+// A click on a line cuts it, on a second line of the head exchanges both, on a word (or the bar under it) chooses that word.
 
 const MOST_LINES = 24; // arcs of one head
 const LEAST_WEIGHT = 0.005; // that has an arc
@@ -8,6 +9,12 @@ const LEAST_NAMED = 0.1; // that has its number above the arc, and an arc of ano
 const MOST_FAINT = 8; // heads: with more, only the arcs of the chosen one are drawn
 const SLANT = -60; // degrees, of labels that have no room side by side
 const ROOM = 20; // pixels behind the word that is looked from
+const SIZES = [34, 29, 25, 22, 19, 17]; // pixels of the letters of a sentence on one line
+const START_ROOM = 64; // pixels before it, for (start)
+const NEXT_ROOM = 140; // and behind it, for the next word, where the screen is wide
+const NARROW = 600; // pixels of the picture
+const WIDER = 0.6; // of the size of the letters, the most that is added to each space
+const NO_LINE = /[\n\u0590-\u08ff]/; // a text of more lines, or from right to left
 let drawnFrom = null; // the place and the text of the present picture
 const pen = document.createElement("canvas").getContext("2d");
 
@@ -28,16 +35,20 @@ function paintLines() {
     const share = lost > 0 ? Math.min(1, lost / found.chance) : 0;
     node.style.setProperty("--strong", `color-mix(in srgb, var(--orange) ${Math.round(100 * share)}%, var(--edge))`);
     const points = Math.round(100 * lost);
-    if (target === undefined) node.querySelector(".points").textContent = points > 0 ? `−${points}` : "";
+    if (target === undefined) {
+      node.querySelector(".points").textContent = points > 0 ? `−${points}` : "";
+      node.classList.toggle("decides", lost >= DECIDES);
+    }
     if (!name) continue;
     const whole = lost ? `${name}; cut, “${label(nextName(found.answer))}” loses ${lost.toFixed(4)}` : name;
     node.setAttribute("aria-label", whole);
     node.querySelector("title").textContent = whole;
   }
 
-  // The line that decides, if it is of another head, which is chosen by its name above
-  const first = found && found.lines[0];
-  const isOther = first && first.lost >= DECIDES && !isOfHead(first);
+  // The line that decides: its word, and its arc if it is of another head, which is chosen by its name above
+  const first = found && found.lines[0]?.lost >= DECIDES && found.lines[0];
+  const isOther = first && !isOfHead(first);
+  for (const word of document.querySelectorAll(".word")) word.classList.toggle("decides", word.dataset.name === `word-${first?.target}`);
   const about = isOther && { class: "arc deciding", "stroke-width": 1 + 8 * first.weight, d: arcTo(first.target).path };
   part("deciding").replaceChildren(...(isOther ? [shape("path", about)] : []));
 }
@@ -46,15 +57,10 @@ function drawLines() {
   painted = [];
   const { words, text } = state.sentence;
   const chosen = chosenWord();
-  const removed = isRemoved() ? ` (${headName(state.layer, state.head)} is removed)` : "";
-  const title = element("h2", {}, "What each head looks at from ", element("bdi", {}, quoted(chosen)), removed);
   const region = scrolled("Lines of the chosen head", linesPicture());
-  const kind = HEADS.length > 16 ? "heads-row many" : "heads-row";
-  const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...HEADS.map(headCard));
-  heads.style.setProperty("--n", nHead); // a row for each layer
   const left = document.querySelector("#live-lines .scroll")?.scrollLeft;
-  const top = document.querySelector("#live-lines .heads-row")?.scrollTop;
-  show("live-lines", title, region, heads);
+  show("live-lines", region);
+  drawHeads();
   paintLines();
 
   // A long text is scrolled to the word that is looked from, until the reader scrolls; arrow keys move between lines,
@@ -63,15 +69,60 @@ function drawLines() {
   const word = region.querySelector(".word[aria-pressed=true]").getBBox();
   region.scrollLeft = drawn === drawnFrom ? left : word.x + word.width + ROOM - state.width;
   drawnFrom = drawn;
-  if (top) heads.scrollTop = top;
   const lines = words.map((_, position) => region.querySelector(`[data-name=line-${position}]`));
   arrowKeys(lines.filter(Boolean), 1);
   arrowKeys([...region.querySelectorAll(".word")], 1);
+}
+
+// The heads, one row for each layer, and what the chosen one looks at.
+function drawHeads() {
+  const { layer, head } = state;
+  const name = headName(layer, head);
+  const kind = HEADS.length > 16 ? "heads-row many" : "heads-row";
+  const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...HEADS.map(headCell));
+  heads.style.setProperty("--n", nHead);
+  const top = document.querySelector(".heads-row")?.scrollTop;
+  const isOut = isRemoved();
+  const does = { class: "line-name", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": "remove" };
+  const remove = live && button(isOut ? "put back" : "remove", () => clickHead(layer, head), does);
+  const weights = attentionRow();
+  const most = placeOfLargest(weights);
+  const looks = `${name} looks from ${quoted(chosenWord())} most at ${quoted(most)} (${number(weights[most])}). `;
+  const about = element("p", { class: "rule" }, element("bdi", {}, isOut ? `${name} is removed. ` : looks), remove);
+  show("live-heads", element("h2", {}, `${HEADS.length} heads${live ? ": points lost without their best line" : ""}`), heads, about);
+  if (top) heads.scrollTop = top;
   arrowKeys([...heads.querySelectorAll(".pick")], nHead);
+}
+
+// The place of each word of a sentence that is drawn once, in one line with the field on it; null: there is no room for that.
+function sentenceLayout() {
+  const { text, spans } = state.sentence;
+  const written = field?.value ?? "";
+  const isRead = live && written.trimEnd().length === text.trimEnd().length; // the model reads all of it
+  if (!isRead || NO_LINE.test(written) || document.documentElement.classList.contains("embed")) return null;
+  const isNarrow = state.width < NARROW;
+  const { fontFamily } = getComputedStyle(field);
+  const spaces = (end) => written.slice(0, end).split(" ").length - 1;
+  let gap = 0;
+  const wide = (size, end) => {
+    pen.font = `${size}px ${fontFamily}`;
+    return START_ROOM + pen.measureText(written.slice(0, end)).width + gap * spaces(end);
+  };
+  const room = state.width - (isNarrow ? 4 : NEXT_ROOM);
+  const size = SIZES.find((each) => wide(each) <= room);
+  if (!size) return null;
+  gap = Math.min(WIDER * size, (room - wide(size)) / Math.max(1, spaces()));
+  const edges = [[8, START_ROOM - 8], ...spans.map((span) => span.map((end) => wide(size, end)))];
+  const texts = ["(start)", ...spans.map(([start, end]) => written.slice(start, end))];
+  const x = edges.map(([from, to]) => (from + to) / 2);
+  const below = 1.3 * size + (isNarrow ? 56 : 24); // where the screen is narrow, the next word stands below
+  return { width: state.width, x, isSteep: false, below, large: { size, gap, edges, texts, end: wide(size) } };
 }
 
 // Where each word stands, in pixels: side by side if there is room, else at equal distances with slanted labels.
 function layoutOf(words, size) {
+  const sentence = sentenceLayout();
+  if (sentence) return sentence;
   pen.font = `${size}px system-ui`;
   const widths = words.map((word) => pen.measureText(label(word, 14)).width + 12);
   const all = total(widths);
@@ -106,10 +157,11 @@ function linesPicture() {
   const { words } = state.sentence;
   const chosen = chosenWord();
   const size = parseFloat(getComputedStyle(part("live-lines")).fontSize);
-  const { width, x, isSteep, below } = layoutOf(words, size);
-  const usual = state.width < 600 ? 110 : 170;
+  const { width, x, isSteep, below, large } = layoutOf(words, size);
+  const usual = state.width < NARROW ? 110 : 160;
   const height = isLesson() && innerHeight < 800 ? Math.max(40, innerHeight / 6) : usual;
   const base = height + size + 10;
+  placeField(base, large);
   const whole = base + below;
   arcTo = arcsFrom(x, base, height);
   const about = { class: "lines", role: "group", "aria-label": "Words and lines" };
@@ -142,21 +194,31 @@ function linesPicture() {
     line.append(shape("rect", { class: "hit", x: x[target] - room / 2, y: base - 14, width: room, height: 20 }));
     if (drawn.includes(target) || change) line.append(...arcShapes(path, weight, change, target));
     line.append(shape("circle", { class: `end ${mark}`, cx: x[target], cy: base, r: 2.5 + 3 * weight }));
-    const text = number(weight) + (change ? `, ${change.kind === "cut" ? "cut" : exchangedName(change)}` : "");
+    const text = number(weight) + (change ? `, ${change.kind === "cut" ? "cut" : "exchanged"}` : "");
     pressLine(line, target, text, change, target === order.at(-1));
     picture.append(line);
 
-    // The numbers of the two thickest arcs and of the changed ones, one below the other where they would overlap
-    const isNamed = weight >= LEAST_NAMED && drawn.slice(-2).includes(target);
+    // The numbers of the thickest arc and of the changed ones, one below the other where they would overlap
+    const isNamed = weight >= LEAST_NAMED && target === drawn.at(-1);
     const middle = Math.max(size * 2, Math.min(width - size * (change ? 4.5 : 2), (x[chosen] + x[target]) / 2));
     let y = top - 8;
     while (labels.some((other) => Math.abs(other.x - middle) < 6 * size && Math.abs(other.y - y) < size)) y += size;
     if (isNamed || change) labels.push({ x: middle, y, text });
   }
   const texts = labels.map(({ text, ...at }) => shape("text", { class: "weight", "text-anchor": "middle", ...at }, text));
-  const named = words.map((_, position) => wordLabel(position, x[position], base + 8 + size, size, isSteep));
+  const named = words.map((_, position) => wordLabel(position, x[position], base, size, isSteep, large));
   picture.append(...texts, ...named);
   return picture;
+}
+
+// The field stands on the words of the picture, and the next word behind them; or above the picture.
+function placeField(base, large) {
+  const stage = part("stage");
+  stage.classList.toggle("whole", Boolean(large));
+  stage.classList.toggle("narrow", state.width < NARROW);
+  if (!large) return;
+  const places = { top: base + 8, left: START_ROOM, size: large.size, gap: large.gap, end: large.end };
+  for (const [name, value] of Object.entries(places)) stage.style.setProperty(`--${name}`, `${value}px`);
 }
 
 // The numbers of a line are its tooltip; a click changes the live model.
@@ -181,15 +243,22 @@ function arcShapes(path, weight, change, target) {
   return [shape("path", { class: "hit", d: path }), visible];
 }
 
-function wordLabel(position, x, y, size, isSteep) {
+function wordLabel(position, x, base, size, isSteep, large) {
   const { words, unknown } = state.sentence;
   const isChosen = position === chosenWord();
-  const text = label(words[position], 14);
+  const text = label(large?.texts[position] ?? words[position], large ? 99 : 14);
   const isUnknown = live && unknown.includes(words[position]);
+  const y = base + 8 + (large ? 1.02 * large.size : size);
   const slant = { "text-anchor": "end", transform: `rotate(${SLANT} ${x} ${y - size / 2})`, x: x + 2, y: y - size / 4 };
   const place = isSteep ? slant : { "text-anchor": "middle", x, y };
-  const node = shape("g", { class: "word", "data-name": `word-${position}` });
-  node.append(shape("text", { class: isUnknown && "unknown", ...place }, text));
+  const node = shape("g", { class: large ? "word large" : "word", "data-name": `word-${position}` });
+  const letters = large && position ? { "font-size": large.size } : {};
+  node.append(shape("text", { class: isUnknown && "unknown", ...place, ...letters }, text));
+  if (large) {
+    const [from, to] = large.edges[position];
+    const bar = { x: from, width: Math.max(6, to - from), y: base + 12 + 1.3 * large.size };
+    node.append(shape("rect", { class: "bar", ...bar, height: 3 }), shape("rect", { class: "hit", ...bar, height: 14 }));
+  }
   const read = isUnknown ? `${text}: a word that the model does not know` : text;
   const name = position ? read : START;
   if (name !== text) node.append(shape("title", {}, name));
@@ -197,37 +266,26 @@ function wordLabel(position, x, y, size, isSteep) {
   return pressable(node, () => clickWord(position), about);
 }
 
-// Look from a word; after a cut, the line to it takes the place of the cut one.
+// Look from a word; after a cut, the line to it takes the place of the cut one. A noun shows the head that, by the verdict, feeds
+// those which carry the answer.
 function clickWord(position) {
-  if (pendingCut() && position < chosenWord()) clickLine(position);
-  else update({ query: position, row: null });
+  if (pendingCut() && position < chosenWord()) return clickLine(position);
+  const { question, carriers = [], feeds: [feed] = [] } = content.findings[state.question] ?? {};
+  const isFed = live && feed && position < state.sentence.words.length - 1 && NOUNS.includes(state.sentence.words[position]);
+  const [layer, head] = isFed ? feed[0] : [state.layer, state.head];
+  update({ query: position, row: null, layer, head });
+  if (!isFed) return;
+  const fed = carriers.map((carrier) => headName(...carrier)).join(" and ");
+  addNote(`Where the mark comes from: over the tested sentences of “${question}”, ${headName(layer, head)} at ${feed[1]} feeds ${fed} (${number(feed[2])} of the answer).`);
 }
 
-function smallPicture(weights) {
-  const { words } = state.sentence;
-  const x = words.map((_, position) => 8 + ((position + 0.5) * 144) / words.length);
-  const picture = shape("svg", { class: "small", viewBox: "0 0 160 44", "aria-hidden": "true" });
-  x.forEach((cx, position) => picture.append(shape("circle", { class: "end", cx, cy: 39, r: position === chosenWord() ? 2.5 : 1.3 })));
-  const arcTo = arcsFrom(x, 39, 33);
-  for (const target of strongest(weights)) {
-    const strength = { "stroke-width": 0.3 + 3.2 * weights[target], "stroke-opacity": 0.15 + 0.85 * weights[target] };
-    picture.append(shape("path", { class: "arc", d: arcTo(target).path, ...strength }));
-  }
-  return picture;
-}
-
-// A head: its lines, where its largest weight is, and a button that removes it.
-function headCard({ layer, head }) {
-  const weights = attentionRow(layer, head);
-  const most = placeOfLargest(weights);
-  const isOut = isRemoved(layer, head);
+// A head: its name, and what the next word loses without its best line. A click shows its lines.
+function headCell({ layer, head }) {
   const isChosen = isOfHead({ layer, head });
   const name = headName(layer, head);
-  const about = { class: "pick", "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
-  const pick = button(element("b", {}, name), () => update({ layer, head, row: null }), about);
-  const largest = `${label(state.sentence.words[most], 10)} ${number(weights[most])}`;
-  pick.append(smallPicture(weights), element("bdi", {}, largest), element("span", { class: "points" }));
-  const does = { class: "remove", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": `remove-${name}` };
-  const remove = live && button(isOut ? "put back" : "remove", () => clickHead(layer, head), does);
-  return paint(element("div", { class: isOut ? "head-card removed" : "head-card" }, pick, remove), layer, head);
+  const kind = isRemoved(layer, head) ? "pick removed" : "pick";
+  const about = { class: kind, "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
+  const cell = button(name, () => update({ layer, head, row: null }), about);
+  cell.append(" ", element("span", { class: "points" }));
+  return paint(cell, layer, head);
 }

@@ -3,6 +3,20 @@
 const FOLLOW = 300; // milliseconds after the last change
 let followTimer = null;
 
+// Beside the page's name: a link to what is shown, and a picture of it.
+function drawTools() {
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(addressNow());
+      addNote("The link is copied. It opens this sentence with these changes.");
+    } catch {
+      part("share").open = true; // where the browser does not copy, the link stands there
+      part("share").scrollIntoView();
+    }
+  };
+  part("tools").prepend(button("Copy link", copy), button("Save picture", savePng, { id: "save-png" }));
+}
+
 function drawShare() {
   if (!part("share").open) return;
   const address = element("input", { type: "text", readonly: true, id: "live-link", "aria-label": "Link to this state" });
@@ -10,7 +24,7 @@ function drawShare() {
   address.addEventListener("focus", () => address.select());
   show(
     "live-share",
-    element("p", { class: "actions" }, address, button("Save as SVG", saveSvg, { id: "save-svg" }), button("Save as PNG", savePng, { id: "save-png" })),
+    element("p", { class: "actions" }, address, button("Save as SVG", saveSvg, { id: "save-svg" })),
     remark("The part from # on works with every copy of this file. With #embed& in the place of # it shows lines and next words only, for a frame in another page. The same in Python, in the folder of the program:"),
     element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode())),
   );
@@ -22,8 +36,7 @@ function addressNow() {
   fields.set("head", headName(state.layer, state.head));
   if (state.query !== null) fields.set("query", state.query);
   for (const edit of state.edits) {
-    const dose = edit.percent < 100 ? [edit.percent] : [];
-    fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name]), ...dose].join("."));
+    fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
   }
   if (state.time !== END) fields.set("step", steps[state.time]);
   return `${pageAddress()}#${fields}`;
@@ -87,19 +100,17 @@ function headIn(text) {
 function editIn(kind, value) {
   const [place, ...positions] = value.split(".");
   const numbers = positions.map(numberIn);
-  const percent = kind === "exchange" && numbers.length === 4 ? numbers.pop() : 100;
-  if (!headIn(place) || numbers.length !== POSITIONS[kind].length || !(percent <= 100)) return null;
+  if (!headIn(place) || numbers.length !== POSITIONS[kind].length) return null;
   const [query, target, other] = numbers;
-  const edit = { kind, ...headIn(place), query, target, other, percent };
+  const edit = { kind, ...headIn(place), query, target, other };
   return tokenEdit(edit) && edit;
 }
 
 function pythonCode() {
-  const edits = tokenEdits(state.edits).map(({ kind, layer, head, row, left, right, share }) => {
+  const edits = tokenEdits(state.edits).map(({ kind, layer, head, row, left, right }) => {
     if (kind === "remove") return `remove_head(${layer}, ${head})`;
     if (kind === "cut") return `cut_link(${layer}, ${head}, ${row}, [${left.join(", ")}])`;
-    const dose = share < 1 ? `, share=${share}` : "";
-    return `exchange_links(${layer}, ${head}, ${row}, [${left.join(", ")}], [${right.join(", ")}]${dose})`;
+    return `exchange_links(${layer}, ${head}, ${row}, [${left.join(", ")}], [${right.join(", ")}])`;
   });
   const about = [];
   const isBefore = live.before && state.time !== END;

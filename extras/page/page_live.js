@@ -12,9 +12,7 @@ function fitted(text) {
   const cut = text.slice(0, LONGEST_TEXT).replace(/\p{Surrogate}/gu, "\ufffd");
   const notes = [];
   if (cut.length < text.length) notes.push(`Cut after ${LONGEST_TEXT} characters.`);
-  const [begun, ...others] = cut.split(GAP);
-  if (others.length) notes.push(`Fill the gap ${GAP}: type, or click a word. The model reads the text before it.`);
-  const known = knownCase(others.length ? begun.trimEnd() : begun);
+  const known = knownCase(cut);
   const whole = liveTokenizer.kind === "bpe" ? known.replace(/ +$/, "") : known; // its tokens begin with their space
   const limit = live.shape.context_length;
   const tokens = tokensOf(liveTokenizer, whole);
@@ -83,23 +81,47 @@ function markOf(next) {
   return fitting.size ? ` (${[...fitting].join(", ")})` : "";
 }
 
-// What a visitor sees first: which line decides the next word, and a change worth trying.
+// What a visitor sees first: the question, which line decides the next word, and what to try.
 function drawInvitation() {
+  drawTitle();
+  drawActions();
   if (pendingCut()) return show("invitation", "Now click another word: the two change places.");
   if (!decided()) return show("invitation", "Which line decides the next word? Each is cut in turn …");
   const found = isGuessing() ? guessTexts() : decidingTexts();
-  const texts = found.map((part) => (typeof part === "string" ? element("bdi", {}, part) : part));
-  const canAsk = !isGuessing() && decided().lines[0]?.lost >= DECIDES;
-  const ask = canAsk && button("Guess first", askForGuess, { class: "line-name", "data-name": "guess-line" });
-  show("invitation", ...texts, " ", !isGuessing() && !state.edits.length && turnButton(), " ", ask);
+  show("invitation", ...found.map((part) => (typeof part === "string" ? element("bdi", {}, part) : part)));
 }
 
-// On a phone the most likely next word stands beside the field too.
+// The question that the sentence asks: why this next word, and not that which the proposed change makes of it?
+function drawTitle() {
+  if (live.before) return; // of a comparison
+  const [[next, chance]] = nextWords(passOf(), 1);
+  const word = element("em", {}, element("bdi", {}, label(next)));
+  const [[before]] = nextWords(passOf([]), 1);
+  const other = decided()?.turn && nextName(decided().turn.next);
+  if (isNearUniform(chance)) return show("title", "No next word is likely yet");
+  if (!state.edits.length) return show("title", "Why does it write ", word, other ? `, not ${label(other)}?` : "?");
+  show("title", ...(next === before ? ["It still writes ", word] : ["Now it writes ", word, `, not ${label(before)}`]));
+}
+
+function drawActions() {
+  const isFound = decided() && !isGuessing();
+  const name = (text) => ({ "data-name": text });
+  const isShuffled = state.sentence.text === shuffled.text;
+  show(
+    "live-actions",
+    isFound && !state.edits.length && turnButton(),
+    isFound && decided().lines[0]?.lost >= DECIDES && button("Which line decides?", askForGuess, name("guess-line")),
+    button(isShuffled ? "Put the words back" : "Shuffle", shuffleWords, name("shuffle")),
+    button("Another sentence", anotherSentence, name("another")),
+  );
+}
+
+// The most likely next word, which ends the sentence.
 function drawFirst() {
   const [[next, chance, written]] = nextWords(passOf(), 1);
-  const first = `${label(next)} ${number(chance)}`;
-  const write = () => writeToken(written);
-  const control = written ? button(first, write, { "data-name": "first" }) : element("span", {}, first);
+  const first = [element("b", {}, element("bdi", {}, label(next))), " ", element("small", {}, number(chance))];
+  const control = written ? button("", () => writeToken(written), { "data-name": "first" }) : element("span");
+  control.append(...first);
   show("live-first", !isNearUniform(chance) && control);
 }
 

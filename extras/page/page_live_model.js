@@ -18,7 +18,7 @@ function kept(values, key, make) {
 
 function openAt(step) {
   const index = steps.indexOf(step);
-  const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], live.earlier.type];
+  const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
   return openModel(live.shape, live.parameters, data, type);
 }
 
@@ -40,13 +40,13 @@ function wordRow({ weights }, row, layer, head) {
 }
 
 // The tokens of an edit: read at the last token of its word; null if the sentence has no such words.
-function tokenEdit({ kind, layer, head, query, target, other, percent = 100 }) {
+function tokenEdit({ kind, layer, head, query, target, other }) {
   const { members } = state.sentence;
   if (kind === "remove") return { kind, layer, head };
   const [row, left, right] = [members[query]?.at(-1), members[target], kind === "exchange" ? members[other] : []];
   if (row === undefined || !left?.length || (kind === "exchange" && !right?.length)) return null;
   if (left === right || [...left, ...right].some((token) => token > row)) return null;
-  return { kind, layer, head, row, left, right, share: percent / 100 };
+  return { kind, layer, head, row, left, right };
 }
 
 function tokenEdits(edits) {

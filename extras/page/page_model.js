@@ -8,24 +8,14 @@ const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
 });
 
-function floatsOf(base64, type, width) {
+function floatsOf(base64, type) {
   const { buffer } = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-  if (type === "int8") return floatsOfRows(new DataView(buffer), width);
   return type === "float16" ? Float32Array.from(new Uint16Array(buffer), (bits) => HALVES[bits]) : new Float32Array(buffer);
-}
-
-// Rows of `width` int8 after their scale, a little-endian float32.
-function floatsOfRows(bytes, width) {
-  const row = width + 4;
-  return Float32Array.from({ length: (bytes.byteLength / row) * width }, (_, i) => {
-    const start = Math.floor(i / width) * row;
-    return bytes.getFloat32(start, true) * bytes.getInt8(start + 4 + (i % width));
-  });
 }
 
 // `shape`: the settings of the model; `parameters`: [name, number of weights] in the order of `data`.
 function openModel(shape, parameters, data, type) {
-  const all = floatsOf(data, type, shape.d_model);
+  const all = floatsOf(data, type);
   const weights = {};
   let end = 0;
   for (const [name, size] of parameters) weights[name] = all.subarray(end, (end += size));
@@ -45,7 +35,7 @@ function openModel(shape, parameters, data, type) {
 // The pass over `tokens`. `edits` change the attention of one head, in their order:
 //   {layer, head, kind: "remove"}                        its output is 0 at every token
 //   {layer, head, kind: "cut", row, left}                at token `row` the weights on the tokens `left` are 0
-//   {layer, head, kind: "exchange", row, left, right, share}    there two sets of tokens exchange a share of their weights
+//   {layer, head, kind: "exchange", row, left, right}    there two sets of tokens exchange their weights
 // With `base`, a pass over the same tokens, only what edits from `layer` and the token `row` on change is computed anew.
 function runModel(model, tokens, edits = [], base = null, layer = 0, row = 0) {
   const { shape, layers } = model;
@@ -219,9 +209,9 @@ function attention(model, { query, key, value }, edits, first) {
     for (let row = first; row < rows; row++) {
       const ofRow = all.subarray(row * rows, row * rows + row + 1);
       ofRow.set(weightsOf(model, scoresOf(model, query, key, head, row)));
-      for (const { kind, left, right, share } of ofHead.filter((edit) => edit.row === row)) {
+      for (const { kind, left, right } of ofHead.filter((edit) => edit.row === row)) {
         if (kind === "cut") cutWeights(ofRow, left);
-        if (kind === "exchange") exchangeWeights(ofRow, left, right, share);
+        if (kind === "exchange") exchangeWeights(ofRow, left, right);
       }
       const mixture = cellsOf(model, output, row - first, head);
       if (!isRemoved) ofRow.forEach((weight, token) => add(mixture, cellsOf(model, value, token, head), weight));
@@ -253,13 +243,10 @@ function cutWeights(weights, left) {
   weights.forEach((weight, i) => (weights[i] = weight / Math.max(sum, 1e-37)));
 }
 
-function exchangeWeights(weights, left, right, share = 1) {
+function exchangeWeights(weights, left, right) {
   const [ofLeft, ofRight] = [left, right].map((tokens) => total(tokens.map((token) => weights[token])));
   const distribute = (tokens, before, after) => {
-    for (const token of tokens) {
-      const exchanged = after * (before > 0 ? weights[token] / before : 1 / tokens.length);
-      weights[token] += share * (exchanged - weights[token]);
-    }
+    for (const token of tokens) weights[token] = after * (before > 0 ? weights[token] / before : 1 / tokens.length);
   };
   distribute(left, ofLeft, ofRight);
   distribute(right, ofRight, ofLeft);

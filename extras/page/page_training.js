@@ -19,8 +19,7 @@ function drawSlider() {
 
 function stepName() {
   if (live.before) return state.time === END ? `after: ${live.source}` : `before: ${live.before}`;
-  const rounded = live.earlier.type === "int8" ? ", rounded" : "";
-  return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : rounded}`;
+  return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : ""}`;
 }
 
 function playFrom(time) {

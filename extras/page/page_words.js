@@ -1,6 +1,5 @@
-// Words that the model knows: chips to click, the words that begin as the typed one, sentences with gaps.
+// Words that the model knows: chips to click, the words that begin as the typed one; other sentences, and shuffled ones.
 
-const GAP = "__";
 const PRONOUNS = "it they she he him her his them its their".split(" ");
 const PEOPLE = "Lily Tom Anna Ben".split(" ");
 const OTHER_VERB = {
@@ -13,11 +12,15 @@ const VERBS = Object.keys(OTHER_VERB); // each takes the place of another
 const VERB = new RegExp(`\\b(${VERBS.join("|")})\\b`, "g");
 const CHIPS = [...VERBS, ..."cat dog owl buses it It They Lily Tom".split(" ")];
 const NOUNS = [...PEOPLE, ...(live?.verb_groups ?? []).flatMap(({ words }) => words)];
-const PHRASE = new RegExp(`\\b([Tt]he )?(${[GAP, ...NOUNS].join("|")})\\b`, "g");
+const PHRASE = new RegExp(`\\b([Tt]he )?(${NOUNS.join("|")})\\b`, "g");
 const SENTENCE_START = /(^|[.!?])\s*$/; // of the text before it
-const OF_PEOPLE = ["__ was angry at __.", "__ hugged __.", "__ was scared of __."];
-const BECAUSE = "The __ frightened the __ because it";
-const FRAMES = [BECAUSE, "The __ sat near the __. It", "__ met __. She", `The cow was at home. ${BECAUSE}`]; // a third animal is hard
+const OF_PEOPLE = ["Anna was angry at Ben.", "Tom hugged Lily.", "Ben was scared of Anna."];
+const OTHERS = [
+  "The dog feared the cat because it",
+  "The cat sat near the buses. It",
+  "Lily met Tom. She",
+  "The cow was at home. The dog frightened the cat because it", // a third animal is hard
+];
 const MOST_CHIPS = 16;
 
 function titled(word) {
@@ -65,22 +68,15 @@ function drawChips() {
   const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter((chip) => isWritten(chip) && isRight(chip));
   const usual = common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const words = (isBegun ? begun : usual).map((word) => chip(word, () => putWord(word, isBegun)));
-  if (isBegun) return show("live-chips", element("span", {}, "Do you mean"), ...words);
-  const isKnown = (frame) => !readText(liveTokenizer, frame.replaceAll(GAP, knownWords[0] ?? "")).unknown.length;
-  const known = (isOfPeople ? OF_PEOPLE : FRAMES).filter(isKnown);
-  const frames = known.map((frame) => chip(frame, () => startFrame(frame), frame, { class: "chip frame" }));
-  const isShuffled = state.sentence.text === shuffled.text;
-  const shuffle = chip(isShuffled ? "Put the words back" : "Shuffle words", shuffleWords, "shuffle");
-  const title = element("span", {}, "A noun replaces a noun");
-  show("live-chips", title, ...words, shuffle, frames.length > 0 && element("span", {}, "Fill in"), ...frames);
+  show("live-chips", element("span", {}, isBegun ? "Do you mean" : "A noun replaces a noun"), ...words);
 }
 
-// A sentence with gaps; where there is no keyboard on the screen, the first gap is selected to be typed over.
-function startFrame(frame) {
-  setText(frame);
-  if (matchMedia("(pointer: coarse)").matches) return;
-  field.focus();
-  field.setSelectionRange(frame.indexOf(GAP), frame.indexOf(GAP) + GAP.length);
+// The first sentence of the page, then others that the model knows, in turn.
+function anotherSentence() {
+  const others = live.verb_groups.length ? OTHERS : OF_PEOPLE;
+  const isKnown = (text) => !readText(liveTokenizer, text).unknown.length;
+  const known = [...new Set([live.text, ...others.filter(isKnown)])];
+  setText(known[(known.indexOf(field.value) + 1) % known.length]);
 }
 
 const WHOLE_WORD = /[\p{L}\p{M}\p{N}_\u200c\u200d]+(?:['’-][\p{L}\p{M}\p{N}]+|[.,]\p{N}+)*/gu; // "doesn't" is one, and "2,000"
@@ -106,7 +102,6 @@ function shuffleWords() {
 // The text with its words in another order; none, but a note, if there is no other order.
 function shuffledText() {
   const { text, spans } = state.sentence;
-  if (field.value.includes(GAP)) return addNote("Fill the gaps before the words are shuffled.");
   const end = spans[chosenWord() - 1]?.[0] ?? 0;
   const isBefore = (word, at) => at + word.length <= end; // a token may begin inside a whole word: that word stays
   const words = [...text.matchAll(WHOLE_WORD)].filter(({ 0: word, index }) => isBefore(word, index)).map(([word]) => word);
@@ -129,32 +124,31 @@ function beforePronoun(text) {
   return text.length - (isPronoun(last) ? last.length : 0);
 }
 
-// The text with a noun in the first gap, else in the place of the last other noun, with which it changes places if it is
-// there; null: the text has no noun.
+// The text with a noun in the place of the last other noun, with which it changes places if it is there; null: the text has no
+// noun.
 function withNoun(text, word) {
   const found = [...text.matchAll(PHRASE)];
-  const target = found.find(({ 2: noun }) => noun === GAP) ?? found.findLast(({ 2: noun }) => noun !== word);
+  const target = found.findLast(({ 2: noun }) => noun !== word);
   if (!target) return found.length ? text : null;
   return text.replace(PHRASE, (_, article, noun, at) => {
     const put = at === target.index ? word : noun === word ? target[2] : noun;
     if (/^\p{Lu}/u.test(put)) return put; // a name
     const the = SENTENCE_START.test(text.slice(0, at)) ? "The " : "the ";
-    const isBare = put === GAP || /^\p{Ll}/u.test(noun);
-    return (article ?? (isBare ? "" : the)) + put;
+    return (article ?? (/^\p{Ll}/u.test(noun) ? "" : the)) + put;
   });
 }
 
 // Put a word in the place of the begun word, or of one of its kind: a noun, a verb of VERBS, a pronoun at the end. Others go
-// into the first gap, or to the end.
+// to the end.
 function putWord(word, isBegun) {
   const { value, selectionStart: caret } = field;
   const exchanged = !isBegun && NOUNS.includes(word) ? withNoun(value, word) : null;
   if (exchanged !== null) return setText(exchanged);
   let [from, to] = [value.length, value.length];
-  const [place] = value.matchAll(VERBS.includes(word) ? VERB : new RegExp(GAP, "g"));
+  const [verb] = VERBS.includes(word) ? value.matchAll(VERB) : [];
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
   else if (isPronoun(word)) from = beforePronoun(value);
-  else if (place) [from, to] = [place.index, place.index + place[0].length];
+  else if (verb) [from, to] = [verb.index, verb.index + verb[0].length];
   const before = value.slice(0, from);
   const start = before + (/\S$/.test(before) ? " " : "") + word;
   field.value = start + value.slice(to);

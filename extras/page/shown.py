@@ -1,6 +1,6 @@
 """The content of the page: the fields are the keys of its JSON."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from probe.results import Head
@@ -74,6 +74,10 @@ class PageFinding:
     tables: list[Table]
     does_not_show: list[str]
     reasons: list[str]  # why no more is claimed
+    carriers: list[Head] = field(default_factory=list)  # that carry the answer at the query
+    feeds: list[tuple[Head, str, float]] = field(
+        default_factory=list
+    )  # what feeds them: head, place, share of the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,8 @@ class PageSentence:
     words: list[str]
     query: int | None  # heads are read at this word; None: the last one
     next: list[tuple[str, float]]  # the most probable next tokens
-    weights: list[list[list[int]]]  # ten-thousandths, [L][H][n]: all rows, row r up to word r; [] without attention
+    # Ten-thousandths, [L][H][n]: all rows, row r up to word r; [] without attention. In a page with a live model: []
+    weights: list[list[list[int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from extras.page.content import MAX_SENTENCE_WEIGHTS, page_content, within_size
 from extras.page.live import ENGLISH_TEXT, check_live, live_content
 from probe import tables
 from probe.config import ProbeConfig
-from probe.questions import HEADLINE, STORY_QUESTIONS
+from probe.questions import HEADLINE
 from probe.results import MEASURES, NO_BAR, Criterion, Estimate, Head, Part, Shown
 from probe.sentences import TokenizedText
 from probe.tables import finding_tables, number, sentence_lines
@@ -151,7 +151,7 @@ def test_the_page_of_a_run_has_its_notes_and_the_sentences_of_its_findings():
 
 def test_the_live_model_begins_with_what_was_tested():
     for run, tested, text in (
-        (RUN, NUMBER, STORY_QUESTIONS[0].examples[0].text),
+        (RUN, NUMBER, live.STORY_TEXT),
         (RUN, OWN, "The cat sat. It"),
         (replace(RUN, data=None), EDGE, ENGLISH_TEXT),
     ):

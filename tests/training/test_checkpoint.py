@@ -23,7 +23,7 @@ from training.checkpoint import MANIFEST, drop_checkpoints_after, load_checkpoin
 from training.logging import RunLog
 from training.metrics import load_metrics, read_records
 from training.run_dir import find_run, find_runs, locked_run
-from training.weight_history import HISTORY_FILE, kept_weights, load_weight_history, pack_parameters, pack_rows
+from training.weight_history import HISTORY_FILE, load_weight_history, pack_parameters
 
 
 def state_of(step):
@@ -69,22 +69,6 @@ def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path):
     assert {path.name for path in tmp_path.glob("*.pt")} == {f"step_0000000{step}.pt" for step in (2, 5, 6)}
     assert load_checkpoint(tmp_path)["step"] == 6
     assert load_checkpoint(tmp_path, "best")["step"] == 2
-
-
-def test_the_early_and_the_middle_of_kept_checkpoints_show_the_training(tmp_path, capsys):
-    names, width, last = ["weight"], 4, 160
-    for step in (0, 10, 20, 30, 60, 100, last):
-        weight = torch.arange(500.0) * (step + 1)
-        save_checkpoint(tmp_path, {"step": step, "model": {"weight": weight}}, best=False, keep=9)
-    history = kept_weights(tmp_path, names, width, last)
-    assert history is not None and (history.steps, history.type) == ([10, 30], "int8")  # 40 is the middle of 10 and 160
-    assert history.data == [pack_rows([torch.arange(500.0) * (step + 1)], width) for step in history.steps]
-    (tmp_path / "step_00000030.pt").write_bytes(b"damaged")
-    history = kept_weights(tmp_path, names, width, last)
-    assert history is not None and history.steps == [10] and "step_00000030.pt: damaged" in capsys.readouterr().err
-    (tmp_path / "step_00000010.pt").write_bytes(b"damaged")
-    assert kept_weights(tmp_path, names, width, last) is None
-    assert kept_weights(tmp_path, names, width, 19) is None  # a run that keeps its newest checkpoints has no early one
 
 
 @pytest.mark.parametrize("call", range(1, 12))

@@ -1,5 +1,6 @@
 """Pages shown in a real browser, with no way to any network."""
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
@@ -48,6 +49,11 @@ class Opened:
         """Return the sentence in the field of the live section."""
         return self.find("#live-text").input_value()
 
+    def read_text(self):
+        """Return the sentence as the model reads it, from the page's Python."""
+        self.find("#share").evaluate("share => { share.open = true; }")
+        return json.loads(re.search(r'tokenize\((".*")\)', self.find("#live-code").text_content())[1])
+
     def type(self, text):
         """Type a sentence into the live section; the page reads it in the next task."""
         self.find("#live-text").fill(text)
@@ -56,6 +62,18 @@ class Opened:
     def searched(self):
         """Wait until every line of the sentence has been cut."""
         self.find("#invitation:not(:has-text('in turn …'))").wait_for()
+
+    def lost(self, heads):
+        """Return what a cut of each line loses, by head and word, as its tooltip says; no words that stand twice."""
+        lost = {}
+        words = self.find("#live-lines .word text").all_text_contents()
+        for head in heads:
+            self.pick(head)
+            for title in self.find("#live-lines .link title").all_text_contents():
+                found = re.search(r"to “(.*)”: [\d.]+; cut, “.*” loses (-?[\d.]+)$", title)
+                if found and words.count(found[1]) == 1:
+                    lost[head, found[1]] = float(found[2])
+        return lost
 
     def go(self, state):
         """Follow a link to this state, the part behind #, inside the open page."""
@@ -91,8 +109,18 @@ class Opened:
         texts = [" ".join(text.split()) for text in self.find(f"#{name} li").all_inner_texts()]
         return [re.sub(r" \([\w, ]+\)(?= [\d.]+$)", "", text) for text in texts]  # without the words that it fits
 
+    def look_from(self, word):
+        """Click the bar under a word, or the word where it has none."""
+        self.find(
+            f"#live-lines .word:has(title:text-is('{word}'), text:text-is('{word}')) :is(.hit, text)"
+        ).last.click()
+
+    def remove(self, head):
+        self.pick(head)
+        self.press(f"Remove {head}")
+
     def pick(self, head):
-        self.click(f"#live-lines .pick[data-name={head}]")
+        self.click(f"#live-heads .pick[data-name={head}]")
 
     def picked(self):
         return self.find(".pick[aria-pressed=true]").get_attribute("data-name")

@@ -104,13 +104,7 @@ def opened_run() -> tuple[OpenedModel, WeightHistory]:
 def model_of(live: dict[str, Any], earlier: str = "") -> TransformerView:
     """Return the model in a page's JSON, with its own weights or those of an earlier step."""
     model = Transformer(to_settings(ModelConfig, live["shape"], "model."), len(live["tokenizer"]["vocabulary"]), 0)
-    content = b64decode(earlier or live["weights"])
-    kind = live["earlier"]["type"] if earlier else live["type"]
-    if kind == "int8":
-        rows = np.frombuffer(content, np.uint8).reshape(-1, live["shape"]["d_model"] + 4)
-        numbers = (rows[:, :4].copy().view("<f4") * rows[:, 4:].view(np.int8)).ravel()
-    else:
-        numbers = np.frombuffer(content, kind)
+    numbers = np.frombuffer(b64decode(earlier or live["weights"]), "float16" if earlier else live["type"])
     parts = torch.from_numpy(numbers.astype(np.float32)).split([size for _, size in live["parameters"]])
     with torch.no_grad():
         for parameter, part in zip(model.parameters(), parts, strict=True):
@@ -139,8 +133,11 @@ def read(live: dict[str, Any], text: str) -> TokenizedText:
 
 
 @cache
-def content() -> PageContent:
-    """Return the content of a page with findings of both outcomes, both worked examples and a user's sentence."""
+def content(live: bool | None = None) -> PageContent:
+    """Return the content of a page with findings of both outcomes, both worked examples and a user's sentence.
+
+    `live` False: it has no model, but the weights of its sentences.
+    """
     run, history = opened_run()
     number, cue = (
         finding(name, examples=[run.measure_example(example, LINK_HEAD) for example in examples])
@@ -149,7 +146,7 @@ def content() -> PageContent:
     suggestive = replace(cue, head=replace(cue.head, verdict="suggestive", level="E1"))
     found = results(number, suggestive, finding("next_pronoun_gender"))
     texts = ["The fox thanked the hen because it was kind."]
-    return replace(page_content(run, found, history, texts, ["A note on top."]), omissions=["much"])
+    return replace(page_content(run, found, history, texts, ["A note on top."], live), omissions=["much"])
 
 
 def hostile() -> PageContent:

@@ -16,6 +16,7 @@ import torch
 from extras.page.page import page
 from extras.page.shown import PageContent
 from model.edits import exchange_links
+from probe.deciding import deciding
 from probe.sentences import next_tokens, word_attention
 from settings.typed_json import from_json
 from tests.extras.conftest import OUTSIDE
@@ -83,7 +84,8 @@ def opened(report, show):
 def test_a_report_is_small_enough_and_names_no_folder_of_its_maker(report):
     assert not re.search("/tmp|/home|/root", report.html)
     history = sum(map(len, report.live["earlier"]["data"]))
-    assert len(report.html) <= 5_000_000 and (report.name == "english" or len(report.html) - history <= 1_300_000)
+    assert len(report.html) <= {"stories": 5_000_000, "english": 2_600_000}[report.name]
+    assert len(report.html) - history <= {"stories": 1_100_000, "english": 2_600_000}[report.name]
 
 
 @each_report
@@ -97,13 +99,6 @@ def test_the_model_in_a_report_computes_what_it_shows(report, view):
     before = view.next_words()
     view.type(f"{typed.text} ")  # which is no token
     assert view.next_words() == before
-
-    # The stored weights
-    tolerance = 6e-5 if report.live["type"] == "float32" else 1e-2  # four digits; or rounded to float16
-    assert len(report.content["sentences"]) >= 3
-    for sentence in report.content["sentences"]:
-        stored = sample.unpacked(sentence["weights"], len(sentence["words"]))
-        np.testing.assert_allclose(report.weights(sentence["text"]), stored, atol=tolerance)
 
 
 def head_line(report, text, place):
@@ -226,12 +221,114 @@ def test_what_a_pupil_types_is_answered_with_the_names_that_python_prints(report
         view.type(text)
         names = [words.rpartition(" ")[0] for words in view.next_words()]
         if facts["kind"] == "words":  # they are read in the case of the vocabulary
-            text = " ".join(view.find(".lines .word text").all_text_contents()[1:])
+            text = view.read_text()
         tokens = [token for token, _ in next_tokens(report.model, report.read(text).tokens, 5)]
         assert names == [UNKNOWN if i == facts["unknown"] else run.decode(i) for i in tokens], text
         found |= {*names}
     special = {"stories": {UNKNOWN, "(end of the text)"}, "english": {"(new line)", "…ore"}}
     assert special[report.name] <= found
+
+
+@each_report
+def test_the_lines_of_forty_sentences_lose_in_the_page_what_they_lose_in_python(report, view):
+    pupil = [text for text in PUPIL.replace("\n", "|").split("|") if " " in text][:40]
+    n_deciding = 0
+    for typed in pupil:
+        view.type(typed)
+        view.searched()
+        found = deciding(report.model, report.read(view.read_text()), str)
+        expected = {(str(line.head), line.word): line.lost for line in found.lines}
+        shown = view.lost({head for head, _ in expected})
+        assert shown == {line: pytest.approx(expected[line], abs=1e-4) for line in shown} and shown, typed
+        assert found.decides == view.said("#invitation").startswith("The line"), typed
+        n_deciding += found.decides
+    assert len(pupil) == 40 and 0 < n_deciding < 40
+
+
+# How far the letters of the field are from those of the picture, from the first to the last, in pixels
+APART = """field => {
+  const span = document.createElement("span");
+  const { left, top } = field.getBoundingClientRect();
+  const styles = ["fontFamily", "fontSize", "fontWeight", "letterSpacing", "wordSpacing", "lineHeight"];
+  for (const name of styles) span.style[name] = getComputedStyle(field)[name];
+  Object.assign(span.style, { position: "absolute", whiteSpace: "pre", left: 0, top: 0 });
+  span.textContent = field.value;
+  document.body.append(span);
+  const words = [...document.querySelectorAll(".word text")].slice(1);
+  const places = words.map((word) => word.getBoundingClientRect());
+  const own = span.getBoundingClientRect();
+  span.remove();
+  const ends = [places[0].left - left, places.at(-1).right - left - own.width];
+  return [...ends, places[0].top + places[0].height / 2 - top - own.height / 2].map(Math.abs);
+}"""
+
+
+@each_report
+def test_the_sentence_is_shown_once_with_the_field_on_its_words_and_the_next_word_at_its_end(report, view):
+    for width, height in (1280, 720), (1024, 768), (390, 844):
+        view.resize({"width": width, "height": height})
+        view.type(report.live["text"])
+        view.searched()
+        view.find("#turn").wait_for()
+        for part in ("#title", "#invitation", "#live-first button", "#turn", ".heads-row", "#live-next li:first-child"):
+            box = view.find(part).first.bounding_box()
+            shown = (
+                430 if width == 390 and part in ("#title", "#live-first button", "#turn") else height
+            )  # the keyboard
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] + box["height"] <= shown, (
+                part,
+                width,
+            )
+        assert max(view.find("#live-text").evaluate(APART)) < 3, width
+        assert view.find(".word.large").count() == len(report.read(view.text()).words)
+        first, [last, *_] = view.find("#live-first").bounding_box(), view.find(".word.large text").all()[::-1]
+        assert width == 390 or 0 < first["x"] - last.bounding_box()["x"] - last.bounding_box()["width"] < 40
+
+        # The question names the next word and that which the proposed change makes
+        before = view.next_words()[0].rpartition(" ")[0]
+        asked = view.said("#title")
+        view.click("#turn")
+        after = view.next_words()[0].rpartition(" ")[0]
+        assert asked == f"Why does it write {before}, not {after}?" and before != after
+        assert view.said("#title") == f"Now it writes {after}, not {before}"
+        view.press("Undo")
+
+    # A long text stands above its lines, and one of two lines too
+    for text in (" ".join(["the cat sat near a bus"] * 5), "the cat\nsat", "the cat אבג"):
+        view.type(text)
+        assert view.find(".word.large").count() == 0
+        field, picture = view.find("#live-text").bounding_box(), view.find("svg.lines").bounding_box()
+        assert field["y"] + field["height"] <= picture["y"]
+
+
+def test_a_noun_leads_to_the_head_that_feeds_those_which_carry_the_answer(view):
+    finding = written("stories").content["findings"][0]
+    (layer, head), place, share = finding["feeds"][0]
+    assert view.picked() != f"L{layer}H{head}"
+    view.look_from("dog")
+    assert view.picked() == f"L{layer}H{head}" and f"L{layer}H{head} looks from “dog”" in view.said("#live-heads .rule")
+    carriers = " and ".join("L{}H{}".format(*carrier) for carrier in finding["carriers"])
+    assert f"L{layer}H{head} at {place} feeds {carriers} ({share:.2f} of the answer)" in view.said("#live-notes")
+    view.at("")
+    view.look_from("because")  # no noun
+    assert view.picked() == "L{}H{}".format(*finding["place"])
+
+
+@each_report
+def test_a_column_of_w_q_times_the_row_is_a_cell_of_the_query(report, view):
+    view.card(2)
+    view.press("show me")
+    column = view.find(".matrix .cells").nth(3)
+    column.hover(position={"x": 1, "y": 0.5})
+    layer, head = report.place
+    block = report.model.model.blocks[layer]
+    tokens = torch.tensor([report.read(view.text()).tokens])
+    row = block.norm_1(report.model.residual_stream(tokens)[layer])[0, -1].detach()
+    width = report.live["shape"]["d_model"] // report.live["shape"]["n_head"]
+    assert view.find(".matrix .cells").count() == width
+    expected = float(block.attention.query.weight[head * width + 3].detach() @ row)
+    shown = float(column.get_attribute("title").removeprefix("column 4: times the row, added up: "))
+    assert shown == pytest.approx(expected, abs=2e-4)
 
 
 # Which line a click at each of 99 points of the thickest one hits
@@ -304,10 +401,12 @@ def test_an_unknown_word_leads_to_the_same_sentence_in_the_english_page(browser)
     page.close()
 
 
-def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view):
-    before = view.next_words()[0].split()[0]
+def test_words_are_completed_and_their_case_is_mended(view):
     view.type("ONE sunny day, the Cat sat near the buses. it")  # "it" is a word of its own
-    assert view.find(".lines .word text").all_text_contents()[1:7] == "One sunny day , the cat".split()
+    assert view.read_text() == "One sunny day, the cat sat near the buses. it"
+    assert (
+        view.find(".lines .word text").all_text_contents()[1:7] == "ONE sunny day , the Cat".split()
+    )  # as it is typed
     assert view.find(".lines .unknown").count() == 0
     assert "begins with a capital letter" in view.said("#live-notes")
     view.chip("They")  # in the place of the pronoun
@@ -316,14 +415,8 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view):
     assert view.said("#live-notes") == ""  # the word is not yet written to its end
     view.press("kitten")
     assert view.text() == "The kitten"
-    view.click(".chip.frame")
-    view.page.keyboard.type("bus")  # in the place of the first gap
-    assert view.text() == "The bus frightened the __ because it"
-    assert "Fill the gap" in view.said("#live-notes")
-    view.click(".chip.frame")
-    view.chip("cat", "dog")
     sentence = "The cat frightened the dog because it"
-    assert (view.text(), view.next_words()[0].split()[0]) == (sentence, before)
+    view.type(sentence)
     view.chip("feared")  # in the place of the other verb
     assert view.text() == sentence.replace("frightened", "feared")
 
@@ -333,12 +426,15 @@ def test_words_are_completed_their_case_is_mended_and_gaps_are_filled(view):
     view.page.keyboard.press("Enter")
     assert re.match(rf"The cat feared the dog because it {written_first}.", view.text())
 
-    # A verb before a gap
-    view.click(".chip.frame")
-    view.chip("shuffle")
-    assert "Fill the gaps" in view.said("#live-notes")
-    view.chip("feared")
-    assert view.text() == "The __ feared the __ because it"
+
+@each_report
+def test_another_sentence_is_one_that_the_model_knows_and_the_first_comes_again(report, view):
+    first, seen = view.text(), []
+    while not seen or view.text() != first:
+        view.press("Another sentence")
+        seen.append(view.text())
+        assert view.find(".lines .unknown").count() == 0 and len(seen) < 9, seen
+    assert len({*seen}) == len(seen) == {"stories": 5, "english": 3}[report.name]
 
 
 NAMES = "Lily|Tom|Anna|Ben"
@@ -350,12 +446,10 @@ SENSE = {
         "One sunny day, the cat frightened the dog because it": f"One sunny day, {NOUN} {VERB} {NOUN} because it",
         "The cat sat near the buses. It": f"{NOUN} sat near {NOUN}\\. (?:It|They)(?: {VERB})?",
         "Lily met Tom. She": f"{NOUN} met {NOUN}\\. (?:She|It|They)(?: {VERB})?",
-        "The __ frightened the __ because it": f"(?:The __|{NOUN}) {VERB} (?:the __|{NOUN}) because it",
-        "__ met __. She": f"(?:__|{NOUN}) (?:met|{VERB}) __\\. (?:She|It|They)(?: {VERB})?",
     },
     "english": {
         "Anna was angry at Ben.": rf"(?:{NAMES}) was angry at (?:{NAMES})\.(?: She| He)?",
-        "__ hugged __. He": rf"(?:__|{NAMES}) hugged __\. (?:She|He)",
+        "Lily hugged Tom. He": rf"(?:{NAMES}) hugged (?:{NAMES})\. (?:She|He)",
         "Ben ran because he": rf"(?:{NAMES}) ran because he",
     },
 }
@@ -366,12 +460,12 @@ def test_no_chip_makes_nonsense_and_a_noun_takes_the_place_of_a_noun(report, vie
     pressed: set[str] = set()
     for text, sense in SENSE[report.name].items():
         view.type(text)
-        for chip in view.find("#live-chips .chip:not(.frame, [data-name=shuffle])").all_inner_texts():
+        for chip in view.find("#live-chips .chip").all_inner_texts():
             view.type(text)
             view.chip(chip)
             made = view.text()
             assert re.fullmatch(sense, made, re.IGNORECASE), (text, chip, made)
-            assert re.fullmatch(r"(?:[A-Z_].*?[.] )?[A-Z_].*", made), (text, chip, made)
+            assert re.fullmatch(r"(?:[A-Z].*?[.] )?[A-Z].*", made), (text, chip, made)
             assert chip.lower() in made.lower() and len(re.findall(rf"\b{chip}\b", made)) == 1, (chip, made)
             pressed.add(chip)
     assert len(pressed) == {"stories": 13, "english": 6}[report.name]
@@ -396,37 +490,32 @@ def test_the_words_before_the_pronoun_are_shuffled_and_put_back(view):
     sentence = view.text()
     words = sentence.replace(",", "").split()
     view.line("cat").click()
-    view.chip("shuffle")
+    view.click("[data-name=shuffle]")
     shuffled = view.text().replace(",", "").split()
     assert shuffled != words and sorted(shuffled) == sorted(words) and shuffled[-1] == "it"
-    view.press("Remove L0H0")
-    view.chip("shuffle")
+    view.remove("L0H0")
+    view.click("[data-name=shuffle]")
     assert view.text() == sentence and view.find(".edits li").count() == 2
     for left in (1, 0):
         view.press("Undo")
         assert view.find(".edits li").count() == left
-    view.click("[data-name=word-10]")
-    view.chip("shuffle")
-    assert view.find(".word[aria-pressed=true]").get_attribute("data-name") == "word-10"
+    view.click("[data-name=word-6] .hit")
+    view.click("[data-name=shuffle]")
+    assert view.find(".word[aria-pressed=true]").get_attribute("data-name") == "word-6"
     for text, again in (("the cat it", "cat the it"), ("the it", "the it"), ("it", "it")):
         view.type(text)
-        view.chip("shuffle")
+        view.click("[data-name=shuffle]")
         assert view.text() == again
     assert "no two words" in view.said("#live-notes")
 
 
-def test_an_english_sentence_is_shuffled_by_whole_words_and_one_with_gaps_ends_where_the_answer_is_read(
-    show,
-):
+def test_an_english_sentence_is_shuffled_by_whole_words(show):
     with show(written("english").html) as view:
         for text in ("Tom doesn't like.", "बिल्ली ने कुत्ते का.", "a 2,000 snake_case."):
             view.type(text)
-            view.chip("shuffle")
+            view.click("[data-name=shuffle]")
             assert view.text() != text and view.text()[-1] == "."
             assert sorted(view.text()[:-1].split()) == sorted(text[:-1].split())
-        view.click(".chip.frame")
-        view.chip("Ben", "Anna")
-        assert view.text() == "Ben was angry at Anna." and view.next_words()[0].startswith("He ")
 
 
 @each_report
@@ -536,7 +625,7 @@ def test_the_page_prints_the_numbers_of_the_derivation(view):
     row = view.find("#live-how .cells").nth(1)  # behind the query
     row.hover(position={"x": 1, "y": 1})
     assert re.fullmatch(r"cell 1: -?\d+\.\d{5}", row.get_attribute("title"))
-    view.click("[data-name=word-6]")  # the later words are masked
+    view.click("[data-name=word-2] .hit")  # the later words are masked
     assert view.said("#live-how .masked").count("−∞") == 1
 
     # What the head adds to each next word, with the last norm

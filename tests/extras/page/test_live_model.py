@@ -327,7 +327,7 @@ def test_a_llama_of_transformers_runs_in_the_page_with_every_edit(show):
         assert view.said("#live-chips .chip") == "Lily"  # not a part of a word
         view.type(read.text)
         view.pick("L1H3")
-        clicks = [view.line("cat").click, view.line("buses").click, partial(view.press, "Remove L0H2"), list]
+        clicks = [view.line("cat").click, view.line("buses").click, partial(view.remove, "L0H2"), list]
         shown = []
         for edits, click in zip(states, clicks, strict=True):
             chances = opened.model.logits(torch.tensor([read.tokens]), edits=edits)[0, -1].softmax(-1).topk(5).values

@@ -21,7 +21,8 @@ CONTENT = sample.content()
 TEXT = page(CONTENT)
 
 
-SENTENCES = {sentence.id: sentence for sentence in CONTENT.sentences}
+STORED = sample.content(live=False)
+SENTENCES = {sentence.id: sentence for sentence in STORED.sentences}
 
 
 def weights_of(name):
@@ -86,9 +87,9 @@ def test_stored_sentences_and_questions_are_chosen_from_lists(view):
 
 
 def test_without_a_live_model_the_lines_show_the_stored_weights(show):
-    yours = [each for each in CONTENT.sentences if each.id == "yours-1"]
+    yours = [each for each in STORED.sentences if each.id == "yours-1"]
     live = Live(None, "No: <b>elsewhere</b>.")
-    with show(replace(CONTENT, sentences=yours, live=live, findings=[])) as view:
+    with show(replace(STORED, sentences=yours, live=live, findings=[])) as view:
         assert view.find("#live-text").count() == 0
         assert view.said(".live-reason") == "No: <b>elsewhere</b>."
         view.pick("L1H2")
@@ -97,8 +98,8 @@ def test_without_a_live_model_the_lines_show_the_stored_weights(show):
 
 
 def test_a_layer_without_attention_has_no_heads_on_the_page(show):
-    sentences = [replace(each, weights=[[], *each.weights[1:]]) for each in CONTENT.sentences]
-    with show(replace(CONTENT, sentences=sentences, findings=[], live=replace(CONTENT.live, model=None))) as view:
+    sentences = [replace(each, weights=[[], *each.weights[1:]]) for each in STORED.sentences]
+    with show(replace(STORED, sentences=sentences, findings=[])) as view:
         names = [pick.get_attribute("data-name") for pick in view.find(".pick").all()]
         assert names == [f"L1H{head}" for head in range(sample.N_HEAD)]
         assert view.picked() == names[0]

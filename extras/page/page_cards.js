@@ -138,12 +138,20 @@ function trainingCard({ layer, head, chosen, left }) {
 
 const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard, nextWordCard, exchangeCard, trainingCard];
 
+// Where the page is published, docs/attention.md stands beside it: its section with the same step in code.
+function inCode() {
+  if (!live.english || !location.protocol.startsWith("http")) return null;
+  const anchor = `${state.card}-${CARDS[state.card - 1].name.replace(/[^\w -]/g, "").replaceAll(" ", "-")}`;
+  return element("a", { href: `attention.html#${anchor}` }, "The same in code");
+}
+
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
   const { says, ask, hides } = CARDS[state.card - 1];
   const isTraining = state.card === CARDS.length;
   part("slider").hidden = !steps.length || (isLesson() && !isTraining);
-  const said = element("p", {}, live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says);
+  const told = live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says;
+  const said = element("p", {}, told, " ", inCode());
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
   if (problem) return showCard(element("div", {}, said, remark(problem)));

@@ -569,6 +569,20 @@ def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_
         assert view.text() == sentence and view.find(".lines .unknown").count() == 0
 
 
+def test_each_card_of_the_published_page_leads_back_to_its_section(browser, pages):
+    page = browser.new_page()
+    page.route("http://**/*", lambda route: route.fulfill(path=FILES["stories"], content_type="text/html"))
+    page.goto("http://page.test/report.html")
+    written_pages = (pages / "attention.html").read_text()
+    for number in range(1, 9):
+        page.locator(f"[data-name=card-{number}]").click()
+        address, anchor = page.get_by_role("link", name="The same in code").get_attribute("href").split("#")
+        assert address == "attention.html" and anchor[0] == str(number) and f'id="{anchor}"' in written_pages
+    page.goto(FILES["stories"].as_uri())  # a file alone has no document beside it
+    assert page.get_by_role("link", name="The same in code").count() == 0
+    page.close()
+
+
 def test_the_answers_of_the_cards_are_what_torch_computes(view):
     report = written("stories")
     text = report.read(view.text())

@@ -63,6 +63,7 @@ function* decidingLines() {
   // Two lines, where none alone decides
   let pair = null;
   const most = lines[0]?.lost >= DECIDES ? [] : lines.slice(0, MOST_PAIRED);
+  if (most.length > 1) yield { answer, chance, lines, turn: null }; // their pair is not yet known
   for (const [i, left] of most.entries()) {
     for (const right of most.slice(i + 1)) {
       const lost = chance - chancesWith([left.edit, right.edit])[answer];
@@ -135,7 +136,7 @@ function decidingTexts() {
     return ["The line ", pick(first), ` ${cut}`, others.length > 0 && `The other ${others.length} change it by at most ${points(rest)}.`];
   }
   const each = `No single line decides ${next} (${percent(chance)}): of ${lines.length}, each takes at most ${points(Math.max(0, first.lost))}. `;
-  if (!pair) return [each];
+  if (!pair) return [each, pair !== null && "Two together …"];
   return [each, "Two together, ", pick(pair.left), " and ", pick(pair.right), `, take ${points(pair.lost)}.`];
 }
 

@@ -61,7 +61,7 @@ class Opened:
 
     def searched(self):
         """Wait until every line of the sentence has been cut."""
-        self.find("#invitation:not(:has-text('in turn …'))").wait_for()
+        self.find("#invitation:not(:has-text(' …'))").wait_for()
 
     def lost(self, heads):
         """Return what a cut of each line loses, by head and word, as its tooltip says; no words that stand twice."""

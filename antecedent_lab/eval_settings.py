@@ -25,7 +25,7 @@ MODES = {
 _ALWAYS = {"verbose", "device", "threads", "cache_dir"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """Where to compute."""
 
@@ -36,7 +36,7 @@ class Machine:
         check_limits(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalSettings(Machine):
     """Settings of eval.py outside the group probe (values: configs/eval/eval.yaml)."""
 

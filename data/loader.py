@@ -23,7 +23,7 @@ _PACKING_WINDOW = 1000  # stories that are packed together
 _LENGTH_MULTIPLE = 8  # validation stories whose lengths round up to the same multiple share a batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Split:
     """The training or validation part of a corpus: a flat stream of token ids."""
 
@@ -36,7 +36,7 @@ class Split:
         return loss / math.log(2) * n_predicted / self.n_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StorySplit(Split):
     """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END."""
 
@@ -44,7 +44,7 @@ class StorySplit(Split):
     floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Corpus:
     """A tokenized text, memory-mapped."""
 
@@ -57,7 +57,7 @@ class Corpus:
     notes: tuple[str, ...]  # limits of the tokenizer that the user must know
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """Inputs and targets of one forward pass."""
 
@@ -68,7 +68,7 @@ class Batch:
     floor: Tensor | None = None  # [B, T] float32, of the targets, in nats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _StreamBatches:
     """Random crops of `context_length` tokens, drawn for each step as in nanoGPT."""
 

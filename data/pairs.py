@@ -312,7 +312,7 @@ def _with_space(text: str, offsets: Sequence[Span], word: Word) -> Word:
     return (*range(first, word[0]), *word)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Choices:
     """The tokens that can come at a payoff; where all words begin alike, the first that differ."""
 

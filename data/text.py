@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     starts_document: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Texts:
     """The texts of a corpus; each call reads from the start."""
 

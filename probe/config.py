@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from settings.fields import check_limits, setting
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
     """Batch size, random seed and sample sizes of the probe's tests."""
 

@@ -102,7 +102,7 @@ _WEIGHTS |= {name: partial(_exchange, share=share) for name, share in DOSES.item
 _WEIGHTS |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
 

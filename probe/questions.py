@@ -19,7 +19,7 @@ MIN_SHARE = 0.8  # a set of heads grows one by one until its swap is this share 
 MAX_OTHER_TYPE = 0.4  # mean weight of a previous-token or induction head on its target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bar:
     """One bar of a criterion; a criterion is met if all its bars are."""
 
@@ -36,7 +36,7 @@ class Bar:
         return self.measure if self.end == "value" else f"{self.measure}_{self.end}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Example:
     """A sentence, the word at which heads are read (the query), and the two nouns it may refer to."""
 
@@ -46,7 +46,7 @@ class Example:
     distractor: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """One question about every head."""
 

@@ -34,7 +34,7 @@ class Head(NamedTuple):
         return f"L{self.layer}H{self.head}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Estimate:
     """A measured value and its 95 % bootstrap interval, if it has one (`probe.statistics`)."""
 
@@ -143,7 +143,7 @@ RULES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Criterion:
     """A criterion of the verdict: the measured numbers, the bars, and the outcome."""
 
@@ -164,7 +164,7 @@ class Criterion:
         return self.outcome == "met"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tested:
     """The measures of one head, or of several together, on the tested items, and the verdict about them."""
 
@@ -182,7 +182,7 @@ class Tested:
         return self.values.get(name, NOT_KNOWN).value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shown:
     """A text with a head's weights on its mentions and the most probable next words, to look at."""
 
@@ -204,7 +204,7 @@ class Shown:
         return cls(kind=kind, text=text, query=cell.query, word="", meant=meant, other=other, **shown)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """Scores of the chosen head on one part of the tested items, with those of rules and of the model's answers."""
 
@@ -229,7 +229,7 @@ class Feed(NamedTuple):
     share: Estimate  # of the answer, lost through the later heads without it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Carrier:
     """The heads whose outputs at the query carry the answer, wherever they look (`probe.carry`)."""
 
@@ -246,7 +246,7 @@ class Carrier:
         return (self.values["carries"].low or 0.0) >= MIN_CARRIED and not moved > MAX_SAME_ANSWER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """The answer to one question: the chosen head, its measures, and the verdict."""
 
@@ -298,7 +298,7 @@ class Finding:
         return [shown for shown in self.examples if shown.kind == kind]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """A number in two models on the same items, and the paired test of its difference (`extras.compare.difference`)."""
 
@@ -315,7 +315,7 @@ class Change:
     smallest_p: float  # that is possible with so few clusters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TestedModel:
     """Which model was tested."""
 

@@ -111,7 +111,7 @@ def chosen_again(keys: Sequence[np.ndarray], design: Design, seed: int) -> float
     return float((is_best[:, chosen] / is_best.sum(axis=1)).mean())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaxT:
     """The result of the max-T sign-flip test."""
 

@@ -27,7 +27,7 @@ class RowsKind(Enum):
     concatenated = "concatenated"  # all rows together are one document
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class StoriesConfig:
     """Generated stories with gold links."""
 

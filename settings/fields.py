@@ -6,7 +6,7 @@ from typing import Any
 from settings.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SettingInfo:
     """The meaning and the limits of a setting."""
 

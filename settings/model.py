@@ -30,7 +30,7 @@ class Position(StrEnum):
     none = "none"  # from the causal mask only
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Shape of a Llama-like decoder (Touvron et al. 2023, arXiv 2302.13971) and the switches of the attention lab."""
 

@@ -64,7 +64,7 @@ _presentation = partial(setting, affects_result=False)
 _positive = partial(setting, above=0, high=MAX_LEARNING_RATE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Settings of one run of train.py outside the groups model, data and optim (values: configs/train.yaml)."""
 
@@ -94,7 +94,7 @@ class RunSettings:
             raise UserError("resume=true: needs out=DIR, the directory of the run to resume")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class OptimSettings:
     """Settings of the optimizer and the learning-rate schedule (values: configs/optim/)."""
 
@@ -114,7 +114,7 @@ class OptimSettings:
         check_limits(self, "optim.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """All settings of a training run."""
 

@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 CHECKPOINT = re.compile(r"step_\d{8}\.pt")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """An entry of the manifest."""
 

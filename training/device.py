@@ -24,7 +24,7 @@ from settings.train import Device, Precision
 TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 prepares the data or evaluates
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComputeDevice:
     """A device with the dtype of its matrix products; weights and losses are always float32."""
 
@@ -86,7 +86,7 @@ def keep_freed_memory() -> None:
     mallopt(-4, 0)  # M_MMAP_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Distributed:
     """The rank of this process and its collectives; with the default values a single process, without communication."""
 

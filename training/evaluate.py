@@ -79,7 +79,7 @@ def mean_and_error(sums: Tensor, counts: Tensor) -> tuple[float, float]:
     return mean.item(), (variance.sqrt() / total).item()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LossSummary:
     """Mean loss in nats per token; None: not known."""
 

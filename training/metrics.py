@@ -10,7 +10,7 @@ from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainRecord:
     """Loss (nats/token) and gradient norm of one training step, and what else was logged."""
 
@@ -20,7 +20,7 @@ class TrainRecord:
     other: dict[str, Any] = flattened()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ValidationRecord:
     """Validation loss in nats/token; `floor` is its entropy lower bound and `gap` the distance, if they are known."""
 
@@ -34,7 +34,7 @@ class ValidationRecord:
     gap_error: float | None = may_be_absent()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeadPoint:
     """One question at one step: the best head and its values, and a measure of every head by name."""
 
@@ -47,7 +47,7 @@ class HeadPoint:
         return {"layer": self.layer, "head": self.head, "grids": self.grids, **self.values}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProbePoint:
     """The probe at one step, by question."""
 
@@ -55,7 +55,7 @@ class ProbePoint:
     questions: dict[str, HeadPoint]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WeightHistory:
     """The weights at some steps of training."""
 
@@ -63,7 +63,7 @@ class WeightHistory:
     data: list[str]  # base64 of the weights at each step, as float16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Metrics:
     """All records of a run, oldest first."""
 

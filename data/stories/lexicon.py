@@ -18,7 +18,7 @@ PRONOUN_OF_FORM = {"it": "It", "its": "It"} | dict.fromkeys(("they", "them", "th
 PRONOUN_OF_FORM |= {"she": "She", "her": "She"} | dict.fromkeys(("he", "him", "his"), "He")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Referent:
     """A noun or name that a pronoun can refer to, in the form in which a story mentions it."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from data.stories import frames
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plot:
     """A kind of story: symbols of the grammar, and the question that its pronoun belongs to."""
 

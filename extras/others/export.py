@@ -18,7 +18,7 @@ from settings.train import settings_from_arguments
 from training.run_dir import find_run
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportSettings:
     """Write a trained model as a folder for transformers, TransformerLens and lm-eval.
 

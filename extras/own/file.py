@@ -24,7 +24,7 @@ _HOLDOUTS = {"dev": "iid", "test": "headline", "": ""}  # by part
 Texts = list[LinkedText]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Header:
     """The first line of a file, if it describes the question."""
 
@@ -32,7 +32,7 @@ class _Header:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Line:
     """Any other line."""
 
@@ -51,7 +51,7 @@ class _Block(NamedTuple):
     controls: Texts  # four or none
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OwnQuestion:
     """The content of a file of items."""
 

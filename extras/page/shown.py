@@ -8,7 +8,7 @@ from probe.text_tables import Table
 from training.metrics import WeightHistory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LiveTokenizer:
     """A tokenizer that the page's script can run."""
 
@@ -21,7 +21,7 @@ class LiveTokenizer:
     space: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LiveModel:
     """A model that the page's script runs."""
 
@@ -40,7 +40,7 @@ class LiveModel:
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Live:
     """The live model, or the reason why the page has none."""
 
@@ -48,7 +48,7 @@ class Live:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PageModel:
     """Name, shape, training and provenance of a model."""
 
@@ -61,7 +61,7 @@ class PageModel:
     commands: list[str]  # that make the page again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PageFinding:
     """A finding, and what the page says about it."""
 
@@ -80,7 +80,7 @@ class PageFinding:
     )  # what feeds them: head, place, share of the answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PageSentence:
     """A sentence with the attention of every head; words are indices into `words`."""
 
@@ -93,7 +93,7 @@ class PageSentence:
     weights: list[list[list[int]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PageContent:
     """Everything that the page shows."""
 

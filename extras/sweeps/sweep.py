@@ -39,7 +39,7 @@ class SweepRun(NamedTuple):
     variant: str = STANDARD  # its changed settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Summary:
     """One value over the runs that have it."""
 
@@ -49,7 +49,7 @@ class Summary:
     interval: tuple[float, float] | None  # Student's t, 95 %; None below MIN_SEEDS values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Difference:
     """Paired differences, variant minus standard, one for each seed; fewer than three are not tested."""
 
@@ -61,7 +61,7 @@ class Difference:
     is_significant: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class QuestionOverSeeds:
     """One question in all runs of a variant; lists are by run."""
 
@@ -77,7 +77,7 @@ class QuestionOverSeeds:
     differences: dict[str, Difference]  # from the standard, for which there are none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """The runs of one variant; lists are by run."""
 
@@ -89,7 +89,7 @@ class Variant:
     questions: list[QuestionOverSeeds]  # that all runs of the sweep have tested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
     """The content of sweep.json."""
 

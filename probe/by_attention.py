@@ -35,7 +35,7 @@ from probe.edits import (
     grown,
     screened,
 )
-from probe.outcome import Case, Column, Compared, Job, Measured, Named, Outcome, point_of
+from probe.outcome import Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import DEV, HEADLINE, MAX_OTHER_TYPE, MAX_P, MIN_SHARE, SAME_WORDS, Question
 from probe.results import (
     CARRIED,
@@ -96,13 +96,13 @@ class AttentionOutcome(Outcome):
         "answer": Column("answer_accuracy", ".2f", part=HEADLINE),
     }
     over_seeds = (
-        Named("accuracy"),
-        Named("block_accuracy"),
-        Named("contrast"),
-        Named("swap"),
-        Named("resolved_share", SAME_WORDS),
-        Named("resolved_share", HEADLINE),
-        Named("answer_shuffled", HEADLINE),
+        "accuracy",
+        "block_accuracy",
+        "contrast",
+        "swap",
+        f"{SAME_WORDS} resolved_share",
+        f"{HEADLINE} resolved_share",
+        f"{HEADLINE} answer_shuffled",
     )
     legend = """\
 accuracy: the antecedent gets more attention than each other mention (chance: 0.5; of three: 1/3), in the sentences

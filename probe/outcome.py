@@ -89,16 +89,6 @@ class Column(NamedTuple):
     part: str = ""  # the part of the tested items that it is measured on; "": the items of the verdict
 
 
-class Named(NamedTuple):
-    """Which value of a finding a table over seeds shows. As text, in sweep.json: "PART MEASURE"."""
-
-    measure: str  # a name of MEASURES, or of a rule
-    part: str = ""  # the part of the tested items that it is measured on; "": the items of the verdict
-
-    def __str__(self) -> str:
-        return f"{self.part} {self.measure}".strip()
-
-
 class Outcome(ABC):
     """An outcome of questions; `probe.outcomes.OUTCOMES` has all."""
 
@@ -106,7 +96,7 @@ class Outcome(ABC):
     verbs: tuple[str, str]  # for one head, and for several: "links", "link"
     levels: dict[str, str]  # meaning of each level of evidence
     columns: dict[str, Column]  # columns of the summary, by title
-    over_seeds: tuple[Named, ...]  # columns of the tables over seeds
+    over_seeds: tuple[str, ...]  # columns of the tables over seeds: a measure, "PART MEASURE", or a rule
     legend: str  # explains the columns of the summary
     assumes = "exchanged weights leave queries, keys and values as they were, and no other head makes up for the change"
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from extras.sweeps.sweep import measure_of, value_of
 from probe.opened_run import load_run_settings
-from probe.outcome import Named
 from probe.questions import HEADLINE, QUESTIONS
 from probe.results import NOT_KNOWN, SUPPORTED, Estimate, Finding, ProbeResults
 from probe.text_tables import markdown_table
@@ -193,18 +192,12 @@ def of_outcome(rows: Sequence[Any], outcome: str) -> list[Any]:
     return [row for row in rows if QUESTIONS[row.question].outcome == outcome]
 
 
-def _named(name: str) -> Named:
-    """Return what "MEASURE", or "PART MEASURE", names."""
-    part, _, measure = name.rpartition(" ")
-    return Named(measure, part) if part == HEADLINE else Named(name)
-
-
 def _labels(names: Iterable[str]) -> list[str]:
-    return [measure_of(_named(name)).label for name in names]
+    return [measure_of(name).label for name in names]
 
 
 def _cells(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    return [value_cell(values[name], measure_of(_named(name)).form) for name in names]
+    return [value_cell(values[name], measure_of(name).form) for name in names]
 
 
 def question_means(findings: list[Finding], n_seeds: int) -> _QuestionMeans:
@@ -217,7 +210,7 @@ def question_means(findings: list[Finding], n_seeds: int) -> _QuestionMeans:
         supported=len(supported),
         as_a_set=sum(finding.unit == "set" for finding in supported),
         n_seeds=n_seeds,
-        values=_means(findings, shown.means, lambda finding, name: value_of(finding, _named(name))),
+        values=_means(findings, shown.means, value_of),
         rules=_means(findings, shown.rules, lambda finding, name: finding.rules[name]),
         untrained=_means(with_untrained, shown.untrained, lambda finding, name: finding.untrained[name].value),
     )

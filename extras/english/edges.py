@@ -20,7 +20,7 @@ from extras.english.questions import TESTED, UNKNOWN_TO_MODEL
 from model.observe import ObservableModel
 from probe.config import ProbeConfig
 from probe.edits import DOSES, EditedPairs, Sets, all_heads, alone, curve_of, grown, screened
-from probe.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Named, Outcome, point_of
+from probe.outcome import CannotTestError, Case, Column, Compared, Job, Measured, Outcome, point_of
 from probe.questions import DEV, MIN_SHARE, Question
 from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Head, Part, Shown, Tested, TestedModel, percent
 from probe.rules import preferred
@@ -51,7 +51,7 @@ class EdgeOutcome(Outcome):
         "author's entity": Column("author", ".2f", has_rule=True),
         "p": Column("p", ".4f"),
     }
-    over_seeds = (Named("swap"), Named("flips"), Named("follows"), Named("author"), Named("nearest"))
+    over_seeds = ("swap", "flips", "follows", "author", "nearest")
     legend = """\
 swap: share of the decision that changes sides if the head's attention to the two entities is exchanged; flips: of
 the more probable pronouns. p: corrected for all heads, doubled for a set. Verdicts: docs/english.md, docs/probe.md."""

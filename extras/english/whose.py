@@ -29,7 +29,7 @@ from extras.english.edges import rule_accuracies
 from extras.english.questions import REPLACED, TESTED
 from probe.config import ProbeConfig
 from probe.edits import EditedPairs
-from probe.outcome import Case, Column, Job, Measured, Named, Outcome
+from probe.outcome import Case, Column, Job, Measured, Outcome
 from probe.questions import MAX_P, Question
 from probe.results import (
     NOT_KNOWN,
@@ -76,15 +76,7 @@ class WhoseOutcome(Outcome):
         "author's person": Column("author", ".2f", has_rule=True),
     }
     assumes = "place and form act through the features of the place rule, and no other head makes up for the change"
-    over_seeds = (
-        Named("beyond_place"),
-        Named("form"),
-        Named("words"),
-        Named("choice_share"),
-        Named("author"),
-        Named("author_auc"),
-        Named("place rule"),
-    )
+    over_seeds = ("beyond_place", "form", "words", "choice_share", "author", "author_auc", "place rule")
     legend = """\
 beyond place: the edges predict the author's person beyond a fitted rule of place; words replaced: the same with other
 content words, and whether the true ones tell more; choice: share of it lost."""

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probe.outcome import Named
 from probe.outcomes import OUTCOMES
-from probe.results import MEASURES, NOT_KNOWN, SUPPORTED, Estimate, Finding, Head, Measure, ProbeResults
+from probe.results import MEASURES, NOT_KNOWN, RULES, SUPPORTED, Estimate, Finding, Head, Measure, ProbeResults
 from probe.statistics import MIN_SEEDS, share_interval, t_interval
 from training.metrics import Metrics
 
@@ -109,22 +108,24 @@ def variant_name(changes: Mapping[str, Any]) -> str:
     return ", ".join(written) or STANDARD
 
 
-def measure_of(name: Named) -> Measure:
-    """Return the label, meaning and form of a measure or a rule."""
-    if name.measure not in MEASURES:
-        return Measure(f"rule: {name.measure}", "accuracy of a rule", is_share=True)
-    measure = MEASURES[name.measure]
-    return measure._replace(label=f"{measure.label}, {name.part}") if name.part else measure
+def measure_of(name: str) -> Measure:
+    """Return the label, meaning and form of a measure or a rule; `name` as in `Outcome.over_seeds`."""
+    if name in RULES:
+        return Measure(f"rule: {name}", "accuracy of a rule", is_share=True)
+    part, _, measured = name.rpartition(" ")
+    measure = MEASURES[measured]
+    return measure._replace(label=f"{measure.label}, {part}") if part else measure
 
 
-def value_of(finding: Finding, name: Named) -> float:
+def value_of(finding: Finding, name: str) -> float:
     """Return a measure of the judged heads or of a part of the tested items, or the accuracy of a rule."""
-    if name.measure in finding.rules:
-        return finding.rules[name.measure]
-    if not name.part:
-        return finding.judged.value(name.measure)
-    part = finding.parts.get(name.part)
-    return part.values.get(name.measure, NOT_KNOWN).value if part else nan
+    if name in RULES:
+        return finding.rules.get(name, nan)
+    part, _, measured = name.rpartition(" ")
+    values = finding.judged.values
+    if part:
+        values = finding.parts[part].values if part in finding.parts else {}
+    return values.get(measured, NOT_KNOWN).value
 
 
 def of_training(metrics: Metrics) -> list[float | None]:
@@ -177,7 +178,7 @@ def _over_seeds(
     outcome = findings[0].outcome
     names = OUTCOMES[outcome].over_seeds
     table = np.array([value_of(finding, name) for finding in findings for name in names]).reshape(len(findings), -1)
-    values, differences = summarised({str(name): measure_of(name) for name in names}, table, rows, pairs)
+    values, differences = summarised({name: measure_of(name) for name in names}, table, rows, pairs)
     answers = [findings[row] for row in rows]
     verdicts = [finding.verdict for finding in answers]
     n_supported = verdicts.count(SUPPORTED)

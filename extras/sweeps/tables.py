@@ -34,7 +34,7 @@ def sweep_markdown(sweep: Sweep) -> str:
 
     # Scores of the heads at the end of training; questions of one outcome have the same measures.
     for outcome in OUTCOMES.values():
-        measures = {str(name): measure_of(name) for name in outcome.over_seeds}
+        measures = {name: measure_of(name) for name in outcome.over_seeds}
         rows = []
         for index, question in enumerate(sweep.variants[0].questions):
             for variant in sweep.variants if question.outcome == outcome.name else ():

@@ -4,8 +4,6 @@
   by this share (interchange intervention, Geiger et al. 2021).
 - keeps: the outputs of all *other* heads change places; what stays of the answer is kept by these heads and by the word
   at the query, which differs in "It" and "They". A head can be necessary without being enough.
-- backup: how much more the other heads carry if these heads are removed (the hydra effect, McGrath et al. 2023). The
-  last norm makes what is left larger, so a part of it is no other head's work.
 - same answer: the output comes from another pair of the batch with the same answer. What carries only the answer
   changes nothing.
 - feeds: an earlier head is removed at one place, and only its effect on the outputs of the carrying heads is kept: the
@@ -61,11 +59,9 @@ def find_carrier(
 
     # What all of them carry and keep together, and what each carries
     others = [head for head in heads if head not in chosen]
-    together, total = tested.exchanged([chosen, *alone(chosen)], "carries")
-    of_others, without, of_others_without = lost_by_others(tested, chosen, others)
-    shares = {"carries": together[:, 0], "keeps": total - of_others}
-    shares["backup"] = of_others_without - without - of_others
-    shares |= dict(zip(map(str, chosen), together[:, 1:].T, strict=True))
+    lost, total = tested.exchanged([chosen, others, *alone(chosen)], "carries")
+    shares = {"carries": lost[:, 0], "keeps": total - lost[:, 1]}
+    shares |= dict(zip(map(str, chosen), lost[:, 2:].T, strict=True))
     values = estimate_ratios(shares, total, tested.items, config)
     each = [values.pop(str(head)) for head in chosen]
 
@@ -77,18 +73,6 @@ def find_carrier(
     some = tested.some(N_READ_PAIRS)
     reads = [words_read(some, head, decode) for head in chosen]
     return Carrier(heads=chosen, values=values, each=each, reads=reads, feeds=_feeds(dev, tested, chosen, config))
-
-
-def lost_by_others(pairs: EditedPairs, chosen: Sequence[Head], others: Sequence[Head]) -> np.ndarray:
-    """Return what is lost [3, N] if the outputs of others are exchanged, the chosen ones removed, and both."""
-
-    def lists_of(batch: Batch) -> list[list[SiteEdit]]:
-        exchanged = batch.site_edits("carries", others)
-        removed = [SiteEdit(*head, output=torch.zeros_like) for head in chosen]
-        return [exchanged, removed, exchanged + removed]
-
-    lost: np.ndarray = (pairs.clean - pairs.edited(lists_of)).mean(axis=2)
-    return lost
 
 
 @torch.no_grad()

@@ -98,7 +98,6 @@ MEASURES = {
     "swap_75": Measure("three quarters exchanged", "as the attention swap, with three quarters of the weights"),
     "carries": Measure("carries", "share of the answer that follows if outputs at the query change places in a pair"),
     "keeps": Measure("keeps", "share of the answer that stays if the outputs of all other heads change places"),
-    "backup": Measure("backup", "share of the answer that all other heads carry more if these heads are removed"),
     "same_answer": Measure("same answer", "control of carries: the output is of another text with the same answer; 0"),
     "chosen_again": Measure("chosen again", "in resampled sets of the items for choosing", is_share=True),
     "cut_meant": Measure("edge to the antecedent cut", "share of the answer lost"),

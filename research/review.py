@@ -3,22 +3,27 @@
 The first table has the rows without a bar of the findings of tested models, of a planted head and of an untrained
 model. The second goes through the criteria of Mechanistic Validity (github.com/mechanistic-validity): whether a claim
 of this program meets each of them, by our own reading, with the numbers of the first finding of the first model.
+backup: how much more the other heads carry if those that carry are removed (the hydra effect, McGrath et al. 2023). The
+last norm makes what is left larger, so a part of it is no other head's work.
 Writes research/results/review.{json,md}.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from omegaconf import MISSING
 
 from antecedent_lab.sources import source_of
-from model.observe import TransformerView
+from model.observe import SiteEdit, TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
+from probe.edits import Batch, EditedPairs, all_heads
 from probe.opened_run import open_run
-from probe.questions import STORY_QUESTIONS
-from probe.results import Estimate, Finding, ProbeResults
+from probe.questions import HEADLINE, STORY_QUESTIONS
+from probe.results import Estimate, Finding, Head, ProbeResults
 from probe.study import study
 from probe.text_tables import markdown_table
 from research.measure import listed, start_benchmark, value_cell, write_page
@@ -147,13 +152,38 @@ def _made(run: str, cache: str) -> list[_Row]:
     return rows
 
 
-def _evidence(finding: Finding) -> list[_Criterion]:
+def lost_by_others(pairs: EditedPairs, chosen: Sequence[Head], others: Sequence[Head]) -> np.ndarray:
+    """Return what is lost [3, N] if the outputs of others are exchanged, the chosen ones removed, and both."""
+
+    def lists_of(batch: Batch) -> list[list[SiteEdit]]:
+        exchanged = batch.site_edits("carries", others)
+        removed = [SiteEdit(*head, output=torch.zeros_like) for head in chosen]
+        return [exchanged, removed, exchanged + removed]
+
+    lost: np.ndarray = (pairs.clean - pairs.edited(lists_of)).mean(axis=2)
+    return lost
+
+
+def _backup(run: str, cache: str, finding: Finding) -> float:
+    """Return the share of the answer that all other heads carry more if the heads that carry are removed."""
+    opened = open_run(Path(run), torch.device("cpu"))
+    items = source_of(opened, ProbeConfig(), cache).items.of(finding.question, HEADLINE)
+    pairs = EditedPairs(opened.model, items.comparable(), ProbeConfig().tokens_per_batch)
+    assert finding.carrier is not None
+    chosen = finding.carrier.heads
+    others = [head for head in all_heads(opened.model) if head not in chosen]
+    of_others, without, of_others_without = lost_by_others(pairs, chosen, others).sum(axis=1)
+    return float((of_others_without - without - of_others) / pairs.clean.sum())
+
+
+def _evidence(finding: Finding, backup: float) -> list[_Criterion]:
     values = {name: estimate.value for name, estimate in finding.head.values.items()}
     for part in finding.parts.values():
         values |= {name: estimate.value for name, estimate in part.values.items() if name.startswith("answer_")}
     carrier = finding.carrier
     assert carrier is not None
-    values |= {name: carrier.values[name].value for name in ("keeps", "backup", "same_answer")}
+    values |= {name: carrier.values[name].value for name in ("keeps", "same_answer")}
+    values["backup"] = backup
     values["others"] = 1 - values["keeps"]
     values["untrained_accuracy"] = finding.untrained["accuracy"].value
     values["best_rule"] = max(finding.rules.values())
@@ -168,7 +198,8 @@ def main(options: _Options) -> None:
     rows = [_row("default run", finding) for finding in first.findings]
     for folder in listed(options.others):
         rows += [_row(Path(folder).name, finding) for finding in _results(folder).findings]
-    results = ReviewResults([*rows, *_made(options.run, options.cache)], _evidence(first.findings[0]))
+    evidence = _evidence(first.findings[0], _backup(options.run, options.cache, first.findings[0]))
+    results = ReviewResults([*rows, *_made(options.run, options.cache)], evidence)
     write_page("review", "What a reviewer asks", results)
 
 

@@ -41,7 +41,7 @@ from research.measure import (
 from research.peers import PeerResults
 from research.places import PlacesResults
 from research.power import DOSES, N_SUBSETS, PowerResults, lost_by_dose, subsets
-from research.review import ReviewResults
+from research.review import ReviewResults, lost_by_others
 from research.seeds import SeedsResults, question_means, seed_head
 from research.speed import SpeedResults
 from research.stages import StagesResults
@@ -184,6 +184,12 @@ def test_a_dose_moves_from_nothing_to_all_that_a_head_carries() -> None:
     moved, total = pairs.exchanged([[Head(1, 1)]], "carries")
     assert lost[:, -1] == pytest.approx(moved[:, 0]) and lost[:, 9] == pytest.approx(total / 2)  # all, and half
     assert (np.diff(lost, axis=1) > 0).all() and lost.shape[1] == len(DOSES)
+
+
+def test_other_heads_carry_more_without_a_head_that_does_the_same() -> None:
+    pairs = EditedPairs(Circuit(is_twice=True), Items(circuit_pairs(HEADLINE)), 4096)
+    of_others, without, both = lost_by_others(pairs, [Head(1, 1)], [Head(1, 0)]) / pairs.clean.sum(axis=1)
+    assert [share.mean() for share in (of_others, without, both)] == pytest.approx([0.5, 0, 1], abs=0.01)
 
 
 def test_a_subset_has_pairs_of_its_frames_and_nouns_alone() -> None:

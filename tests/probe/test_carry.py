@@ -11,7 +11,7 @@ from torch import nn
 from data.pairs import Cell, Items
 from extras.others.own_model import OwnModel
 from model.observe import TransformerView
-from probe.carry import _place_masks, lost_by_others
+from probe.carry import _place_masks
 from probe.claim import claim_of
 from probe.edits import EditedPairs
 from probe.outcomes import OUTCOMES
@@ -101,8 +101,8 @@ def found_in(model):
 def test_the_two_steps_of_a_planted_circuit_are_found():
     finding, carrier = found_in(Circuit())
     assert carrier.heads == finding.judged.heads == [Head(1, 1)]
-    values = {name: carrier.values[name].value for name in ("carries", "keeps", "backup", "same_answer")}
-    assert values == pytest.approx({"carries": 1, "keeps": 1, "backup": 0, "same_answer": 0}, abs=0.01)
+    values = {name: carrier.values[name].value for name in ("carries", "keeps", "same_answer")}
+    assert values == pytest.approx({"carries": 1, "keeps": 1, "same_answer": 0}, abs=0.01)
     read, other, *_ = carrier.reads[0]
     assert read == ("the antecedent", pytest.approx(1, abs=0.01), pytest.approx(0.5, abs=0.01)) and other.lost < 0.01
     [feed] = carrier.feeds
@@ -132,12 +132,6 @@ def test_carried_needs_half_of_the_answer_and_little_of_another_text_with_the_sa
         values = {"carries": Estimate(0.95, low, 1.0), "same_answer": Estimate(same)}
         assert Carrier(heads=[], values=values, each=[], reads=[], feeds=[]).passes == passes
     assert Carrier(heads=[], values={"carries": Estimate(0.9, 0.8, 1.0)}, each=[], reads=[], feeds=[]).passes
-
-
-def test_other_heads_carry_more_without_a_head_that_does_the_same():
-    pairs = EditedPairs(Circuit(is_twice=True), Items(circuit_pairs(HEADLINE)), 4096)
-    of_others, without, both = lost_by_others(pairs, [Head(1, 1)], [Head(1, 0)]) / pairs.clean.sum(axis=1)
-    assert [share.mean() for share in (of_others, without, both)] == pytest.approx([0.5, 0, 1], abs=0.01)
 
 
 def test_without_another_pair_of_the_same_answer_there_is_no_control():

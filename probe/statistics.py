@@ -71,21 +71,17 @@ def design_weights(design: Design, n_drawn: int, seed: int) -> np.ndarray:
 
 
 # All measures of a question use the same draws; to draw for each took a tenth of the time of a probe. A question
-# has up to nine designs, three each of pairs, blocks and parts, and many of them have as many clusters.
+# has up to nine designs, three each of pairs, blocks and parts.
 @lru_cache(maxsize=16)
 def _drawn_weights(indices: tuple[tuple[bytes, int], ...], n_drawn: int, seed: int) -> np.ndarray:
-    tables = [np.frombuffer(index, int).reshape(-1, n) for index, n in indices]
-    counts = _drawn_counts(tuple(table.max() + 1 for table in tables), n_drawn, seed)
-    columns = list[np.ndarray]()
-    for drawn, table in zip(counts, tables, strict=True):
-        columns += [drawn.take(column, axis=1) for column in table.T]
-    return reduce(np.multiply, columns)
-
-
-@lru_cache(maxsize=16)
-def _drawn_counts(n_clusters: tuple[int, ...], n_drawn: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.multinomial(n, np.full(n, 1 / n), size=n_drawn).astype(float) for n in n_clusters]  # [B, n] each
+    columns = list[np.ndarray]()
+    for index, n_columns in indices:
+        table = np.frombuffer(index, int).reshape(-1, n_columns)
+        n = table.max() + 1
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=n_drawn).astype(float)  # [B, n]
+        columns += [counts.take(column, axis=1) for column in table.T]
+    return reduce(np.multiply, columns)
 
 
 def _numbered(clusters: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from data.pairs import Cell, Items
 from model.edits import cut_weights, exchange_weights, remove_head, split_weights
-from model.observe import Change, ObservableModel, SiteEdit, SitePass
+from model.observe import ObservableModel, SiteEdit, SitePass
 from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
 from probe.questions import MIN_SHARE
@@ -42,7 +42,7 @@ MAX_HEADS = 6  # a set has no more
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to what a set moves does not share the work
 EDIT_ALL = 64  # with more heads than this, edits of all of them take too long
-DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75}  # shares of the weights that are exchanged
+DOSES = {"swap_25": 0.25, "swap_50": 0.5, "swap_75": 0.75, "swap": 1.0}  # shares of the weights that are exchanged
 
 
 @dataclass(frozen=True)
@@ -85,29 +85,12 @@ class Margins:
         return np.asarray(changed.mean(axis=1))
 
 
-Masks = dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
-
-
-def _exchange(masks: Masks, share: float = 1.0) -> Change:
-    return partial(exchange_weights, left=masks["meant"], right=masks["other"], share=share)
-
-
-def _cut(masks: Masks, name: str) -> Change:
-    return partial(cut_weights, mask=masks[name])
-
-
-# The effect of an edit on the weights of a head at the query; edits of its output have no entry.
-_WEIGHTS: dict[str, Callable[[Masks], Change]] = {"swap": _exchange}
-_WEIGHTS |= {name: partial(_exchange, share=share) for name, share in DOSES.items()}
-_WEIGHTS |= {f"cut_{name}": partial(_cut, name=name) for name in ("meant", "other", "control")}
-
-
 @dataclass(frozen=True)
 class Batch:
     """Pairs as one right-padded batch: texts in rows 2i and 2i + 1."""
 
     pairs: list[int]  # index of each pair
-    masks: Masks
+    masks: dict[str, Tensor]  # [B, T] True on the tokens of "meant", "other" and "control"
     tokens: Tensor  # [B, T]
     query: Tensor  # [B]
     payoff: Tensor  # [B]
@@ -116,11 +99,13 @@ class Batch:
     targets: Tensor  # [B] the next token, NO_TOKEN if it is not known
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
-        if name == "carries":
-            return [SiteEdit(*head, output=_from_counterpart) for head in heads]
-        if name == "same_answer":
-            return [SiteEdit(*head, output=self._from_same_answer) for head in heads]
-        change = _WEIGHTS[name](self.masks)
+        outputs = {"carries": _from_counterpart, "same_answer": self._from_same_answer}
+        if name in outputs:
+            return [SiteEdit(*head, output=outputs[name]) for head in heads]
+        if name in DOSES:
+            change = partial(exchange_weights, left=self.masks["meant"], right=self.masks["other"], share=DOSES[name])
+        else:
+            change = partial(cut_weights, mask=self.masks[name.removeprefix("cut_")])
         return [SiteEdit(*head, weights=change) for head in heads]
 
     def _from_same_answer(self, outputs: Tensor) -> Tensor:

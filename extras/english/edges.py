@@ -228,10 +228,10 @@ class _EdgeCase(Case):
         test = effects.test(config)
 
         # Passages with two entities; without a content word, to cut its edge takes nothing.
-        margins = two.margins([heads], ["swap", *DOSES, "cut_meant", "cut_other", "cut_control"])
+        margins = two.margins([heads], [*DOSES, "cut_meant", "cut_other", "cut_control"])
         lost = {name: margins.lost(name)[:, 0] for name in ("cut_meant", "cut_other")}
         lost["beyond_control"] = lost["cut_meant"] - margins.lost("cut_control")[:, 0]
-        exchanged = {name: margins.swaps(name)[0][:, 0] for name in ("swap", *DOSES)}
+        exchanged = {name: margins.swaps(name)[0][:, 0] for name in DOSES}
         _, total = margins.swaps()
 
         values = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from probe.edits import DOSES
 from probe.questions import HEADLINE
 from probe.results import MEASURES, ProbeResults
 from probe.tables import head_names, number
@@ -21,9 +22,8 @@ FIGURES = ("figures/grid.svg", "figures/dose.svg", "figures/emergence.svg")
 _ESCAPED = str.maketrans({"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
 _ESCAPED |= {ord(sign): rf"\{sign}{{}}" for sign in "&%$#_{}"}
 _FOLDER = Path(__file__).parent
-_DOSES = {"swap_25": 25, "swap_50": 50, "swap_75": 75, "swap": 100}  # percent of the weights
 
-Lines = dict[str, list[tuple[int, float]]]  # points by name
+Lines = dict[str, list[tuple[float, float]]]  # points by name
 
 
 def paper_rows(results: ProbeResults) -> list[list[str]]:
@@ -67,7 +67,7 @@ def figures_svg(results: ProbeResults, metrics: Metrics) -> dict[str, str]:
     """
     doses: Lines = {}
     for finding in results.findings:
-        doses[finding.question] = [(percent, finding.judged.value(name)) for name, percent in _DOSES.items()]
+        doses[finding.question] = [(100 * share, finding.judged.value(name)) for name, share in DOSES.items()]
     best: Lines = {}
     for point in metrics.probe:
         for name, head in point.questions.items():

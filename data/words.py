@@ -15,9 +15,9 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def word_spans(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Return the words of `words_of`, each with its characters [start, end)."""
-    return [(match.group(), match.span()) for match in _WORD.finditer(text)]
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the characters [start, end) of each of the words of `words_of`."""
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 def with_words(text: str, changes: Mapping[tuple[int, int], str]) -> str:

@@ -50,7 +50,7 @@ class TokenizedText:
 def tokenize_text(tokenizer: Tokenizer, text: str, bos_id: int) -> TokenizedText:
     """Return the tokens and words of `text`, the start token first."""
     encoding = encode_text(tokenizer, text)
-    return TokenizedText(text, [bos_id, *encoding.ids], encoding.offsets, [span for _, span in word_spans(text)])
+    return TokenizedText(text, [bos_id, *encoding.ids], encoding.offsets, word_spans(text))
 
 
 def word_attention(model: ObservableModel, text: TokenizedText) -> np.ndarray:

@@ -123,7 +123,7 @@ def test_the_attention_of_a_sentence_names_nouns_and_heads(effects):
     weights = np.zeros((3, 4, 7, 7))
     weights[..., 6, :] = [0, 0.25, 0.125, 0, 0.5, 0, 0.125]
     written = "fox saw the fox . it"
-    spans = [span for _, span in word_spans(written)]
+    spans = word_spans(written)
     text = TokenizedText(written, list(range(7)), spans, spans)
     lines = sentence_lines(text, weights, {6: ["fox"]}, {Head(0, 0): ["number"]}, effects)
     assert lines[1].startswith("at “it”: ") and lines[1].endswith(" the weights on fox")

@@ -124,26 +124,20 @@ def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     return Candidates(places.clamp(min=0), places >= 0, *masks)
 
 
-def output_norms(
-    output_weight: Tensor | None, record: LayerRecord, rows: Tensor, query: Tensor, positions: Tensor
-) -> Tensor:
+def output_norms(output_weight: Tensor, record: LayerRecord, rows: Tensor, query: Tensor, positions: Tensor) -> Tensor:
     """Return ||W_O W_V x_j|| [N, H, W, P] of the tokens at `positions` [N, W, P] (Kobayashi et al. 2020, eq. 5).
 
-    `rows` [N] is the text of each item, `query` the query of each text, whose gate multiplies the values; nan without
-    `output_weight` [H, D, K].
+    `rows` [N] is the text of each item, `query` the query of each text, whose gate multiplies the values;
+    `output_weight` is [H, D, K].
     """
     values = record.values[rows[:, None], :, positions.flatten(1)].float()  # [N, W P, H, K]
     if record.gate is not None:
         values = values * record.gate[rows, :, query[rows]][:, None]
-    if output_weight is None:
-        norms = values.new_full(values.shape[:-1], torch.nan)
-    else:
-        # The squared norm of W_O v is v' (W_O' W_O) v; rounding may make it a little less than 0.
-        weight = output_weight.float()
-        gram = torch.einsum("hdk,hdl->hkl", weight, weight)
-        squares = torch.einsum("nphk,hkl,nphl->nph", values, gram, values)
-        norms = squares.clamp(min=0).sqrt()
-    by_head: Tensor = norms.transpose(1, 2).unflatten(-1, positions.shape[1:])
+    # The squared norm of W_O v is v' (W_O' W_O) v; rounding may make it a little less than 0.
+    weight = output_weight.float()
+    gram = torch.einsum("hdk,hdl->hkl", weight, weight)
+    squares = torch.einsum("nphk,hkl,nphl->nph", values, gram, values)
+    by_head: Tensor = squares.clamp(min=0).sqrt().transpose(1, 2).unflatten(-1, positions.shape[1:])
     return by_head
 
 
@@ -169,13 +163,11 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor | No
     log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
     mass = (word_scores.logsumexp(-1) - scores.logsumexp(-1)).exp()
 
-    # Value-weighted attention, 0 where all norms are 0.
     value_log_ratio = torch.full_like(log_ratio, torch.nan)
     if value_norms is not None:
         of_right, of_wrong = _sides((token_scores + value_norms.log()).logsumexp(-1), mentions)
         of_wrong = of_wrong.masked_fill(mentions.bystander[:, None], -torch.inf)
-        is_zero = (value_norms * mentions.present[:, None]).sum((-1, -2)) == 0
-        value_log_ratio = (of_right.logsumexp(-1) - of_wrong.logsumexp(-1)).masked_fill(is_zero, 0)
+        value_log_ratio = of_right.logsumexp(-1) - of_wrong.logsumexp(-1)  # nan where all norms are 0
     return torch.stack([log_ratio, value_log_ratio, margin, mass])
 
 
@@ -241,9 +233,8 @@ def measure_heads(
         mentions = candidates([cells[i] for i in members], device)
         query = query.to(device)
         for layer, record in zip(model.attention_layers, model.record(tokens.to(device), query[:, None]), strict=True):
-            norms = None
-            if weighs_values:
-                norms = output_norms(model.output_weights(layer), record, index, query, mentions.positions)
+            weight = model.output_weights(layer) if weighs_values else None
+            norms = None if weight is None else output_norms(weight, record, index, query, mentions.positions)
             scores = with_sinks(record.scores, record.sinks)[index, :, 0]  # [N, H, T] of the query
             columns[:, members, layer] = reduce_scores(scores, mentions, norms).cpu().numpy()
     return HeadScores(items, HeadRows(*columns))

@@ -68,6 +68,11 @@ def test_each_field_is_its_definition_on_the_whole_map(number):
                 assert getattr(rows, name)[row, layer, head] == pytest.approx(value, abs=1e-4), name
 
 
+class WithoutOutputWeights(TransformerView):
+    def output_weights(self, layer):
+        return None
+
+
 def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_output_weights():
     text = TEXTS[0]
     record = MODEL.record(torch.tensor([text.tokens]))[1]
@@ -75,7 +80,9 @@ def test_the_norm_of_a_value_has_the_gate_of_the_query_and_is_unknown_without_ou
     output = MODEL.output_weights(1)
     places = (torch.tensor([0]), torch.tensor([text.query]), torch.tensor([[[1, 2]]]))
     norms = output_norms(output, record._replace(gate=gate), *places)
-    assert output_norms(None, record, *places).isnan().all()
+    pairs = Items([Pair("number", "dev", (text, text), ("", ""), 0, ("", "", ""))])
+    rows = measure_heads(WithoutOutputWeights(MODEL.model), pairs, tokens_per_batch=30, weighs_values=True).rows
+    assert np.isnan(rows.value_log_ratio).all() and np.isfinite(rows.log_ratio).all()
     gated = record.values[0, :, 1:3] * gate[0, :, text.query][:, None]  # [H, 2, K]
     torch.testing.assert_close(norms[0, :, 0], torch.einsum("hdk,hpk->hpd", output, gated).norm(dim=-1))
 

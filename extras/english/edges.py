@@ -8,8 +8,6 @@ logit attribution (Elhage et al. 2021) ranks them, and only the best are edited.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from probe.outcome import CannotTestError, Case, Column, Compared, Job, Measured
 from probe.questions import DEV, MIN_SHARE, Question
 from probe.results import NOT_KNOWN, Curve, Estimate, Finding, Head, Part, Shown, Tested, TestedModel, percent
 from probe.rules import preferred
-from probe.statistics import MaxT, Sample, chosen_again, estimate_ratios, sample_of
+from probe.statistics import Sample, chosen_again, estimate_ratios, sample_of
 from training.metrics import HeadPoint
 
 MIN_PASSAGES = 40  # with one entity, and with two; fewer give no test
@@ -167,18 +165,6 @@ def _one_and_two(items: Items) -> tuple[Items, Items]:
     return items.where(lambda pair: not pair.has_two), items.where(lambda pair: pair.has_two)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What is chosen on one half of the documents."""
-
-    candidates: list[Head]  # that are edited
-    head: Head  # the one of the largest edge effect
-    chosen_again: float
-    steps: list[tuple[Head, float]]  # heads added one by one, with their joint swap
-    items: Items  # passages with two entities
-    margins: np.ndarray  # [N, 2] of these
-
-
 class _EdgeCase(Case):
     """One question about the edges of a model's heads: chosen on one half of the documents, tested on the other."""
 
@@ -192,33 +178,22 @@ class _EdgeCase(Case):
     def _half(self, part: str) -> Half:
         return Half(self.job.model, self.job.items.of(self.question.name, part), self.config.tokens_per_batch)
 
-    @cached_property
-    def chosen(self) -> Chosen:
-        self.job.progress("choosing a head", 0.0)
-        half = self._half(DEV)  # not kept: a gigabyte in a model of 135 million weights
-        candidates = candidates_of(self.job.model, half)
-        effects = half.edge_effects(alone(candidates))
-        best = candidates[effects.values.mean(axis=0).argmax()]
-        again = chosen_again([effects.values], effects.designs[0], self.config.seed)
-        steps = grown(half.two.swaps, candidates)
-        return Chosen(candidates, best, again, steps, half.two.items, half.two.clean)
-
-    @cached_property
-    def tested(self) -> Half:
-        self.job.progress("testing", 0.4)
-        return self._half(TESTED)
-
-    @cached_property
-    def effects(self) -> Sample:
-        """The effects of all candidates."""
-        return self.tested.edge_effects(alone(self.chosen.candidates))
-
-    @cached_property
-    def test(self) -> MaxT:
-        return self.effects.test(self.config)
-
     def choose(self) -> list[Head]:
-        return [self.chosen.head]
+        self.job.progress("choosing a head", 0.0)
+        half = self._half(DEV)
+        self.candidates = candidates_of(self.job.model, half)
+        effects = half.edge_effects(alone(self.candidates))
+        self.head = self.candidates[effects.values.mean(axis=0).argmax()]
+        self.chosen_again = chosen_again([effects.values], effects.designs[0], self.config.seed)
+        self.steps = grown(half.two.swaps, self.candidates)
+        self.dev_items, self.dev_margins = half.two.items, half.two.clean
+        del half  # a gigabyte in a model of 135 million weights
+
+        self.job.progress("testing", 0.4)
+        self.tested = self._half(TESTED)
+        self.effects = self.tested.edge_effects(alone(self.candidates))
+        self.test = self.effects.test(self.config)
+        return [self.head]
 
     def measure(self, heads: Sequence[Head]) -> Measured:
         config = self.config
@@ -246,30 +221,29 @@ class _EdgeCase(Case):
             "p": Estimate(min(1.0, 2 * float(test.p[0]))),  # a set is tested after the head
         }
         if not is_set:
-            values["p"] = Estimate(float(self.test.p[self.chosen.candidates.index(heads[0])]))
-            values["chosen_again"] = Estimate(self.chosen.chosen_again)
+            values["p"] = Estimate(float(self.test.p[self.candidates.index(heads[0])]))
+            values["chosen_again"] = Estimate(self.chosen_again)
         return Measured(values)
 
     def grow(self, head: Tested) -> Curve:
         two = self.tested.two
-        return curve_of(self.chosen.steps, two.swaps, two.items, self.config)
+        return curve_of(self.steps, two.swaps, two.items, self.config)
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         tested = self.tested
-        chosen = self.chosen
         two = tested.two
-        both_margins = np.vstack([chosen.margins, two.clean])
+        both_margins = np.vstack([self.dev_margins, two.clean])
 
         model = self.job.model
         columns = {"edge_effect": self.effects.values.mean(axis=0), "t": self.test.t, "p": self.test.p}
         grids = {}
         for name, values in columns.items():
             grid = np.full((model.n_layer, model.n_head), np.nan)  # heads that were not edited
-            grid[*np.array(chosen.candidates).T] = values
+            grid[*np.array(self.candidates).T] = values
             grids[name] = grid.tolist()
 
         n_heads = len(all_heads(model))
-        n_edited = len(chosen.candidates)
+        n_edited = len(self.candidates)
         few = f"of {n_heads} heads only {n_edited} were edited: those with the largest direct effect on dev"
         return {
             "n": len(tested.items),
@@ -278,8 +252,8 @@ class _EdgeCase(Case):
             "smallest_p": self.test.smallest_p,
             "rules": _rules(two.items, self.job.documents),
             "grids": grids,
-            "parts": {"both halves": _part_of(chosen.items + two.items, both_margins, self.config)},
-            "examples": _typical(two, chosen.head, judged.heads),
+            "parts": {"both halves": _part_of(self.dev_items + two.items, both_margins, self.config)},
+            "examples": _typical(two, self.head, judged.heads),
             "notes": [few] if n_edited < n_heads else [],
         }
 

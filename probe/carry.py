@@ -137,22 +137,13 @@ def _lost_by_feeders(pairs: EditedPairs, places: Sequence[tuple[Head, str]], cho
         for feeder, place in places:
             outputs: dict[Head, Tensor] = {}
             edits = [HeadEdit(*feeder, output=partial(torch.Tensor.masked_fill, mask=masks[place][..., None], value=0))]
-            edits += [SiteEdit(*head, output=partial(_kept, outputs, head)).at(batch.query) for head in chosen]
+            edits += [SiteEdit(*head, output=partial(outputs.setdefault, head)).at(batch.query) for head in chosen]
             pairs.model.logits(batch.tokens, batch.payoff, edits, streams)
-            lists.append([SiteEdit(*head, output=partial(_replaced, outputs[head])) for head in chosen])
+            lists.append([SiteEdit(*head, output=outputs[head].type_as) for head in chosen])
         return lists
 
     lost: np.ndarray = (pairs.clean - pairs.edited(without_feeders)).mean(axis=2).T
     return lost
-
-
-def _kept(kept: dict[Head, Tensor], head: Head, outputs: Tensor) -> Tensor:
-    kept[head] = outputs.clone()
-    return outputs
-
-
-def _replaced(by: Tensor, outputs: Tensor) -> Tensor:
-    return by
 
 
 def _place_masks(cells: Sequence[Cell], tokens: Tensor) -> dict[str, Tensor]:

@@ -348,12 +348,9 @@ def _payoff_choices(
         n_shared = min(shortest, len(commonprefix(list(tokens.values()))))
 
     # A token that begins an answer and a foil says nothing.
-    of_answers = dict.fromkeys(tokens[word][n_shared] for word in answers)
-    of_foils = dict.fromkeys(tokens[word][n_shared] for word in foils)
-    of_more = dict.fromkeys(tokens[word][n_shared] for word in more_foils)
-    for token in of_answers.keys() & (of_foils | of_more):
-        del of_answers[token]
-        of_foils.pop(token, None)
-        of_more.pop(token, None)
-    first_tokens = tuple(ids[0] for ids in tokens.values())
-    return _Choices(n_shared, tuple(of_answers), tuple(of_foils), tuple(of_more), first_tokens)
+    sides = [dict.fromkeys(tokens[word][n_shared] for word in words) for words in (answers, foils, more_foils)]
+    for token in sides[0].keys() & (sides[1] | sides[2]):
+        for side in sides:
+            side.pop(token, None)
+    of_answers, of_foils, of_more = map(tuple, sides)
+    return _Choices(n_shared, of_answers, of_foils, of_more, tuple(ids[0] for ids in tokens.values()))

@@ -53,11 +53,6 @@ class Margins:
     edited: dict[str, np.ndarray]  # [N, 2, C] by edit
 
     @property
-    def decision(self) -> np.ndarray:
-        """The mean of both texts, [N]: above 0 if the model prefers the answers."""
-        return np.asarray(self.clean.mean(axis=1))
-
-    @property
     def total(self) -> np.ndarray:
         """The change by the counterpart, mean of both texts, [N]: the answers of one text are the other's foils."""
         return np.asarray(self.clean.sum(axis=1))

@@ -213,7 +213,7 @@ class _EdgeCase(Case):
             "follows": sample_of(one.items, self.tested.follows).mean(config),
             **_part_of(two.items, two.clean, config).values,
             # Shares of the margin's size: signed by the author's pronoun, its mean would be near 0 in a weak model.
-            **estimate_ratios(lost, np.abs(margins.decision), two.items, config),
+            **estimate_ratios(lost, np.abs(margins.total / 2), two.items, config),
             **estimate_ratios(exchanged, total, two.items, config),
             "flips": sample_of(two.items, margins.flips()[:, 0]).mean(config),
             "edge_effect": effects.means(config)[0],

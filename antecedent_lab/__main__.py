@@ -1,12 +1,10 @@
-"""The commands of the package: antecedent-lab train|eval|export|cite; in a checkout python -m antecedent_lab."""
+"""The commands of the package: antecedent-lab train|eval|export; in a checkout python -m antecedent_lab."""
 
 import sys
 
-from settings.command_line import citation, version_line
+from settings.command_line import version_line
 
-USAGE = "usage: antecedent-lab train|eval|export|cite [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
-
-SHOWN = {"--version": version_line, "cite": citation}
+USAGE = "usage: antecedent-lab train|eval|export [NAME=VALUE ...]; antecedent-lab train --help lists the settings"
 
 
 def main() -> None:
@@ -22,8 +20,8 @@ def main() -> None:
     elif program in ("-h", "--help"):
         print(USAGE)
         return
-    elif program in SHOWN and not sys.argv[1:]:
-        print(SHOWN[program]())
+    elif program == "--version" and not sys.argv[1:]:
+        print(version_line())
         return
     else:
         print(f"error: {' '.join([program, *sys.argv[1:]])}: no such command; {USAGE}", file=sys.stderr)

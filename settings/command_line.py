@@ -67,27 +67,10 @@ def run_cli(program: Callable[[DictConfig], int], groups: Groups, config_path: P
         sys.stdout.flush()
 
 
-def about() -> Any:
-    """Return what CITATION.cff says about this program; it is in the checkout and in the wheel."""
-    return OmegaConf.load(CONFIGS.parent / "CITATION.cff")
-
-
 def version_line() -> str:
-    """Return name and version of the package."""
-    return f"antecedent-lab {about().version}"
-
-
-def citation() -> str:
-    """Return how to cite this program, as BibTeX, below a line that BibTeX does not read."""
-    facts = about()
-    authors = " and ".join(f"{{{author.name}}}" for author in facts.authors)
-    return f"""\
-{facts.message}
-@software{{antecedent,
-  title = {{{facts.title}}},
-  author = {{{authors}}},
-  version = {{{facts.version}}},
-}}"""
+    """Return name and version of the package, as CITATION.cff has it in the checkout and in the wheel."""
+    facts: Any = OmegaConf.load(CONFIGS.parent / "CITATION.cff")
+    return f"antecedent-lab {facts.version}"
 
 
 def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, config_name: str) -> str:

@@ -1,7 +1,6 @@
 """Settings: YAML files, limits, saved runs, resumes, and the command line."""
 
 import json
-import re
 import subprocess
 import sys
 import tomllib
@@ -242,16 +241,6 @@ def test_a_launcher_without_its_extra_is_named_with_its_command(monkeypatch):
     monkeypatch.setattr("settings.command_line.distributions", lambda name: iter([]))
     error = run_program("train.py", "-m", "hydra/launcher=joblib", "seed=1,2").error
     assert error == f"hydra/launcher=joblib: needs the extra sweep: {sys.executable} -m pip install '.[sweep]'"
-
-
-def test_cite_prints_what_the_citation_file_says_as_bibtex():
-    facts = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    lines = run_program("antecedent_lab/__main__.py", "cite").out.splitlines()
-    assert lines[:2] == [facts["message"], "@software{antecedent,"] and lines[-1] == "}"
-    fields = dict(re.fullmatch(r"  (\w+) = \{(.*)\},", line).groups() for line in lines[2:-1])
-    assert fields["author"] == f"{{{facts['authors'][0]['name']}}}"
-    assert (fields["title"], fields["version"]) == (facts["title"], str(facts["version"]))
-    assert run_program("antecedent_lab/__main__.py", "cite", "x=1").error.startswith("cite x=1: no such command")
 
 
 def test_a_closed_output_pipe_ends_the_program_quietly():

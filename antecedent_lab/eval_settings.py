@@ -54,7 +54,7 @@ class EvalSettings(Machine):
     tokenizer: str | None = setting("of a model of another program: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about a model of another program; null: in probes/")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
-    figures: bool = setting("also write figures/*.svg: a map of all heads, doses of the edit, heads during training")
+    figures: bool = setting("also write figures/*.svg: a map of all heads, the best during training")
     verbose: bool = setting("print every table, and what could not be asked")
     cache_dir: str = setting("folder for tokenized corpora")
 

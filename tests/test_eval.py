@@ -102,8 +102,7 @@ def test_tables_are_always_written_and_figures_when_they_are_asked_for(run, cach
     assert (folder / "table.csv").read_text() == table_csv(found)
     assert (folder / "table.tex").read_text() == table_tex(found) and not (folder / "figures").exists()
     output(evaluate(run, cache, "figures=true"))
-    # A model of four steps knows no answer, so it may have no dose.
-    assert {path.name for path in (folder / "figures").iterdir()} - {"dose.svg"} == {"grid.svg", "emergence.svg"}
+    assert {path.name for path in (folder / "figures").iterdir()} == {"grid.svg", "emergence.svg"}
     output(evaluate(run, cache))  # those of the earlier results do not stay
     assert not list((folder / "figures").iterdir())
     assert evaluate(run, cache, "figures=true", "text=It").error == "figures=True: cannot be combined with text="

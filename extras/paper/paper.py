@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.edits import DOSES
 from probe.questions import HEADLINE
 from probe.results import MEASURES, ProbeResults
 from probe.tables import head_names, number
@@ -17,13 +16,11 @@ from training.metrics import Metrics
 # Columns of the table: words about a finding, and its measures. The interval is that of the accuracy, or of the
 # swap if there is none.
 COLUMNS = ("question", "head", "accuracy", "interval", "p", "swap", "answer", "verdict")
-FIGURES = ("figures/grid.svg", "figures/dose.svg", "figures/emergence.svg")
+FIGURES = ("figures/grid.svg", "figures/emergence.svg")
 # Signs of LaTeX, and the commands that print them.
 _ESCAPED = str.maketrans({"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
 _ESCAPED |= {ord(sign): rf"\{sign}{{}}" for sign in "&%$#_{}"}
 _FOLDER = Path(__file__).parent
-
-Lines = dict[str, list[tuple[float, float]]]  # points by name
 
 
 def paper_rows(results: ProbeResults) -> list[list[str]]:
@@ -62,29 +59,19 @@ def table_tex(results: ProbeResults) -> str:
 def figures_svg(results: ProbeResults, metrics: Metrics) -> dict[str, str]:
     """Return the figures as SVG by a name of FIGURES: those for which something was measured.
 
-    grid: the main measure of every head; dose: the effect by the share of the weights that is exchanged; emergence, of
-    a run: the best head at steps of its training.
+    grid: the main measure of every head; emergence, of a run: the best head at steps of its training.
     """
-    doses: Lines = {}
-    for finding in results.findings:
-        doses[finding.question] = [(100 * share, finding.judged.value(name)) for name, share in DOSES.items()]
-    best: Lines = {}
+    grid = templates(_FOLDER).get_template("figure_grid.svg").render(findings=results.findings, measures=MEASURES)
+    best: dict[str, list[tuple[int, float]]] = {}  # points by name
     for point in metrics.probe:
         for name, head in point.questions.items():
             [measure, *_] = head.grids
             best.setdefault(f"{name}, {measure}", []).append((point.step, head.values[measure]))
-    grid = templates(_FOLDER).get_template("figure_grid.svg").render(findings=results.findings, measures=MEASURES)
-    dose = _lines_svg(doses, "weights exchanged, percent", MEASURES["swap"].label)
-    drawn = zip(FIGURES, (grid, dose, _lines_svg(best, "training step", "best head")), strict=True)
-    return {name: svg for name, svg in drawn if svg}
-
-
-def _lines_svg(lines: Lines, x_label: str, y_label: str) -> str:
-    """Return lines with axes that have 0, the vertical one also 1; "" if nothing was measured."""
-    measured = [point for line in lines.values() for point in line if isfinite(point[1])]
+    measured = [point for line in best.values() for point in line if isfinite(point[1])]
     if not measured:
-        return ""
+        return {FIGURES[0]: grid}
+    # The axes have 0, the vertical one also 1.
     x, y = zip(*measured, strict=True)
-    template = templates(_FOLDER).get_template("figure_lines.svg")
     ticks = {"x_ticks": np.linspace(0, max(x), 5), "y_ticks": np.linspace(min(0, *y), max(1, *y), 5)}
-    return template.render(lines=lines, x_label=x_label, y_label=y_label, **ticks)
+    emergence = templates(_FOLDER).get_template("figure_lines.svg").render(lines=best, **ticks)
+    return dict(zip(FIGURES, (grid, emergence), strict=True))

@@ -14,9 +14,8 @@ from tests.extras.conftest import OUTSIDE
 from tests.extras.page import sample
 from training.metrics import HeadPoint, Metrics, ProbePoint
 
-GRID, DOSE, EMERGENCE = FIGURES
+GRID, EMERGENCE = FIGURES
 HOSTILE = r"my_own 100% & #1 {x} ~ ^ \ $"
-DOSES = {"swap_25": -0.7, "swap_50": 0.5, "swap_75": nan, "swap": 1.8}
 
 
 def results(*names):
@@ -25,14 +24,13 @@ def results(*names):
     for name in names:
         rows = [[0.1, nan, -3.0, *[0.5] * 20], [nan] * 23]
         findings.append(replace(sample.finding("gender"), question=name, grids={"contrast": rows}))
-        findings[-1].head.values.update({dose: Estimate(value) for dose, value in DOSES.items()})
     return sample.results(*findings)
 
 
 def metrics(*names):
     points = []
-    for step in (0, 175, 700):
-        heads = {name: HeadPoint(0, 1, {"accuracy": [[0.5, 1.0]]}, {"accuracy": step / 700}) for name in names}
+    for step, value in ((0, -0.7), (175, nan), (350, 0.5), (700, 1.8)):
+        heads = {name: HeadPoint(0, 1, {"swap": [[0.5, 1.0]]}, {"swap": value}) for name in names}
         points.append(ProbePoint(step, heads))
     return Metrics([], [], points)
 
@@ -80,8 +78,7 @@ def test_figures_have_labels_numbers_and_a_legend_whose_lines_differ_without_col
     for label in ("number: accuracy", "gender: contrast", "L1", "H22", "–", "-3.00", "what the verdict is about"):
         assert label in texts_of(drawn[GRID])
     assert drawn[GRID].count('stroke="#d55e00" stroke-width="3"') == 2 * 3  # a legend and a head for each question
-    assert {"weights exchanged, percent", "attention swap", "100", "1.80", "-0.70"} <= {*texts_of(drawn[DOSE])}
-    assert {"training step", "best head", "175", "number, accuracy"} <= {*texts_of(drawn[EMERGENCE])}
+    assert {"training step", "best head", "175", "1.80", "-0.70", "number, swap"} <= {*texts_of(drawn[EMERGENCE])}
     lines = [e.attrib for e in ElementTree.fromstring(drawn[EMERGENCE]).iter() if e.tag.endswith("polyline")]
     marks = {e.get("d") for e in ElementTree.fromstring(drawn[EMERGENCE]).iter() if e.tag.endswith("path")}
     assert len({line["stroke-dasharray"] for line in lines}) == len(lines) == len(marks) == 2
@@ -89,8 +86,6 @@ def test_figures_have_labels_numbers_and_a_legend_whose_lines_differ_without_col
 
 def test_a_figure_without_measured_numbers_is_not_made():
     found = results()
-    for finding in found.findings:
-        del finding.head.values["swap"]
     assert list(figures_svg(found, metrics())) == [GRID]
     found.findings[0].judged.heads[:] = [Head(0, 1), Head(1, 0)]
     assert figures_svg(found, metrics())[GRID].count('stroke="#d55e00" stroke-width="3"') == 2 + 3

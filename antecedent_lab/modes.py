@@ -16,12 +16,10 @@ from extras.page.live import check_live, read_history
 from extras.page.page import page
 from extras.page.shown import PageFinding
 from extras.sweeps import door as sweeps
-from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.deciding import deciding
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
-from probe.opened_run import load_data
 from probe.results import Head, ProbeResults
 from probe.saved import PAGE, folder_name, read_metrics, read_results, results_folder
 from probe.sentences import next_tokens, removal_effects, word_attention
@@ -31,8 +29,6 @@ from settings.files import write_files
 from settings.train import Precision
 from settings.typed_json import json_text
 from training.device import choose_device
-from training.evaluate import LossSummary, validation_loss
-from training.metrics import ValidationRecord
 from training.run_dir import find_run
 
 
@@ -57,7 +53,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         _look_at_sentence(opened, settings)
     else:
         if opened.transformer is not None and not opened.has_stories and not (settings.path or settings.own_file):
-            _print_loss(opened, opened.transformer, settings.cache_dir, config)
+            _print_loss(opened)
         probe(opened, settings, config)
 
 
@@ -121,22 +117,13 @@ def _address(folder: Path) -> str:
     return f"\nreport {(folder / PAGE).resolve().as_uri()}"
 
 
-def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig) -> None:
-    """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
-    # The last record of this step on the whole text; train.py has none if the best step was not the last.
-    corpus = load_data(opened, cache_dir)
-    losses: ValidationRecord | LossSummary | None = None
+def _print_loss(opened: OpenedModel) -> None:
+    """Print the validation loss of a run's checkpoint, as train.py measured it."""
     for record in read_metrics(opened).validation:
-        if record.whole and record.step == opened.step:
-            losses = record
-    if losses is None:
-        losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
-    n_tokens = len(corpus.validation.tokens) - 1
-    print(
-        f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens"
-    )
-    for note in corpus.notes:
-        print(printable(f"note: {note}"))
+        if record.step == opened.step and record.loss:
+            part = "all" if record.whole else "a part"
+            losses = f"loss {record.loss:.4f} nats/token, {record.bits_per_byte:.4f} bits/byte"
+            print(f"{losses} over {part} of the validation text")
 
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:

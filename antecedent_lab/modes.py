@@ -52,7 +52,7 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     elif settings.mode == "text":
         _look_at_sentence(opened, settings)
     else:
-        if opened.transformer is not None and not opened.has_stories and not (settings.path or settings.own_file):
+        if not (opened.has_stories or settings.path or settings.own_file):
             _print_loss(opened)
         probe(opened, settings, config)
 

@@ -111,8 +111,8 @@ def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     """Return the mentions of texts, antecedents first."""
     # As many words, and tokens of a word, as the largest item has; -1 where there is none
     mentions = [cell.meant + cell.other + cell.bystanders for cell in cells]
-    n_words = max(1, *map(len, mentions))
-    n_tokens = max(map(len, chain(*mentions)), default=1)
+    n_words = max(map(len, mentions))
+    n_tokens = max(map(len, chain(*mentions)))
     positions = np.full((len(cells), n_words, n_tokens), -1)
     gold, bystander = np.zeros((2, len(cells), n_words), dtype=bool)
     for i, words in enumerate(mentions):

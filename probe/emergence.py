@@ -43,11 +43,8 @@ def _measure(
     except FloatingPointError:
         return None
 
-    images: dict[str, np.ndarray] = {}
-    lines: list[str] = []
-    if is_evaluation:
-        images = draw_snapshot(points)
-        lines = _greedy_lines(view, corpus, items)
+    images = draw_snapshot(points) if is_evaluation else {}
+    lines = _greedy_lines(view, corpus, items) if is_evaluation else []
     return ProbeRecord(values, images, lines, phrases)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from data.tokenizer import encode_text
 from data.words import word_spans
 from model.observe import ObservableModel, SiteEdit
 from probe.batches import progress_bar
+from probe.edits import all_heads
 
 START = "(start)"  # shown for the token before every text
 
@@ -102,7 +102,7 @@ def removal_effects(model: ObservableModel, text: TokenizedText, word: int) -> n
     tokens = torch.tensor([text.tokens], device=model.device)
     one_pass = model.site_pass(tokens, torch.tensor(positions[-1:], device=model.device))
     unedited = one_pass.logits().softmax(-1)  # [1, V]
-    heads = list(product(model.attention_layers, range(model.n_head)))
+    heads = all_heads(model)
     with progress_bar(len(heads), "head") as bar:
         for head in heads:
             edited = one_pass.logits([SiteEdit(*head, output=torch.zeros_like)]).softmax(-1)

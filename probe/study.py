@@ -10,7 +10,7 @@ What a question's outcome decides of this is in `probe.outcomes`, one file each.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from data.pairs import Items
 from model.observe import ObservableModel
@@ -28,9 +28,9 @@ from probe.verdict import judged
 class Study:
     """Everything that was found out about a model; fields as in `ProbeResults`."""
 
-    findings: list[Finding] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    contract: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding]
+    missing: list[str]
+    contract: dict[str, float]
 
 
 def study(
@@ -52,7 +52,7 @@ def study(
     chosen, missing = askable(questions, items)
     findings: list[Finding] = []
     if not chosen:
-        return Study(findings, missing)
+        return Study(findings, missing, {})
     contract = check_contract(model, items.where(lambda pair: pair.part != DEV).cells)
     job = Job(model, untrained, items, documents, config, progress, findings, missing, decode)
     for name, outcome in OUTCOMES.items():
@@ -66,15 +66,8 @@ def study(
 
 def askable(questions: Sequence[Question], items: Items) -> tuple[list[Question], list[str]]:
     """Return the questions that can be asked, and why others cannot."""
-    chosen = []
-    missing = []
-    for question in questions:
-        problem = OUTCOMES[question.outcome].problem(question, items)
-        if problem:
-            missing.append(problem)
-        else:
-            chosen.append(question)
-    return chosen, missing
+    problems = {question: OUTCOMES[question.outcome].problem(question, items) for question in questions}
+    return [question for question in questions if not problems[question]], list(filter(None, problems.values()))
 
 
 def answer(case: Case) -> Finding:

@@ -45,7 +45,7 @@ def is_slot(symbol: str) -> bool:
     return symbol[0] == "{"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Derivation:
     """A finished story."""
 

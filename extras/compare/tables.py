@@ -47,8 +47,7 @@ def change_tables(results: ProbeResults, all_rows: bool) -> dict[str, Table]:
             if measure == "answer":
                 counts = _verdict(changes[0])
             if changes[0].smallest_p >= MAX_P:
-                counts += "; so few independent cases cannot show a change"
-                counts += f" (smallest p {changes[0].smallest_p:.3f})"
+                counts += f"; so few independent cases cannot show a change (smallest p {changes[0].smallest_p:.3f})"
             notes.append(f"{measure}: {counts}")
         header = ["", "before", "after", "difference [95 %]", "p", ""]
         tables[question] = Table(changes[0].description, header, rows, "\n".join(notes))

@@ -197,7 +197,6 @@ class _EdgeCase(Case):
 
     def measure(self, heads: Sequence[Head]) -> Measured:
         config = self.config
-        is_set = len(heads) > 1
         one, two = self.tested.one, self.tested.two
         effects = self.tested.edge_effects([heads])
         test = effects.test(config)
@@ -220,7 +219,7 @@ class _EdgeCase(Case):
             "t": Estimate(float(test.t[0])),
             "p": Estimate(min(1.0, 2 * float(test.p[0]))),  # a set is tested after the head
         }
-        if not is_set:
+        if len(heads) == 1:
             values["p"] = Estimate(float(self.test.p[self.candidates.index(heads[0])]))
             values["chosen_again"] = Estimate(self.chosen_again)
         return Measured(values)
@@ -265,9 +264,8 @@ def candidates_of(model: ObservableModel, choosing: Half) -> list[Head]:
         return heads
     of_passages = [choosing.one.direct_effects(), choosing.two.direct_effects()]
     direct = np.abs(np.concatenate(of_passages).mean(axis=0))
-    for head in heads:
-        if not np.isfinite(direct[head]):
-            raise CannotTestError("the direct effects of the heads are not known for this kind of model")
+    if not np.isfinite(direct[list(model.attention_layers)]).all():
+        raise CannotTestError("the direct effects of the heads are not known for this kind of model")
     return screened(direct, above=EDIT_ALL, most=MAX_EDITED)
 
 

@@ -22,7 +22,7 @@ _AFTER_OBJECT = word_set("after object")
 _UNCLEAR = word_set("unclear after her")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mention:
     """A mention of an entity whose class the lexicon knows."""
 

@@ -131,7 +131,8 @@ def watched_passages(corpus: Corpus, max_tokens: int, n_sequences: int) -> dict[
 
     reader = Reader(corpus.tokenizer, end_id(corpus.tokenizer), max_tokens)
     passages = passages_in(sections(documents))
-    limit = n_sequences // 4
-    of_one = passage_items(passages, NEXT_PRONOUN.name, reader, 0, limit, has_two=False)
-    of_two = passage_items(passages, NEXT_PRONOUN.name, reader, 0, limit, has_two=True)
+    of_one, of_two = (
+        passage_items(passages, NEXT_PRONOUN.name, reader, 0, n_sequences // 4, has_two=has_two)
+        for has_two in (False, True)
+    )
     return {NEXT_PRONOUN: of_one + of_two} if min(len(of_one), len(of_two)) >= MIN_PASSAGES else {}

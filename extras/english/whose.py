@@ -344,8 +344,7 @@ def share_of_choice(decisions: np.ndarray, is_nearest: np.ndarray, strata: np.nd
     if not gaps[0, 0] > 0:
         return Estimate(0.0, 0.0, 0.0)
     shares = 1 - gaps[1] / gaps[0]
-    low, high = np.nanquantile(shares[1:], (0.025, 0.975))
-    return Estimate(float(shares[0]), float(low), float(high))
+    return Estimate(float(shares[0]), *np.nanquantile(shares[1:], (0.025, 0.975)).tolist())
 
 
 def choice_gap(decision: np.ndarray, is_nearest: np.ndarray, strata: np.ndarray, counts: np.ndarray) -> np.ndarray:

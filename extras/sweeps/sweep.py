@@ -159,9 +159,8 @@ def compare_runs(
     training = np.array([of_training(run.metrics) for run in runs], dtype=float)  # None is nan
     for variant, row_of in rows_of.items():
         rows = list(row_of.values())
-        pairs = [(row_of[seed], row) for seed, row in rows_of[STANDARD].items() if seed in row_of]
-        if variant == STANDARD:
-            pairs = []
+        of_standard = rows_of[STANDARD].items() if variant != STANDARD else ()
+        pairs = [(row_of[seed], row) for seed, row in of_standard if seed in row_of]
         values, differences = summarised(OF_TRAINING, training, rows, pairs)
         variants.append(Variant(
             name=variant, seeds=list(row_of), runs=[runs[row].name for row in rows],

@@ -451,6 +451,7 @@ def test_a_click_makes_it_say_a_word_or_says_that_no_change_does(view):
 
 
 def test_a_printed_page_keeps_its_colours_and_cuts_no_line(view):
+    view.searched()
     view.page.emulate_media(media="print", color_scheme="dark")
     view.resize({"width": 700, "height": 990})  # A4
     for part, style, value in (
@@ -464,7 +465,9 @@ def test_a_printed_page_keeps_its_colours_and_cuts_no_line(view):
     for part in (view.find("svg.lines"), view.find("#live-how table").nth(1)):
         box = part.bounding_box()
         assert box["x"] + box["width"] <= 700
-    assert not view.find("#live-chips").is_visible()
+    assert not view.find("#live-chips").is_visible() and view.find("#invitation .line-name").first.is_visible()
+    column, heads = view.find("#stage").bounding_box(), view.find("#live-heads").bounding_box()
+    assert heads["x"] == column["x"] and heads["y"] > column["y"] + column["height"]  # one below the other
     query = view.find("#live-how thead").first  # which is printed again on each page
     assert "query" in query.text_content() and query.locator(".cells").count() == 1
     view.page.emulate_media(media="screen", color_scheme="light")

@@ -65,10 +65,11 @@ class Deciding:
             return f"{question} There is no line of weight {LEAST_WEIGHT} or more."
         first, *others = self.lines
         if self.decides:
-            rest = max((abs(line.lost) for line in others), default=0.0)
+            losses = [0.0, *(line.lost for line in others)]
+            rest = f"take at most {max(losses):.2f} or add at most {abs(min(losses)):.2f}"
             cut = f"{first} (weight {first.weight:.2f}): cut, {self.chance - first.lost:.2f}"
-            return f"{question} {cut}. The other {len(others)} lines change it by at most {rest:.2f}."
-        found = f"{question} No single line: of {len(self.lines)}, each takes at most {max(0.0, first.lost):.2f}"
+            return f"{question} {cut}. The other {len(others)} lines {rest}."
+        found = f"{question} No single line: none of {len(self.lines)} takes {DECIDES:.2f}"
         if self.pair is None:
             return f"{found}."
         return f"{found}; together {self.pair[0]} and {self.pair[1]} take {self.pair_lost:.2f}."

@@ -3,6 +3,7 @@
 
 const LEAST_CUT = 0.05; // weight of a line that is cut
 const DECIDES = 0.1; // what a line takes from the probability of the next word if it decides
+const CLEAR = 2; // times as much as the next line, or else it "takes most"
 const MOST_PAIRED = 12; // lines of largest effect of which two are cut together
 const MOST_MOVED = 6; // lines of largest effect whose weight is moved to each other word
 const SLICE = 30; // milliseconds of work between two looks at the keyboard; a pause takes four more
@@ -47,6 +48,11 @@ function exchangesOf({ layer, head, target }) {
   return edits.filter((edit) => tokenEdit(edit));
 }
 
+// Whether a token is a word, not the begin of one or a sign; of characters no one knows.
+function isWholeWord(token) {
+  return knownWords.includes(rawToken(liveTokenizer, token).trim());
+}
+
 // Yields after each pass, first nothing; then what a state of the page gets, without and with `turn`.
 function* decidingLines() {
   const before = softmax(logitsOf(passOf()));
@@ -80,8 +86,9 @@ function* decidingLines() {
     for (const edit of [...exchangesOf(line), line.edit]) {
       const chances = chancesWith([edit]);
       const next = placeOfLargest(chances);
-      const isBetter = edit.kind === turn?.edit.kind ? chances[next] > turn.chance : !turn;
-      if (next !== answer && isBetter) turn = { edit, next, chance: chances[next] };
+      const worth = chances[next] - chances[answer] + (isWholeWord(next) ? 1 : 0);
+      const isBetter = edit.kind === turn?.edit.kind ? worth > turn.worth : !turn;
+      if (next !== answer && isBetter) turn = { edit, next, worth };
       yield;
     }
     if (turn) break; // of the line with the largest effect that can
@@ -116,11 +123,13 @@ function searchLines() {
   });
 }
 
-const percent = (chance) => `${Math.round(100 * chance)} %`;
-const points = (lost) => `${Math.round(100 * Math.abs(lost))} points`.replace(/^1 points$/, "1 point");
+const percent = (chance) => `${Math.round(100 * chance)}\u00a0%`;
+const points = (lost) => `${Math.round(100 * lost)} points`.replace(/^1 points$/, "1 point");
 
+// A word that stands twice has its number: “saw” (2).
 function lineName({ layer, head, target }) {
-  return `${headName(layer, head)} to ${quoted(target)}`;
+  const same = [...state.sentence.words.keys()].filter((at) => state.sentence.words[at] === state.sentence.words[target]);
+  return `${headName(layer, head)} to ${quoted(target)}${same.length > 1 ? ` (${1 + same.indexOf(target)})` : ""}`;
 }
 
 // What was found, as texts and buttons; a click on a line's name shows its head.
@@ -131,24 +140,28 @@ function decidingTexts() {
   if (!lines.length) return [`The next word is ${next}.`];
   const [first, ...others] = lines;
   if (first.lost >= DECIDES) {
-    const rest = Math.max(0, ...others.map(({ lost }) => Math.abs(lost)));
-    const cut = `decides ${next}. Cut: ${percent(chance)} → ${percent(chance - first.lost)}. `;
-    return ["The line ", pick(first), ` ${cut}`, others.length > 0 && `The other ${others.length} change it by at most ${points(rest)}.`];
+    const losses = [0, ...others.map(({ lost }) => lost)];
+    const [most, gain] = [Math.max(...losses), -Math.min(...losses)];
+    const cut = `${first.lost >= CLEAR * most ? "decides" : "takes most of"} ${next}. Cut: ${percent(chance)} → ${percent(chance - first.lost)}. `;
+    const rest = `The other ${others.length} take at most ${points(most)}${gain >= 0.005 ? `, or add at most ${points(gain)}` : ""}.`;
+    return ["The line ", pick(first), ` ${cut}`, others.length > 0 && rest];
   }
-  const each = `No single line decides ${next} (${percent(chance)}): of ${lines.length}, each takes at most ${points(Math.max(0, first.lost))}. `;
+  const each = `No single line decides ${next} (${percent(chance)}): none of ${lines.length} takes ${points(DECIDES)}. `;
   if (!pair) return [each, pair !== null && "Two together …"];
   return [each, "Two together, ", pick(pair.left), " and ", pick(pair.right), `, take ${points(pair.lost)}.`];
 }
 
-// Ask to which word the deciding line goes, before colours and numbers show it.
+// Ask to which word the deciding line of another sentence goes, before colours and numbers show it.
 function askForGuess() {
+  anotherSentence();
   guesses.key = searchKey();
   paintLines();
   drawInvitation();
 }
 
+// There is nothing to guess where no line decides.
 function isGuessing() {
-  return guesses.key !== null && guesses.key === searchKey();
+  return guesses.key === searchKey() && !(decided() && !(decided().lines[0]?.lost >= DECIDES));
 }
 
 function guessTexts() {
@@ -177,10 +190,11 @@ function turnButton() {
   return button(`${does}: what then?`, () => makeChange(edit), { id: "turn", "data-name": "turn" });
 }
 
-// A change of any head, which becomes the chosen one.
+// A change of any head, which becomes the chosen one; by keyboard the next key takes it back.
 function makeChange(edit) {
   past.push(state.edits);
   update({ layer: edit.layer, head: edit.head, row: null, edits: [...state.edits, edit] });
+  part("live-changes").querySelector("button").focus();
 }
 
 // What the probability of the next word loses without a line, or without the best line of a head; 0 for a thin one.

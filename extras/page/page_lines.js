@@ -15,6 +15,7 @@ const NEXT_ROOM = 140; // and behind it, for the next word, where the screen is 
 const NARROW = 600; // pixels of the picture
 const WIDER = 0.6; // of the size of the letters, the most that is added to each space
 const NO_LINE = /[\n\u0590-\u08ff]/; // a text of more lines, or from right to left
+const MENTIONS = { "the first mention": -2, "the second mention": -1 }; // places of probe/carry.py, among the nouns
 let drawnFrom = null; // the place and the text of the present picture
 const pen = document.createElement("canvas").getContext("2d");
 
@@ -37,7 +38,7 @@ function paintLines() {
     const points = Math.round(100 * lost);
     if (target === undefined) {
       node.querySelector(".points").textContent = points > 0 ? `−${points}` : "";
-      node.classList.toggle("decides", lost >= DECIDES);
+      node.classList.toggle("decides", lost >= DECIDES && isOfHead(found.lines[0], layer, head));
     }
     if (!name) continue;
     const whole = lost ? `${name}; cut, “${label(nextName(found.answer))}” loses ${lost.toFixed(4)}` : name;
@@ -158,7 +159,7 @@ function linesPicture() {
   const chosen = chosenWord();
   const size = parseFloat(getComputedStyle(part("live-lines")).fontSize);
   const { width, x, isSteep, below, large } = layoutOf(words, size);
-  const usual = state.width < NARROW ? 110 : 160;
+  const usual = state.width < NARROW ? 96 : 160;
   const height = isLesson() && innerHeight < 800 ? Math.max(40, innerHeight / 6) : usual;
   const base = height + size + 10;
   placeField(base, large);
@@ -270,11 +271,16 @@ function wordLabel(position, x, base, size, isSteep, large) {
 // those which carry the answer.
 function clickWord(position) {
   if (pendingCut() && position < chosenWord()) return clickLine(position);
-  const { question, carriers = [], feeds: [feed] = [] } = content.findings[state.question] ?? {};
-  const isFed = live && feed && position < state.sentence.words.length - 1 && NOUNS.includes(state.sentence.words[position]);
-  const [layer, head] = isFed ? feed[0] : [state.layer, state.head];
+  const { question, carriers = [], feeds = [] } = content.findings[state.question] ?? {};
+  const nouns = [...state.sentence.words.keys()].slice(0, -1).filter((at) => live && NOUNS.includes(state.sentence.words[at]));
+  const here = feeds.filter(([, place]) => nouns.at(MENTIONS[place]) === position);
+  const without = ([[layer, head]]) => softmax(logitsOf(passOf([...state.edits, { kind: "remove", layer, head }])));
+  const answer = live && placeOfLargest(softmax(logitsOf(passOf())));
+  const left = here.map((feed) => without(feed)[answer]);
+  const feed = here[left.indexOf(Math.min(...left))]; // without which this answer loses most
+  const [layer, head] = feed?.[0] ?? [state.layer, state.head];
   update({ query: position, row: null, layer, head });
-  if (!isFed) return;
+  if (!feed) return;
   const fed = carriers.map((carrier) => headName(...carrier)).join(" and ");
   addNote(`Where the mark comes from: over the tested sentences of “${question}”, ${headName(layer, head)} at ${feed[1]} feeds ${fed} (${number(feed[2])} of the answer).`);
 }

@@ -14,6 +14,8 @@ function drawTools() {
       part("share").scrollIntoView();
     }
   };
+  // The second click of a double one would hit the button that moved into the place of the first.
+  part("live-actions").addEventListener("click", (event) => event.detail > 1 && event.stopPropagation(), true);
   part("tools").prepend(button("Copy link", copy), button("Save picture", savePng, { id: "save-png" }));
 }
 
@@ -79,7 +81,7 @@ function openLink() {
   const time = step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END;
   update({ edits, query: hasWord ? query : null, time, ...placeOf(state.question), ...place }); // not the head of before
   const lost = wanted.length - edits.length;
-  if (lost) addNote(`${lost} of the link's changes do not fit this model or text.`);
+  if (lost) addNote(`Left out, because they do not fit this model or text: ${lost} of the link's changes.`);
   const isFound = { head: place, query: hasWord, step: step === liveStep() };
   for (const [name, found] of Object.entries(isFound)) {
     if (fields.has(name) && !found) addNote(`There is no ${name} ${label(fields.get(name))} here.`);

@@ -37,7 +37,7 @@ function typed(text) {
   const names = lost.slice(0, 8).map((word) => `“${label(word)}”`);
   if (lost.length) notes.push(`Not in the model's vocabulary, so read as the unknown word: ${names.join(", ")}.`);
   const dropped = state.edits.length - edits.length;
-  if (dropped) notes.push(`${dropped} of your changes were about words that are gone or have moved, so they were dropped.`);
+  if (dropped) notes.push(`Dropped, because their words are gone or have moved: ${dropped} of your changes.`);
   show("live-notes");
   notes.forEach(addNote);
   if (lost.length && live.english) {
@@ -110,7 +110,7 @@ function drawActions() {
   show(
     "live-actions",
     isFound && !state.edits.length && turnButton(),
-    isFound && decided().lines[0]?.lost >= DECIDES && button("Which line decides?", askForGuess, name("guess-line")),
+    !isGuessing() && button("Guess which line decides", askForGuess, name("guess-line")),
     button(isShuffled ? "Put the words back" : "Shuffle", shuffleWords, name("shuffle")),
     button("Another sentence", anotherSentence, name("another")),
   );

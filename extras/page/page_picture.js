@@ -20,10 +20,10 @@ function standalone() {
   });
 
   const [width, top] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
-  const answers = [...document.querySelectorAll("#live-answers > div")].map(({ innerText }) => innerText.replace(/\s+/g, " "));
+  const answers = [...document.querySelectorAll("#live-answers :is(h2, li)")].map(({ innerText }) => innerText.replace(/\s+/g, " "));
   const source = `Antecedent (Apache-2.0): ${content.run.name}, ${stepName()}`;
   const head = `Head ${headName(state.layer, state.head)}`;
-  const lines = wrapped([...answers, head, ...state.edits.map(editName), source, ...content.run.facts.split(" · ")], width - 16);
+  const lines = wrapped([part("title").innerText, ...answers, head, ...state.edits.map(editName), source, ...content.run.facts.split(" · ")], width - 16);
   const height = top + LINE * (lines.length + 0.5);
   const colours = getComputedStyle(document.documentElement);
   const colour = (name) => ({ fill: colours.getPropertyValue(name) });

@@ -68,7 +68,7 @@ function drawChips() {
   const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter((chip) => isWritten(chip) && isRight(chip));
   const usual = common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const words = (isBegun ? begun : usual).map((word) => chip(word, () => putWord(word, isBegun)));
-  show("live-chips", element("span", {}, isBegun ? "Do you mean" : "A noun replaces a noun"), ...words);
+  show("live-chips", element("span", {}, isBegun ? "Do you mean" : "Put in"), ...words);
 }
 
 // The first sentence of the page, then others that the model knows, in turn.

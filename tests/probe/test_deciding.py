@@ -26,7 +26,7 @@ def test_the_line_of_the_planted_head_to_the_meant_noun_decides(cause, noun):
     assert (first.head, first.word, first.place) == (Head(1, 1), noun, TEXT.words.index(noun))
     assert max(abs(line.lost) for line in others) < 0.01 and first.lost > 0.8 > DECIDES
     said = f"Which line decides “answer {found.answer}” (0.90)? L1H1 to “{noun}” (weight 1.00): cut, 0.06."
-    assert found.statement() == f"{said} The other {len(others)} lines change it by at most 0.00."
+    assert found.statement() == f"{said} The other {len(others)} lines take at most 0.00 or add at most 0.00."
 
 
 def test_of_two_heads_that_do_the_same_no_line_decides_and_the_pair_is_named():
@@ -34,7 +34,7 @@ def test_of_two_heads_that_do_the_same_no_line_decides_and_the_pair_is_named():
     assert not found.decides and found.pair is not None
     assert {(line.head, line.word) for line in found.pair} == {(Head(1, 0), "a"), (Head(1, 1), "a")}
     assert found.pair_lost > 0.8 > max(line.lost for line in found.lines)
-    assert "No single line: of" in found.statement() and "L1H1 to “a” take 0.84." in found.statement()
+    assert "No single line: none of" in found.statement() and "L1H1 to “a” take 0.84." in found.statement()
 
 
 def test_every_line_with_weight_is_cut_as_an_edit_by_hand_cuts_it():

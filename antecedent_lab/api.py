@@ -24,6 +24,7 @@ from extras.others.own_model import OwnModel  # noqa: F401 (a public name)
 from extras.page.content import page_content
 from extras.page.live import read_history
 from extras.page.page import page
+from extras.page.train.stories import training_of
 from extras.paper.paper import FIGURES, figures_svg, table_csv, table_tex
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
 from model.observe import HeadEdit, only_layers  # noqa: F401 (HeadEdit is a public name)
@@ -101,7 +102,9 @@ class ProbedModel:
 
     def page(self, texts: Sequence[str] = (), *, live: bool | None = None) -> str:
         """Return the report as HTML; arguments as `save`."""
-        return page(page_content(self.opened, self.results, read_history(self.opened), texts, live=live))
+        training = training_of(self.opened)
+        history = read_history(self.opened)
+        return page(page_content(self.opened, self.results, history, texts, live=live, training=training))
 
     def _repr_html_(self) -> str:
         """Return the report in a frame, which a notebook shows; its script cannot reach the notebook."""

@@ -15,6 +15,7 @@ from extras.page.content import comparison_content, page_content, unknown_note
 from extras.page.live import check_live, read_history
 from extras.page.page import page
 from extras.page.shown import PageFinding
+from extras.page.train.stories import training_of
 from extras.sweeps import door as sweeps
 from probe.config import ProbeConfig
 from probe.deciding import deciding
@@ -191,7 +192,9 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
         print(printable("\n".join([*lines, "", f"next word: {chances}", decides])))
 
         if folder is not None:
-            content = page_content(opened, results, read_history(opened), [text], missing, settings.live)
+            content = page_content(
+                opened, results, read_history(opened), [text], missing, settings.live, training_of(opened)
+            )
             write_files(folder, {PAGE: page(content)})
             print(f"{_address(folder)}#yours-1")
 

@@ -18,8 +18,8 @@ PLACES = {
     "Makefile README.md SECURITY.md eval.py pyproject.toml requirements-dev.txt requirements.txt setup.py train.py",
     ".ci": "run", ".github": ".yml", "antecedent_lab": ".py .typed", "configs": ".yaml",
     "data": ".gz .py .txt LICENSE", "docs": ".html .ipynb .jsonl .md .svg", "model": ".py", "probe": ".py",
-    "extras": ".css .html .js .json .py .svg .txt", "research": ".css .json .md .py", "settings": ".py", "tests": ".py",
-    "training": ".py",
+    "extras": ".css .html .js .json .py .svg .txt .wat", "research": ".css .json .md .py", "settings": ".py",
+    "tests": ".py", "training": ".py",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import torch
 
 from data.stories.lexicon import pronouns_of
 from extras.page.live import ENGLISH_TEXT, live_content
-from extras.page.shown import Live, PageContent, PageFinding, PageModel, PageSentence
+from extras.page.shown import Live, LiveTraining, PageContent, PageFinding, PageModel, PageSentence
 from model.observe import only_layers
 from probe.claim import asked, claim_of, limits_of
 from probe.opened_model import OpenedModel
@@ -30,6 +30,7 @@ def page_content(
     texts: Sequence[str] = (),
     notes: Sequence[str] = (),
     live: bool | None = None,
+    training: LiveTraining | None = None,
 ) -> PageContent:
     """Return the content of the page, with a note for everything that was left out for its size.
 
@@ -42,6 +43,8 @@ def page_content(
     untested = results.missing if results and not findings else []
 
     live_model = live_content(opened, results, history, live, omissions)
+    if live_model.model is not None:
+        live_model = replace(live_model, model=replace(live_model.model, training=training))
     sentences = _sentences(opened, findings, texts)
     if live_model.model is None:
         sentences = within_size(sentences, omissions)

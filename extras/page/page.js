@@ -36,6 +36,7 @@ drawQuestions();
 drawSlider();
 if (live) openField();
 if (live) drawTools();
+if (live?.training) drawTraining();
 state.width = part("live-lines").clientWidth || state.width;
 views.push(showQuestion);
 if (state.sentence) views.push(drawLines, drawAnswers, drawSentences);

@@ -12,6 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from extras.page.shown import PageContent
+from extras.page.train import training_script
 from probe.templates import templates
 from settings.typed_json import to_json
 
@@ -29,14 +30,15 @@ def page(content: PageContent) -> str:
     Every text is escaped, and the Content-Security-Policy allows this script and this style only. The
     result can be encoded as UTF-8 whatever the content holds.
     """
-    script = _script_text()
+    trains = content.live.model is not None and content.live.model.training is not None
+    script = _script_text(trains)
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return (
         templates(FOLDER)
         .get_template("page.html")
         .render(
             content=content,
-            policy=Markup(_policy(script, style)),
+            policy=Markup(_policy(script, style, trains)),
             style=Markup(style),
             script=Markup(script),
             embedded=Markup(_embedded_json(content)),
@@ -44,18 +46,21 @@ def page(content: PageContent) -> str:
     )
 
 
-def _script_text() -> str:
+def _script_text(trains: bool) -> str:
     cards = (FOLDER / "cards.json").read_text(encoding="utf-8")
-    script = f"const CARDS = {cards.strip()};\n" + "\n".join(
+    training = training_script() if trains else ""
+    script = f"const CARDS = {cards.strip()};\n{training}\n" + "\n".join(
         (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS
     )
     return f'\n(function () {{\n"use strict";\n{script}\n}})();\n'
 
 
-def _policy(script: str, style: str) -> str:
-    """Return the Content-Security-Policy that allows exactly this script and this style."""
+def _policy(script: str, style: str, trains: bool) -> str:
+    """Return the Content-Security-Policy that allows exactly this script and this style, and workers that train."""
     hashes = [b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in (script, style)]
-    sources = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
+    sources = "script-src 'sha256-{}'{}; style-src 'sha256-{}'".format(
+        hashes[0], " 'wasm-unsafe-eval'; worker-src blob:" if trains else "", hashes[1]
+    )
     return f"default-src 'none'; {sources}; img-src data:; base-uri 'none'; form-action 'none'"
 
 

@@ -1,12 +1,26 @@
 // The page's data, what is selected, and the attention weights that both lead to.
 
 const content = JSON.parse(part("content").textContent);
-const { n_layer: nLayer, n_head: nHead } = content.run;
+let { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
-const PLACES = Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
 // Only some layers of a hybrid have heads; a live model has no others, and its sentences no stored weights.
-const HEADS = PLACES.filter(({ layer }) => live || content.sentences.every(({ weights }) => weights[layer].length));
+let HEADS = placesOf().filter(({ layer }) => live || content.sentences.every(({ weights }) => weights[layer].length));
+
+function placesOf() {
+  return Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
+}
+
+// Show a live model of another shape from now on; the slider has no steps of it.
+function openShape(shape) {
+  live.shape = shape;
+  ({ n_layer: nLayer, n_head: nHead } = shape);
+  HEADS = placesOf();
+  steps.length = 0;
+  state.edits = [];
+  if (state.layer >= nLayer || state.head >= nHead) Object.assign(state, HEADS.at(-1));
+}
+
 const START = "(start): the token before every text";
 const END = steps.length; // the slider's last position: the trained model
 
@@ -14,6 +28,7 @@ const state = {
   question: 0, // of content.findings
   ...placeOf(0), // layer and head
   time: END,
+  here: 0, // the step of the model that is trained in this page
   sentence: content.sentences[0], // a stored one; with a live model what readText returns
   query: null, // the position of a word of the sentence; null: the sentence's default
   edits: [], // of the live model, as in page_live_model.js

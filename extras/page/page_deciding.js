@@ -16,7 +16,7 @@ function decided() {
 }
 
 function searchKey() {
-  return JSON.stringify([state.sentence.text, chosenWord(), state.edits, liveStep()]);
+  return JSON.stringify([state.sentence.text, chosenWord(), state.edits, liveStep(), state.here]);
 }
 
 // The probabilities of the next token with more edits at the chosen word: only what follows from them is computed.

@@ -19,7 +19,7 @@ function kept(values, key, make) {
 function openAt(step) {
   const index = steps.indexOf(step);
   const [data, type] = index < 0 ? [live.weights, live.type] : [live.earlier.data[index], "float16"];
-  return openModel(live.shape, live.parameters, data, type);
+  return modelOf(live.shape, live.parameters, floatsOf(data, type));
 }
 
 // The pass over the sentence, as runModel returns it.

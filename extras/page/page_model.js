@@ -13,9 +13,8 @@ function floatsOf(base64, type) {
   return type === "float16" ? Float32Array.from(new Uint16Array(buffer), (bits) => HALVES[bits]) : new Float32Array(buffer);
 }
 
-// `shape`: the settings of the model; `parameters`: [name, number of weights] in the order of `data`.
-function openModel(shape, parameters, data, type) {
-  const all = floatsOf(data, type);
+// `shape`: the settings of the model; `parameters`: [name, number of weights] in the order of `all` weights.
+function modelOf(shape, parameters, all) {
   const weights = {};
   let end = 0;
   for (const [name, size] of parameters) weights[name] = all.subarray(end, (end += size));

@@ -22,6 +22,20 @@ class LiveTokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LiveTraining:
+    """The stories and settings with which the page trains a new model."""
+
+    stories: (
+        str  # base64 of gzip of the tokens, uint16; each story begins with the start token, which also ends the last
+    )
+    n_stories: int
+    tokens_per_batch: int
+    max_steps: int
+    seed: int
+    optim: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LiveModel:
     """A model that the page's script runs."""
 
@@ -38,6 +52,7 @@ class LiveModel:
     chosen_tokenizer: str | None = None  # that the user named for a model of another program
     english: str = ""  # a page in the same folder whose model knows more words; "": none
     before: str = ""  # the run whose weights are `earlier`, in the page of a comparison
+    training: LiveTraining | None = None  # with which the page trains a new model
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ Script = Callable[[str, Any], Any]
 
 # Run every case of `task` and return, as base64 of float32, the logits at every token and the weights of every head.
 RUN = """(task) => {
-  const model = openModel(task.shape, task.parameters, task.data, task.type);
+  const model = modelOf(task.shape, task.parameters, floatsOf(task.data, task.type));
   return task.cases.map(({ tokens, edits }) => {
     const run = runModel(model, tokens, edits);
     const parts = [...tokens.map((_, i) => logitsOf(run, i)), ...run.weights.flat()];
@@ -54,7 +54,7 @@ RUN = """(task) => {
   });
 }"""
 EXPLAIN = """(task) => {
-  const model = openModel(task.shape, task.parameters, task.data, task.type);
+  const model = modelOf(task.shape, task.parameters, floatsOf(task.data, task.type));
   return task.cases.map(({ tokens, edits, layer, head, row, id }) => {
     const run = runModel(model, tokens, edits);
     const { query, rows } = explained(run, layer, head, row);
@@ -66,7 +66,7 @@ EXPLAIN = """(task) => {
 }"""
 # The largest difference of logits between a whole pass with edits and the unedited pass continued at the edited token
 GO_ON = """(task) => {
-  const model = openModel(task.shape, task.parameters, task.data, task.type);
+  const model = modelOf(task.shape, task.parameters, floatsOf(task.data, task.type));
   return task.cases.map(({ tokens, edits }) => {
     const base = runModel(model, tokens);
     const layer = Math.min(...edits.map((edit) => edit.layer));

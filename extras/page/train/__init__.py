@@ -1,0 +1,18 @@
+"""Train here: the page of a model of the stories trains a new one in the reader's browser.
+
+The scripts of the workers are the text of one constant of the page, as a worker cannot read a file beside the page.
+"""
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+WORKER = ("trainer", "optimizer", "batches", "worker")
+
+
+def training_script() -> str:
+    """Return the constants and the controls of the page's script."""
+    worker = "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in WORKER)
+    kernel = (FOLDER / "kernel.txt").read_text(encoding="utf-8").strip()
+    controls = (FOLDER / "controls.js").read_text(encoding="utf-8")
+    return f"const KERNEL = {json.dumps(kernel)};\nconst WORKER = {json.dumps(worker)};\n{controls}"

@@ -1,0 +1,85 @@
+// The rule of training/optim.py: Muon for the matrices of the blocks, AdamW for embeddings and gains, and its schedule.
+
+// Of each step of the Newton-Schulz iteration: Polar Express, as in training/optim.py.
+const POLAR = [
+  [8.156554524902461, -22.48329292557795, 15.878769915207462],
+  [4.042929935166739, -2.808917465908714, 0.5000178451051316],
+  [3.8916678022926607, -2.772484153217685, 0.5060648178503393],
+  [3.285753657755655, -2.3681294933425376, 0.46449024233003106],
+  [2.3465413258596377, -1.7097828382687081, 0.42323551169305323],
+];
+const MARGIN = 1.02;
+
+class Rule {
+  // `settings`: those of configs/optim/muon.yaml
+  constructor(trainer, settings) {
+    this.trainer = trainer;
+    this.settings = settings;
+    this.states = trainer.names.map((name) => [0, 1].map(() => new Float32Array(trainer.views[name].length)));
+  }
+
+  // Learning rate / peak at a step: linear warm-up, then (remaining fraction of the steps) ** decay_power.
+  factor(step, maxSteps) {
+    const { warmup_steps: warmup, decay_power: power } = this.settings;
+    return step < warmup ? (step + 1) / warmup : Math.max(0, (maxSteps - step) / Math.max(1, maxSteps - warmup)) ** power;
+  }
+
+  // Change the weights by the gradients that the trainer has.
+  step(step, maxSteps) {
+    const { trainer, settings } = this;
+    const { views, names } = trainer;
+    let squares = 0;
+    for (const name of names) for (const cell of views[`d ${name}`]) squares += cell * cell;
+    const clip = Math.min(1, settings.clip_norm / (Math.sqrt(squares) + 1e-6));
+    const factor = this.factor(step, maxSteps);
+    names.forEach((name, i) => {
+      const isMatrix = name.startsWith("blocks.") && name.endsWith("weight");
+      const rate = factor * (isMatrix ? settings.learning_rate : settings.embedding_learning_rate);
+      const of = [views[name], views[`d ${name}`], this.states[i]];
+      if (isMatrix) this.muon(...of, rate, clip, name.includes("down") ? trainer.F : trainer.D);
+      else this.adam(...of, rate, clip, step, name.endsWith("gain") ? 0 : settings.embedding_weight_decay);
+    });
+  }
+
+  adam(weight, gradient, [mean, square], rate, clip, step, decay) {
+    const { beta_1, beta_2 } = this.settings;
+    const [by1, by2] = [1 - beta_1 ** (step + 1), 1 - beta_2 ** (step + 1)]; // both averages start at 0
+    for (let i = 0; i < weight.length; i++) {
+      const cell = gradient[i] * clip;
+      mean[i] += (1 - beta_1) * (cell - mean[i]);
+      square[i] += (1 - beta_2) * (cell * cell - square[i]);
+      weight[i] -= rate * (decay * weight[i] + mean[i] / by1 / (Math.sqrt(square[i] / by2) + 1e-8));
+    }
+  }
+
+  // Nesterov momentum whose update is made orthogonal: the wide form [A, B] of the matrix [rows, columns].
+  muon(weight, gradient, [mean], rate, clip, columns) {
+    const { trainer, settings } = this;
+    const { momentum } = settings;
+    const rows = weight.length / columns;
+    const isTall = rows > columns;
+    const [A, B] = isTall ? [columns, rows] : [rows, columns];
+    const [x, xT, update, gram, squared] = ["x", "xT", "update", "gram", "squared"].map((name) => trainer.views[`muon ${name}`]);
+    const place = (i) => (isTall ? (i % columns) * rows + Math.floor(i / columns) : i);
+    let norm = 0;
+    for (let i = 0; i < weight.length; i++) {
+      const cell = gradient[i] * clip;
+      mean[i] += (1 - momentum) * (cell - mean[i]);
+      const ahead = cell + momentum * (mean[i] - cell);
+      x[place(i)] = ahead;
+      norm += ahead * ahead;
+    }
+    const by = 1 / Math.max(Math.sqrt(norm) * MARGIN, 1e-7);
+    for (let i = 0; i < weight.length; i++) x[i] *= by;
+    for (const [a, b, c] of POLAR) {
+      for (let i = 0; i < A; i++) for (let j = 0; j < B; j++) xT[j * A + i] = x[i * B + j];
+      trainer.times(A, A, B, x, xT, gram);
+      trainer.times(A, A, A, gram, gram, squared);
+      for (let i = 0; i < A * A; i++) squared[i] = b * gram[i] + c * squared[i];
+      trainer.times(A, B, A, squared, x, update);
+      for (let i = 0; i < weight.length; i++) x[i] = a * x[i] + update[i];
+    }
+    const scale = rate * Math.sqrt(Math.max(1, rows / columns));
+    for (let i = 0; i < weight.length; i++) weight[i] -= rate * settings.weight_decay * weight[i] + scale * x[place(i)];
+  }
+}

@@ -40,6 +40,8 @@ function open(message) {
 
 async function train() {
   const { shape, rule, batches, stories, nRows, nWorkers, maxSteps } = run;
+  if (run.isTraining) return; // stopped and continued within a step: that loop goes on
+  run.isTraining = true;
   while (isRunning && run.step < maxSteps) {
     const { value: rows } = batches.next();
     const each = nRows / nWorkers;
@@ -61,6 +63,7 @@ async function train() {
     postMessage({ step: run.step, loss: loss / nAll, weights: isShown && packed() });
     await new Promise((resolve) => setTimeout(resolve)); // a message to stop is heard here
   }
+  run.isTraining = false;
 }
 
 // What a worker that helps does for the one that trains.

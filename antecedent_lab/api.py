@@ -57,6 +57,7 @@ class ProbedModel:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
+    cache_dir: str = ".cache"  # with the stories of the run, for its page
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
@@ -102,7 +103,7 @@ class ProbedModel:
 
     def page(self, texts: Sequence[str] = (), *, live: bool | None = None) -> str:
         """Return the report as HTML; arguments as `save`."""
-        training = training_of(self.opened)
+        training = training_of(self.opened, self.cache_dir)
         history = read_history(self.opened)
         return page(page_content(self.opened, self.results, history, texts, live=live, training=training))
 
@@ -192,7 +193,8 @@ def probe_model(
         raise UserError(f"path={path}: cannot be combined with items=")
     config = to_settings(ProbeConfig, settings, "probe.")
     opened = _opened(model)
-    return probe_source(opened, source_of(opened, config, cache_dir, path, items), affordable(config, opened))
+    probed = probe_source(opened, source_of(opened, config, cache_dir, path, items), affordable(config, opened))
+    return replace(probed, cache_dir=cache_dir)
 
 
 def _opened(model: Any) -> OpenedModel:

@@ -17,10 +17,12 @@ from extras.page.page import page
 from extras.page.shown import PageFinding
 from extras.page.train.stories import training_of
 from extras.sweeps import door as sweeps
+from model.transformer import Transformer
 from probe.config import ProbeConfig
 from probe.deciding import deciding
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
+from probe.opened_run import load_data
 from probe.results import Head, ProbeResults
 from probe.saved import PAGE, folder_name, read_metrics, read_results, results_folder
 from probe.sentences import next_tokens, removal_effects, word_attention
@@ -30,6 +32,8 @@ from settings.files import write_files
 from settings.train import Precision
 from settings.typed_json import json_text
 from training.device import choose_device
+from training.evaluate import LossSummary, validation_loss
+from training.metrics import ValidationRecord
 from training.run_dir import find_run
 
 
@@ -53,8 +57,8 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
     elif settings.mode == "text":
         _look_at_sentence(opened, settings)
     else:
-        if not (opened.has_stories or settings.path or settings.own_file):
-            _print_loss(opened)
+        if opened.transformer is not None and not opened.has_stories and not (settings.path or settings.own_file):
+            _print_loss(opened, opened.transformer, settings.cache_dir, config)
         probe(opened, settings, config)
 
 
@@ -106,7 +110,7 @@ def probe(
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened.folder, opened.results_folder / subfolder, log) as folder:
-        result = probe_source(opened, source, config)
+        result = replace(probe_source(opened, source, config), cache_dir=settings.cache_dir)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
         if folder is not None:
             result.save(folder, live=settings.live, figures=settings.figures)
@@ -118,13 +122,22 @@ def _address(folder: Path) -> str:
     return f"\nreport {(folder / PAGE).resolve().as_uri()}"
 
 
-def _print_loss(opened: OpenedModel) -> None:
-    """Print the validation loss of a run's checkpoint, as train.py measured it."""
+def _print_loss(opened: OpenedModel, model: Transformer, cache_dir: str, config: ProbeConfig) -> None:
+    """Print the loss of a run on its whole validation text: the one that train.py printed, or measured now."""
+    # The last record of this step on the whole text; train.py has none if the best step was not the last.
+    corpus = load_data(opened, cache_dir)
+    losses: ValidationRecord | LossSummary | None = None
     for record in read_metrics(opened).validation:
-        if record.step == opened.step and record.loss:
-            part = "all" if record.whole else "a part"
-            losses = f"loss {record.loss:.4f} nats/token, {record.bits_per_byte:.4f} bits/byte"
-            print(f"{losses} over {part} of the validation text")
+        if record.whole and record.step == opened.step:
+            losses = record
+    if losses is None:
+        losses = validation_loss(model, corpus.validation, config.tokens_per_batch)
+    n_tokens = len(corpus.validation.tokens) - 1
+    print(
+        f"loss {losses.loss:.4f} nats/token, {losses.bits_per_byte:.4f} bits/byte over {n_tokens:,} validation tokens"
+    )
+    for note in corpus.notes:
+        print(printable(f"note: {note}"))
 
 
 def _compare(opened: OpenedModel, settings: EvalSettings, config: ProbeConfig) -> None:
@@ -193,7 +206,13 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
 
         if folder is not None:
             content = page_content(
-                opened, results, read_history(opened), [text], missing, settings.live, training_of(opened)
+                opened,
+                results,
+                read_history(opened),
+                [text],
+                missing,
+                settings.live,
+                training_of(opened, settings.cache_dir),
             )
             write_files(folder, {PAGE: page(content)})
             print(f"{_address(folder)}#yours-1")

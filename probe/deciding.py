@@ -70,7 +70,7 @@ class Deciding:
             cut = f"{first} (weight {first.weight:.2f}): cut, {self.chance - first.lost:.2f}"
             return f"{question} {cut}. The other {len(others)} lines {rest}."
         found = f"{question} No single line: none of {len(self.lines)} takes {DECIDES:.2f}"
-        if self.pair is None:
+        if self.pair is None or self.pair_lost <= 0:
             return f"{found}."
         return f"{found}; together {self.pair[0]} and {self.pair[1]} take {self.pair_lost:.2f}."
 

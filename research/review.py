@@ -153,7 +153,7 @@ def _made(run: str, cache: str) -> list[_Row]:
 
 
 def lost_by_others(pairs: EditedPairs, chosen: Sequence[Head], others: Sequence[Head]) -> np.ndarray:
-    """Return what is lost [3, N] if the outputs of others are exchanged, the chosen ones removed, and both."""
+    """Return the loss of margin [3, N]: outputs of `others` exchanged, outputs of `chosen` set to zero, and both."""
 
     def lists_of(batch: Batch) -> list[list[SiteEdit]]:
         exchanged = batch.site_edits("carries", others)

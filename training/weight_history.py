@@ -1,7 +1,7 @@
 """The weights of a model during training: the report page computes with those of some steps.
 
 A small model has them in weights.jsonl, one JSON object per line: the step, and all weights as base64 of little-endian
-float16, in the order of `named_parameters`. A tied projection is stored once. Of a larger one they are not kept.
+float16, in the order of `named_parameters`. A tied projection is stored once. A larger model has no such file.
 """
 
 import json

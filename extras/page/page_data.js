@@ -11,14 +11,14 @@ function placesOf() {
   return Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
 }
 
-// Show a live model of another shape from now on; the slider has no steps of it.
+// Show a live model of another shape from now on; the slider has no steps of it, and changes were those of other heads.
 function openShape(shape) {
   live.shape = shape;
   ({ n_layer: nLayer, n_head: nHead } = shape);
   HEADS = placesOf();
   steps.length = 0;
-  state.edits = [];
-  if (state.layer >= nLayer || state.head >= nHead) Object.assign(state, HEADS.at(-1));
+  past = [];
+  Object.assign(state, { edits: [], time: END, ...placeOf(state.question) });
 }
 
 const START = "(start): the token before every text";
@@ -28,7 +28,7 @@ const state = {
   question: 0, // of content.findings
   ...placeOf(0), // layer and head
   time: END,
-  here: 0, // the step of the model that is trained in this page
+  here: null, // the step of the model that is trained in this page
   sentence: content.sentences[0], // a stored one; with a live model what readText returns
   query: null, // the position of a word of the sentence; null: the sentence's default
   edits: [], // of the live model, as in page_live_model.js
@@ -50,10 +50,10 @@ function update(changes) {
   if (isChanged) for (const draw of views) draw();
 }
 
-// The head of a finding; without findings the first one.
+// The head of a finding; the first one without findings, or if a model trained in the page has no such head.
 function placeOf(question) {
-  const [layer, head] = content.findings[question]?.place ?? [HEADS[0].layer, HEADS[0].head];
-  return { layer, head };
+  const [layer, head] = content.findings[question]?.place ?? [];
+  return HEADS.find((place) => place.layer === layer && place.head === head) ?? HEADS[0];
 }
 
 // The position of the word that heads are read at.

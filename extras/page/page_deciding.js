@@ -48,7 +48,7 @@ function exchangesOf({ layer, head, target }) {
   return edits.filter((edit) => tokenEdit(edit));
 }
 
-// Whether a token is a word, not the begin of one or a sign; of characters no one knows.
+// Whether a token is a whole word, not a part of one or a sign; in a model of characters none is.
 function isWholeWord(token) {
   return knownWords.includes(rawToken(liveTokenizer, token).trim());
 }
@@ -147,7 +147,8 @@ function decidingTexts() {
     return ["The line ", pick(first), ` ${cut}`, others.length > 0 && rest];
   }
   const each = `No single line decides ${next} (${percent(chance)}): none of ${lines.length} takes ${points(DECIDES)}. `;
-  if (!pair) return [each, pair !== null && "Two together …"];
+  if (pair === undefined) return [each, "Two together …"];
+  if (!(pair?.lost > 0)) return [each];
   return [each, "Two together, ", pick(pair.left), " and ", pick(pair.right), `, take ${points(pair.lost)}.`];
 }
 

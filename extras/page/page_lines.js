@@ -14,7 +14,7 @@ const START_ROOM = 64; // pixels before it, for (start)
 const NEXT_ROOM = 170; // and behind it, for the next word, where the screen is wide
 const NARROW = 600; // pixels of the picture
 const WIDER = 0.6; // of the size of the letters, the most that is added to each space
-const NO_LINE = /[\n\u0590-\u08ff]/; // a text of more lines, or from right to left
+const NO_LINE = /[\n\t\u0590-\u08ff]/; // a text of more lines, with a tab, or from right to left
 const MENTIONS = { "the first mention": -2, "the second mention": -1 }; // places of probe/carry.py, among the nouns
 let drawnFrom = null; // the place and the text of the present picture
 const pen = document.createElement("canvas").getContext("2d");
@@ -271,18 +271,25 @@ function wordLabel(position, x, base, size, isSteep, large) {
 // those which carry the answer.
 function clickWord(position) {
   if (pendingCut() && position < chosenWord()) return clickLine(position);
-  const { question, carriers = [], feeds = [] } = content.findings[state.question] ?? {};
-  const nouns = [...state.sentence.words.keys()].slice(0, -1).filter((at) => live && NOUNS.includes(state.sentence.words[at]));
-  const here = feeds.filter(([, place]) => nouns.at(MENTIONS[place]) === position);
-  const without = ([[layer, head]]) => softmax(logitsOf(passOf([...state.edits, { kind: "remove", layer, head }])));
-  const answer = live && placeOfLargest(softmax(logitsOf(passOf())));
-  const left = here.map((feed) => without(feed)[answer]);
-  const feed = here[left.indexOf(Math.min(...left))]; // without which this answer loses most
+  const feed = feedAt(position);
   const [layer, head] = feed?.[0] ?? [state.layer, state.head];
   update({ query: position, row: null, layer, head });
   if (!feed) return;
+  const { question, carriers } = content.findings[state.question];
   const fed = carriers.map((carrier) => headName(...carrier)).join(" and ");
   addNote(`Where the mark comes from: over the tested sentences of “${question}”, ${headName(layer, head)} at ${feed[1]} feeds ${fed} (${number(feed[2])} of the answer).`);
+}
+
+// What feeds at a mention: of the heads of the verdict the one without which this answer loses most; undefined: none.
+function feedAt(position) {
+  const { words } = state.sentence;
+  const nouns = [...words.keys()].slice(0, -1).filter((at) => live && NOUNS.includes(words[at]));
+  const feeds = state.here === null ? (content.findings[state.question]?.feeds ?? []) : []; // else it is another model
+  const found = feeds.filter(([, place]) => place in MENTIONS && nouns.at(MENTIONS[place]) === position);
+  if (!found.length) return undefined;
+  const answer = placeOfLargest(logitsOf(passOf()));
+  const without = ([[layer, head]]) => softmax(logitsOf(passOf([...state.edits, { kind: "remove", layer, head }])))[answer];
+  return found.sort((a, b) => without(a) - without(b))[0];
 }
 
 // A head: its name, and what the next word loses without its best line. A click shows its lines.

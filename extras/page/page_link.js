@@ -118,6 +118,7 @@ function pythonCode() {
   const isBefore = live.before && state.time !== END;
   if (liveStep() !== live.step && !isBefore) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
   const reads = live.chosen_tokenizer ? `tokenizer=${JSON.stringify(live.chosen_tokenizer)}, ` : "";
+  if (state.here !== null) about.push("# the model of the file: that which was trained in the page is in the page only");
   if (live.type === "float16" || isBefore) about.push("# exact weights: those of this file are rounded to float16");
   return [
     ...about,

@@ -19,7 +19,7 @@ function drawSlider() {
 
 function stepName() {
   if (live.before) return state.time === END ? `after: ${live.source}` : `before: ${live.before}`;
-  if (state.here && state.time === END) return `step ${state.here}, trained in this page`;
+  if (state.here !== null) return `step ${state.here}, trained in this page`;
   return `step ${liveStep().toLocaleString("en")}${state.time === END ? ", trained" : ""}`;
 }
 

@@ -1,6 +1,6 @@
 """Train here: the page of a model of the stories trains a new one in the reader's browser.
 
-The scripts of the workers are the text of one constant of the page, as a worker cannot read a file beside the page.
+The page carries the scripts of the workers as one string: from a file, a worker can only be started from a blob.
 """
 
 import json

@@ -60,13 +60,15 @@ function permutation(n, random) {
 }
 
 // Batches of rows of `length` tokens without an end: stories in a random order, packed as `_epoch_rows` of data/loader.py packs
-// them (best-fit decreasing), [rows][stories]. A story is [first place, number of tokens] in `tokens`, which ends with `end`.
+// them (best-fit decreasing), [rows][stories]; the last rows of an epoch begin the first batch of the next. A story is [first place, number of tokens] in `tokens`, which ends with `end`.
 function* batchesOf(tokens, end, nStories, nRows, length, seed) {
   const random = mersenneTwister(seed);
   const starts = [];
   for (let place = 0; place < tokens.length && starts.length <= nStories; place++) if (tokens[place] === end) starts.push(place);
   const stories = starts.slice(0, -1).map((start, i) => [start, starts[i + 1] - start]);
+  let ahead = []; // packed rows that no batch has had
   while (true) {
+    while (ahead.length >= nRows) yield ahead.splice(0, nRows);
     const order = [...permutation(stories.length, random)].map((i) => stories[i]);
     const rows = [];
     for (let first = 0; first < order.length; first += WINDOW) {
@@ -79,8 +81,7 @@ function* batchesOf(tokens, end, nStories, nRows, length, seed) {
         bySpace[(space < 0 ? length : space) - story[1]].push(row);
       }
     }
-    const shuffled = [...permutation(rows.length, random)].map((i) => rows[i]);
-    for (let first = 0; first + nRows <= shuffled.length; first += nRows) yield shuffled.slice(first, first + nRows);
+    ahead = [...ahead, ...[...permutation(rows.length, random)].map((i) => rows[i])];
   }
 }
 

@@ -1,20 +1,32 @@
 // Train here: the model of the page is trained anew in workers, and the page shows the model in training.
 
 const MOST_WORKERS = 4;
-const SWITCHES = [
-  ["n_layer", "Layers", [[2, "2"], [1, "1"]]],
-  ["n_head", "Heads in a layer", [[4, "4"], [2, "2"], [1, "1"]]],
-  ["position", "Positions", [["rope", "yes"], ["none", "no"]]],
-  ["scale", "Scores divided by √d", [["inverse_sqrt", "yes"], ["none", "no"]]],
-  ["half", "Stories", [[false, "all"], [true, "half"]]],
-];
+const ITS_OWN = "What was tested, links and Python are about the model of the file: load the page again to see it.";
+
+// The model that is trained in this page: its workers, the loss of each step, the chosen switches.
 const here = { workers: [], losses: [], step: 0, isRunning: false, began: 0, seconds: 0, problem: "", shape: null, chosen: {}, seed: null };
+
+// Setting, title, and [value, text] of each choice; the first is that of the run.
+function switchesOf({ n_layer, n_head, position, scale }) {
+  const { n_stories } = live.training;
+  const upTo = (largest, isPossible) => Array.from({ length: largest }, (_, i) => largest - i).filter(isPossible).map((n) => [n, String(n)]);
+  const isHeads = (n) => live.shape.d_model % (2 * n) === 0; // RoPE turns pairs
+  const yesOrNo = (own, yes) => [[own, own === yes ? "yes" : "no"], own === yes ? ["none", "no"] : [yes, "yes"]];
+  return [
+    ["n_layer", "Layers", upTo(n_layer, () => true)],
+    ["n_head", "Heads in a layer", upTo(n_head, isHeads)],
+    ["position", "Positions", yesOrNo(position, "rope")],
+    ["scale", "Scores divided by √d", yesOrNo(scale, "inverse_sqrt")],
+    ["n_stories", "Stories", [n_stories, Math.ceil(n_stories / 2)].map((n) => [n, n.toLocaleString("en")])],
+  ];
+}
 
 // The controls are drawn when one of them changes, and not at each step: a click would be lost.
 function drawTraining() {
   const { training } = live;
   const { losses, step, isRunning, chosen } = here;
-  const menus = SWITCHES.map(([name, title, options]) => {
+  here.switches ??= switchesOf(live.shape); // which changes with what is trained
+  const menus = here.switches.map(([name, title, options]) => {
     const select = (value) => {
       chosen[name] = value;
       drawTraining();
@@ -33,7 +45,7 @@ function drawTraining() {
 function drawProgress() {
   const { training } = live;
   const { losses, step, problem } = here;
-  const begun = losses.length ? `Step ${step} of ${training.max_steps}, loss ${losses.at(-1).toFixed(3)}, ${Math.round(secondsHere())} seconds.` : "A model begins with random numbers and reads the stories in this file. All of the page shows it while it learns.";
+  const begun = losses.length ? `Step ${step} of ${training.max_steps}, loss ${losses.at(-1).toFixed(3)}, ${Math.round(secondsHere())} seconds. ${ITS_OWN}` : "A model begins with random numbers and reads the stories in this file. The page shows it while it learns.";
   show("train-said", problem || begun);
   show("train-curve", losses.length > 1 && lossCurve(losses, training.max_steps));
 }
@@ -63,18 +75,18 @@ function bytesOf(base64) {
 
 async function beginTraining() {
   endTraining();
+  stopPlaying();
   const kernel = bytesOf(KERNEL);
   here.problem = noTraining(kernel);
   if (here.problem) return drawTraining();
   const { training } = live;
-  const { half, ...changed } = here.chosen;
+  const { n_stories: nStories = training.n_stories, ...changed } = here.chosen;
   const shape = { ...live.shape, ...changed };
   const parameters = live.parameters.filter(([name]) => !name.startsWith("blocks.") || Number(name.split(".")[1]) < shape.n_layer);
   Object.assign(here, { losses: [], step: 0, seconds: 0, shape, parameters });
   try {
     const packed = new Blob([bytesOf(training.stories)]).stream().pipeThrough(new DecompressionStream("gzip"));
     const stories = new Uint16Array(await new Response(packed).arrayBuffer());
-    const nStories = training.n_stories / (half ? 2 : 1);
     const address = URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" }));
     const nWorkers = Math.min(MOST_WORKERS, Math.max(1, navigator.hardwareConcurrency - 1));
     here.workers = Array.from({ length: nWorkers }, () => new Worker(address));
@@ -126,7 +138,7 @@ function trained({ step, loss, weights, problem }) {
   if (weights) {
     passes.clear();
     liveModels.set(live.step, modelOf(here.shape, here.parameters, weights));
-    update({ time: END, here: step || 0.1 }); // before the first step the numbers are random
+    update({ time: END, here: step });
   }
   if (step === 1 || !here.isRunning) drawTraining(); // the button to stop comes and goes
   else drawProgress();

@@ -53,10 +53,19 @@ TRAIN = """(task) => {
 
 
 @pytest.fixture(scope="module")
-def train(browser):
-    """Run TRAIN in the browser with the scripts of the workers."""
+def train_script(browser):
+    """Run a function of JavaScript in the browser, with the scripts of the workers, on a value."""
     scripts = "\n".join((FOLDER / f"{name}.js").read_text() for name in WORKER if name != "worker")
     opened = browser.new_page()
+    yield lambda code, value: opened.evaluate(
+        f"it => (new Function({json.dumps(f'{scripts} return {code}')})())(it)", value
+    )
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def train(train_script):
+    """Run TRAIN on a model and batches."""
 
     def run(model, batches, **task):
         parameters = [(name, weight.numel()) for name, weight in model.named_parameters()]
@@ -64,10 +73,9 @@ def train(browser):
             "kernel": KERNEL, "shape": to_json(model.config), "parameters": parameters, "settings": OPTIM,
             "nTokens": N_ROWS * LENGTH, "batches": [as_page(batch) for batch in batches], **task,
         }  # fmt: skip
-        return opened.evaluate(f"task => (new Function({json.dumps(scripts + ' return ' + TRAIN)})())(task)", task)
+        return train_script(TRAIN, task)
 
-    yield run
-    opened.close()
+    return run
 
 
 def random_batch(seed):
@@ -177,6 +185,26 @@ def opened(show, request):
         yield view
 
 
+@pytest.mark.parametrize("n_stories", [1, 2, 3])
+def test_few_stories_fill_a_batch_by_being_read_again(train_script, n_stories):
+    tokens = [9, 1, 2, 9, 3, 9, 4, 5, 6, 9]
+    made = train_script(
+        """({ tokens, n }) => {
+          const batches = batchesOf(tokens, 9, n, 3, 8, 1);
+          return [0, 1].map(() => batchOf(tokens, batches.next().value, 8));
+        }""",
+        {"tokens": tokens, "n": n_stories},
+    )
+    for batch in made:
+        assert len(batch["tokens"]) == 24
+        known = {(start, size) for start, size in ((0, 3), (3, 2), (5, 4))[:n_stories]}
+        for at, size in batch["stories"]:
+            read = [batch["tokens"][at + i] for i in range(size)]
+            assert any(tokens[start : start + size] == read and size == length for start, length in known)
+            assert [batch["positions"][at + i] for i in range(size)] == list(range(size))
+            assert batch["targets"][at + size - 1] == 9  # the end of a story is its last target
+
+
 def step_of(view):
     return int(re.search(r"Step (\d+)", view.said("#train-said"))[1])
 
@@ -186,12 +214,15 @@ def test_the_page_trains_its_model_and_shows_it_meanwhile(opened):
     view.type("The dog")
     view.press("Train here")
     view.find("#train-said:has-text('Step 60 of 60')").wait_for(timeout=30_000)
-    assert view.next_words()[0].startswith(("slept", "and")) and "trained in this page" not in view.said("#train-said")
+    assert view.next_words()[0].startswith(("slept", "and"))
     losses = view.find(".curve polyline").get_attribute("points").split()
     assert len(losses) == 60 and float(losses[0].split(",")[1]) < float(losses[-1].split(",")[1])  # it falls
     view.type("The dog slept")
     assert view.next_words()[0].split()[0] == "." and float(view.next_words()[0].split()[-1]) > 0.9
     assert view.find("[data-name=train-stop]").count() == 0 and not view.find("#slider").is_visible()
+    assert "are about the model of the file" in view.said("#train-said")
+    view.find("#share").evaluate("share => { share.open = true; }")
+    assert "# the model of the file" in view.find("#live-code").text_content()
 
 
 @pytest.mark.parametrize("opened", [100_000], indirect=True)
@@ -208,6 +239,10 @@ def test_training_is_stopped_and_goes_on_and_one_layer_has_the_heads_of_one(open
     view.page.wait_for_timeout(300)
     assert step_of(view) == stopped
     assert {name[:2] for name in view.find(".pick").evaluate_all("all => all.map(pick => pick.dataset.name)")} == {"L0"}
+    view.page.get_by_label("Question").select_option(index=2)  # whose head may be in the layer that is gone
+    assert view.picked()[:2] == "L0"
+    view.look_from("dog")
+    assert "Where the mark" not in view.said("#live-notes")  # that was another model
     view.press("Continue")
     view.page.wait_for_function(
         "stopped => Number(/Step (\\d+)/.exec(document.querySelector('#train-said').textContent)[1]) > stopped + 5",
@@ -249,7 +284,7 @@ def test_a_page_trains_with_the_first_stories_of_its_run(trained_run):
     assert opened.settings is not None
     run = replace(opened.settings.run, tokens_per_batch=12 * opened.settings.model.context_length)
     fitting = replace(opened, settings=replace(opened.settings, run=run))
-    found = training_of(fitting)
+    found = training_of(fitting, run.cache_dir)
     split = load_corpus(opened.settings.data, Path(run.cache_dir)).train
     tokens = np.frombuffer(gzip.decompress(b64decode(found.stories)), "<u2")
     assert (tokens == split.tokens[: len(tokens)]).all() and (tokens == opened.bos_id).sum() == found.n_stories + 1
@@ -257,8 +292,11 @@ def test_a_page_trains_with_the_first_stories_of_its_run(trained_run):
 
     # What the page cannot compute
     odd = replace(run, tokens_per_batch=5 * opened.settings.model.context_length)
-    assert training_of(replace(fitting, settings=replace(opened.settings, run=odd))) is None
-    for changes in ({"position": "learned"}, {"weighting": "sum"}, {"tie_query_key": True}):
+    assert training_of(replace(fitting, settings=replace(opened.settings, run=odd)), run.cache_dir) is None
+    for changes in (
+        {"position": "learned"}, {"weighting": "sum"}, {"tie_query_key": True}, {"d_mlp": 172}, {"d_model": 24},
+    ):  # fmt: skip
         model = replace(opened.settings.model, **changes)
-        assert training_of(replace(fitting, settings=replace(fitting.settings, model=model))) is None, changes
-    assert training_of(replace(fitting, settings=None)) is None
+        assert training_of(replace(fitting, settings=replace(fitting.settings, model=model)), run.cache_dir) is None
+    assert training_of(replace(fitting, settings=None), run.cache_dir) is None
+    assert training_of(replace(fitting, data_fingerprint="of another version"), run.cache_dir) is None

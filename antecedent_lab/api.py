@@ -24,6 +24,7 @@ from extras.others.own_model import OwnModel  # noqa: F401 (a public name)
 from extras.page.content import page_content
 from extras.page.live import read_history
 from extras.page.page import page
+from extras.page.train.saved import run_of
 from extras.page.train.stories import training_of
 from extras.paper.paper import FIGURES, figures_svg, table_csv, table_tex
 from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (public names)
@@ -150,16 +151,19 @@ def open_model(
 ) -> OpenedModel:
     """Open a run of train.py, a model of transformers or a model of your own.
 
-    `model` is the directory of a run, a folder written by save_pretrained, a name on the hub, a loaded model of
-    transformers in float32, which is switched to our attention, or an object with the passes of `ObservableModel`, such
-    as an `OwnModel`. `tokenizer`: a file, folder or hub name (docs/usage.md), or a loaded one of transformers or
-    tokenizers; if None, that of the model's folder. `stories`: test a model that is no run on the stories, not on the
-    next pronoun in English text. `out`: the folder of eval.py's results. `checkpoint` of a run: "best", "last" or the
-    step of one that was kept. `setting` is the name of `model` in messages. A loaded model stays on its device. Raises
-    UserError or OSError with one line.
+    `model` is the directory of a run, a .safetensors that a page has saved, which becomes one, a folder written by
+    save_pretrained, a name on the hub, a loaded model of transformers in float32, which is switched to our
+    attention, or an object with the passes of `ObservableModel`, such as an `OwnModel`. `tokenizer`: a file, folder
+    or hub name (docs/usage.md), or a loaded one of transformers or tokenizers; if None, that of the model's folder.
+    `stories`: test a model that is no run on the stories, not on the next pronoun in English text. `out`: the
+    folder of eval.py's results. `checkpoint` of a run: "best", "last" or the step of one that was kept. `setting`
+    is the name of `model` in messages. A loaded model stays on its device. Raises UserError or OSError with one
+    line.
     """
     machine = to_settings(Machine, {"device": getattr(device, "type", device), "threads": threads})
     is_loaded = not isinstance(model, str | Path)
+    if not is_loaded and Path(model).suffix == ".safetensors":
+        model = run_of(Path(model))
     is_run = not is_loaded and (Path(model) / "checkpoints").is_dir()
     named = f"{setting}={model if not is_loaded else type(model).__name__}"
     if is_run and (stories or tokenizer is not None or out is not None):

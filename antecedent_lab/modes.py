@@ -92,7 +92,8 @@ def _open_first(settings: EvalSettings) -> OpenedModel:
     else:
         of_all = f"step {opened.step} of {opened.settings.run.max_steps}"
         line = f"run {opened.folder}, checkpoint {opened.checkpoint}: {of_all}"
-        if not read_metrics(opened).has_ended(opened.settings.run.max_steps):
+        metrics = read_metrics(opened)
+        if metrics.validation and not metrics.has_ended(opened.settings.run.max_steps):  # a model of a page has none
             line += " (its training has not ended)"
     device = choose_device(settings.device, Precision.float32, settings.threads).description
     print(printable(f"{line}; {device}"), flush=True)

@@ -41,7 +41,9 @@ def open_run(run: Path, device: torch.device, checkpoint: str = "best") -> Opene
         raise UserError(f"{run}: the weights are not finite because training diverged; train again")
 
     init = settings.run.init
-    began = [f"Its training began with the weights of {init}, which may have seen these sentences."] if init else []
+    environment = _load_environment(run)
+    began = environment.pop("began")
+    began += [f"Its training began with the weights of {init}, which may have seen these sentences."] if init else []
 
     def untrained(seed: int) -> TransformerView:
         # The layers of a new model write nothing; on a text they would have no effect.
@@ -64,7 +66,7 @@ def open_run(run: Path, device: torch.device, checkpoint: str = "best") -> Opene
         shape=asdict(settings.model),
         n_parameters=n_parameters(transformer),
         departures=tuple(departures(settings.model)),
-        **_load_environment(run),
+        **environment,
         step=step,
         settings=settings,
         transformer=transformer,
@@ -120,7 +122,7 @@ def _load_weights(run: Path, settings: TrainSettings, checkpoint: str) -> tuple[
 
 
 def _load_environment(run: Path) -> dict[str, Any]:
-    """Return the versions that made a run, and the arguments of train.py."""
+    """Return the versions that made a run, the arguments of train.py, and what is to be said of its training."""
     path = run / "environment.json"
     with damaged_file_error(path, "delete it"):
         content = json.loads(path.read_text()) if path.exists() else {}
@@ -129,7 +131,7 @@ def _load_environment(run: Path) -> dict[str, Any]:
             "torch": content.get("packages", {}).get("torch"),
             "commit": content.get("commit"),
         }
-        return {"environment": versions, "arguments": content.get("arguments")}
+        return {"environment": versions, "arguments": content.get("arguments"), "began": list(content.get("began", []))}
 
 
 def load_data(opened: OpenedModel, cache_dir: str) -> Corpus:

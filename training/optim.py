@@ -20,14 +20,14 @@ from settings.train import Optimizer, OptimSettings
 # Not taken: three steps save 5 % of a training step (docs/log.md).
 # Polar Express (Amsel et al. 2025, arXiv 2505.16932, algorithm 1), five steps, singular values from .001 on, after
 # nanochat. They lower no loss, but with the constant (3.4445, -4.7750, 2.0315) of Muon some seeds find no gender head.
-_COEFFICIENTS = (
+COEFFICIENTS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
     (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
-_MARGIN = 1.02  # the largest singular value must stay below 1
+MARGIN = 1.02  # the largest singular value must stay below 1
 _EPSILON = 1e-7  # that of torch.optim.Muon
 _ADAM_EPSILON = 1e-8  # that of torch.optim.AdamW
 
@@ -150,8 +150,8 @@ def _orthogonalise(matrices: Tensor) -> Tensor:
     Each is divided by its norm; a step is x <- a x + (b x xT + c (x xT)^2) x.
     """
     norms: Tensor = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
-    x = matrices / (norms * _MARGIN).clamp(min=_EPSILON)
-    for a, b, c in _COEFFICIENTS:
+    x = matrices / (norms * MARGIN).clamp(min=_EPSILON)
+    for a, b, c in COEFFICIENTS:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x

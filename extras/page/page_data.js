@@ -11,7 +11,7 @@ function placesOf() {
   return Array.from({ length: nLayer * nHead }, (_, i) => ({ layer: Math.floor(i / nHead), head: i % nHead }));
 }
 
-// Show a live model of another shape from now on; the slider has no steps of it, and changes were those of other heads.
+// Show a live model of another shape from now on; the slider has no steps of it yet, and changes were those of other heads.
 function openShape(shape) {
   live.shape = shape;
   ({ n_layer: nLayer, n_head: nHead } = shape);
@@ -22,7 +22,7 @@ function openShape(shape) {
 }
 
 const START = "(start): the token before every text";
-const END = steps.length; // the slider's last position: the trained model
+const END = Infinity; // the slider's last position: the trained model, or the newest weights
 
 const state = {
   question: 0, // of content.findings
@@ -42,12 +42,17 @@ const state = {
   width: 800, // of the picture of the lines, in pixels
 };
 const views = []; // functions, each of which draws a part of the page
+const below = []; // others, of the parts below the first screen: in a task of their own, so that the answer is there sooner
+let belowTimer = null;
 
 // Change the state, and draw the whole page again: the passes of the model are kept, so this takes no second pass.
 function update(changes) {
   const isChanged = Object.keys(changes).some((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
-  if (isChanged) for (const draw of views) draw();
+  if (!isChanged) return;
+  for (const draw of views) draw();
+  clearTimeout(belowTimer);
+  belowTimer = setTimeout(() => below.forEach((draw) => draw()));
 }
 
 // The head of a finding; the first one without findings, or if a model trained in the page has no such head.

@@ -67,8 +67,10 @@ function drawLines() {
   // A long text is scrolled to the word that is looked from, until the reader scrolls; arrow keys move between lines,
   // words and heads.
   const drawn = `${chosen} ${text}`;
-  const word = region.querySelector(".word[aria-pressed=true]").getBBox();
-  region.scrollLeft = drawn === drawnFrom ? left : word.x + word.width + ROOM - state.width;
+  if (region.firstChild.getAttribute("width") > state.width) {
+    const word = region.querySelector(".word[aria-pressed=true]").getBBox();
+    region.scrollLeft = drawn === drawnFrom ? left : word.x + word.width + ROOM - state.width;
+  }
   drawnFrom = drawn;
   const lines = words.map((_, position) => region.querySelector(`[data-name=line-${position}]`));
   arrowKeys(lines.filter(Boolean), 1);

@@ -54,8 +54,11 @@ function addNote(note) {
   if (![...notes.children].some(({ textContent }) => textContent === line.textContent)) notes.append(line);
 }
 
+let typedAt = -Infinity; // the time of the last key, in milliseconds
+
 // Keys that were pressed during a slow pass are read together.
 function onTyped() {
+  typedAt = performance.now();
   clearTimeout(typingTimer);
   typingTimer = setTimeout(() => typed(field.value));
 }

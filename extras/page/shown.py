@@ -33,6 +33,9 @@ class LiveTraining:
     max_steps: int
     seed: int
     optim: dict[str, Any]
+    questions: list[dict[str, Any]]  # the sentences on which its heads are watched, and the clusters of their blocks
+    floor: float  # the lower bound of the loss
+    file: str  # base64 of gzip of a JSON: config.json and tokenizer.json of the run, for the file that a reader saves
 
 
 @dataclass(frozen=True, kw_only=True)

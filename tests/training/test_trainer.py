@@ -250,8 +250,8 @@ def test_the_probe_runs_at_log_spaced_steps_and_the_learning_rate_warms_up_and_d
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_with_the_constant_of_muon_its_updates_are_those_of_torch_which_iterates_in_bfloat16(kind, monkeypatch):
-    monkeypatch.setattr(optim, "_COEFFICIENTS", 5 * [(3.4445, -4.7750, 2.0315)])
-    monkeypatch.setattr(optim, "_MARGIN", 1.0)
+    monkeypatch.setattr(optim, "COEFFICIENTS", 5 * [(3.4445, -4.7750, 2.0315)])
+    monkeypatch.setattr(optim, "MARGIN", 1.0)
     generator = torch.Generator().manual_seed(0)
     weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in [(12, 8), (12, 8), (8, 12), (6, 6)]]
     expected = copy.deepcopy(weights)

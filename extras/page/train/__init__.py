@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-WORKER = ("trainer", "optimizer", "batches", "worker")
+WORKER = ("trainer", "optimizer", "batches", "watch", "worker")
 
 
 def training_script() -> str:

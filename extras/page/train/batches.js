@@ -59,8 +59,9 @@ function permutation(n, random) {
   return order;
 }
 
-// Batches of rows of `length` tokens without an end: stories in a random order, packed as `_epoch_rows` of data/loader.py packs
-// them (best-fit decreasing), [rows][stories]; the last rows of an epoch begin the first batch of the next. A story is [first place, number of tokens] in `tokens`, which ends with `end`.
+// Batches of `nRows` rows of `length` tokens, without an end: the stories in a random order, packed as `_epoch_rows` of
+// data/loader.py packs them (best-fit decreasing). The last rows of an epoch begin the first batch of the next.
+// A row is a list of stories [first place, number of tokens] in `tokens`, which ends with `end`.
 function* batchesOf(tokens, end, nStories, nRows, length, seed) {
   const random = mersenneTwister(seed);
   const starts = [];
@@ -81,24 +82,20 @@ function* batchesOf(tokens, end, nStories, nRows, length, seed) {
         bySpace[(space < 0 ? length : space) - story[1]].push(row);
       }
     }
-    ahead = [...ahead, ...[...permutation(rows.length, random)].map((i) => rows[i])];
+    for (const i of permutation(rows.length, random)) ahead.push(rows[i]);
   }
 }
 
-// Rows as what the trainer reads; a target of -1 has no loss.
-function batchOf(tokens, rows, length) {
-  const n = rows.length * length;
-  const batch = { tokens: new Uint16Array(n), targets: new Int32Array(n).fill(-1), positions: new Uint16Array(n), stories: [] };
-  rows.forEach((row, i) => {
-    let at = i * length;
-    for (const [start, size] of row) {
-      batch.stories.push([at, size]);
-      for (let j = 0; j < size; j++, at++) {
-        batch.tokens[at] = tokens[start + j];
-        batch.targets[at] = tokens[start + j + 1];
-        batch.positions[at] = j;
-      }
+// A row as what the trainer reads; a target of -1 has no loss.
+function rowOf(tokens, stories, length) {
+  const row = { tokens: new Uint16Array(length), targets: new Int32Array(length).fill(-1), positions: new Uint16Array(length) };
+  let at = 0;
+  for (const [start, size] of stories) {
+    for (let j = 0; j < size; j++, at++) {
+      row.tokens[at] = tokens[start + j];
+      row.targets[at] = tokens[start + j + 1];
+      row.positions[at] = j;
     }
-  });
-  return batch;
+  }
+  return row;
 }

@@ -1,17 +1,7 @@
 // The rule of training/optim.py: Muon for the matrices of the blocks, AdamW for embeddings and gains, and its schedule.
 
-// Of each step of the Newton-Schulz iteration: Polar Express, as in training/optim.py.
-const POLAR = [
-  [8.156554524902461, -22.48329292557795, 15.878769915207462],
-  [4.042929935166739, -2.808917465908714, 0.5000178451051316],
-  [3.8916678022926607, -2.772484153217685, 0.5060648178503393],
-  [3.285753657755655, -2.3681294933425376, 0.46449024233003106],
-  [2.3465413258596377, -1.7097828382687081, 0.42323551169305323],
-];
-const MARGIN = 1.02;
-
 class Rule {
-  // `settings`: those of configs/optim/muon.yaml
+  // `settings`: those of configs/optim/muon.yaml, and the coefficients and the margin of training/optim.py
   constructor(trainer, settings) {
     this.trainer = trainer;
     this.settings = settings;
@@ -69,14 +59,15 @@ class Rule {
       x[place(i)] = ahead;
       norm += ahead * ahead;
     }
-    const by = 1 / Math.max(Math.sqrt(norm) * MARGIN, 1e-7);
+    const by = 1 / Math.max(Math.sqrt(norm) * settings.margin, 1e-7);
     for (let i = 0; i < weight.length; i++) x[i] *= by;
-    for (const [a, b, c] of POLAR) {
-      for (let i = 0; i < A; i++) for (let j = 0; j < B; j++) xT[j * A + i] = x[i * B + j];
-      trainer.times(A, A, B, x, xT, gram);
-      trainer.times(A, A, A, gram, gram, squared);
+    for (const [a, b, c] of settings.coefficients) {
+      trainer.turn(x, A, B, xT);
+      clear(gram, squared, update);
+      trainer.times(A, A, B, matrix(x, B), matrix(xT, A), matrix(gram, A));
+      trainer.times(A, A, A, matrix(gram, A), matrix(gram, A), matrix(squared, A));
       for (let i = 0; i < A * A; i++) squared[i] = b * gram[i] + c * squared[i];
-      trainer.times(A, B, A, squared, x, update);
+      trainer.times(A, B, A, matrix(squared, A), matrix(x, B), matrix(update, B));
       for (let i = 0; i < weight.length; i++) x[i] = a * x[i] + update[i];
     }
     const scale = rate * Math.sqrt(Math.max(1, rows / columns));

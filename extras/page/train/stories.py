@@ -1,19 +1,26 @@
-"""The stories and settings with which a page trains a new model."""
+"""The stories and settings with which a page trains a new model, and the sentences that show how well its heads do."""
 
 import gzip
+import json
 from base64 import b64encode
 from dataclasses import asdict
+from typing import Any
+
+import numpy as np
 
 from data.loader import StorySplit
+from data.pairs import Items
 from extras.page.shown import LiveTraining
+from probe.emergence import watched_stories
 from probe.opened_model import OpenedModel
 from probe.opened_run import load_data
 from settings.errors import UserError
 from settings.train import Optimizer
+from training.optim import COEFFICIENTS, MARGIN
+from training.run_dir import run_config
 from training.weight_history import MAX_HISTORY_WEIGHTS
 
-MAX_STORIES = 40_000  # about 690 kB of the page; a run of 700 steps reads each two or three times
-_ROWS_SPLIT = 12  # the rows of a batch are shared by one to four workers
+MAX_STORIES = 38_000  # about 660 kB of the page; a run of 700 steps reads each two or three times
 
 
 def training_of(opened: OpenedModel, cache_dir: str) -> LiveTraining | None:
@@ -28,24 +35,56 @@ def training_of(opened: OpenedModel, cache_dir: str) -> LiveTraining | None:
     is_computed = model.weighting == "softmax" and model.position in ("rope", "none")
     is_plain = not (model.tie_query_key or model.tie_key_value or model.dropout)
 
-    # What the kernel multiplies has rows and columns in fours and eights; normal numbers are drawn by sixteen.
+    # The kernel multiplies eight columns at a time; normal numbers are drawn by sixteen.
+    widths = (model.d_mlp, model.context_length, model.d_model // model.n_head)
+    fits = model.d_model % 16 == 0 and not any(width % 8 for width in widths)
     n_rows = run.tokens_per_batch // model.context_length
-    fits = model.d_model % 16 == model.d_mlp % 8 == model.context_length % 4 == n_rows % _ROWS_SPLIT == 0 < n_rows
-    if not (is_computed and is_plain and fits) or settings.optim.name is not Optimizer.muon:
+    if not (is_computed and is_plain and fits and n_rows) or settings.optim.name is not Optimizer.muon:
         return None
     try:
-        split = load_data(opened, cache_dir).train
+        corpus = load_data(opened, cache_dir)
     except (UserError, OSError):  # as of a run of another version of the stories; the rest of its page works
         return None
-    if not isinstance(split, StorySplit):
+    split, validation = corpus.train, corpus.validation
+    if not (isinstance(split, StorySplit) and isinstance(validation, StorySplit) and validation.floor is not None):
         return None
     n_stories = min(MAX_STORIES, len(split.starts) - 1)
     tokens = split.tokens[: split.starts[n_stories] + 1].astype("<u2")
+    tokenizer = opened.tokenizer.to_str(pretty=True)
+    file = {"config": run_config(settings, tokenizer.encode(), opened.data_fingerprint), "tokenizer": tokenizer}
+    watched = watched_stories(corpus, run.probe_sequences)
+    optim = {**asdict(settings.optim), "name": settings.optim.name.value}
     return LiveTraining(
-        stories=b64encode(gzip.compress(tokens.tobytes(), compresslevel=6, mtime=0)).decode(),
+        stories=_packed(tokens.tobytes()),
         n_stories=n_stories,
         tokens_per_batch=n_rows * model.context_length,
         max_steps=run.max_steps,
         seed=run.seed,
-        optim={**asdict(settings.optim), "name": settings.optim.name.value},
+        optim={**optim, "coefficients": COEFFICIENTS, "margin": MARGIN},
+        questions=[_watched_question(question.name, items) for question, items in watched.items()],
+        floor=float(np.mean(validation.floor[1:])),
+        file=_packed(json.dumps(file).encode()),
     )
+
+
+def _packed(content: bytes) -> str:
+    return b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode()
+
+
+def _watched_question(name: str, items: Items) -> dict[str, Any]:
+    """Return the texts of a question up to the place that is asked about, and the clusters of each block."""
+    texts = [
+        {
+            "tokens": cell.tokens,
+            "meant": [token for word in cell.meant for token in word],
+            "other": [token for word in cell.other + cell.bystanders for token in word],
+            "answers": cell.answers,
+            "foils": cell.foils + cell.more_foils,
+        }
+        for cell in items.cells
+    ]
+    clusterings = []
+    for labels in items.clusterings(len(items) // 2):
+        numbers = np.unique(labels, return_inverse=True)[1].reshape(len(labels), -1)
+        clusterings.append(numbers.tolist())
+    return {"name": name, "items": texts, "clusterings": clusterings}

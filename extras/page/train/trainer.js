@@ -1,15 +1,13 @@
-// Training in the page: model/transformer.py on a batch of packed stories, forward and backward, and the rule of
-// training/optim.py. It knows no page and runs in a worker. Matrix products, a third of the time, are those of
-// kernel.wat; attention takes a fifth.
-// N tokens of a batch, T of a row; D d_model, F d_mlp, H heads, K = D / H; V vocabulary, padded to a multiple of 8.
+// Training in the page: model/transformer.py on packed stories, one row of a batch after another, forward and backward: what
+// a row needs stays in the cache of the processor. It knows no page and runs in a worker. The matrix products are those of
+// kernel.wat, and attention too is made of them: a row has several stories, and what lies outside of one is set to 0.
+// T tokens of a row; D d_model, F d_mlp, H heads, K = D / H; V vocabulary, padded to a multiple of 8 (W).
 
-const PROJECTIONS = ["query", "key", "value"];
-
-// Views of float32 of the given sizes in one memory: {name: size} to {name: Float32Array}.
+// Views of float32 in one memory: {name: size} to {name: Float32Array}.
 function layOut(sizes) {
   const rounded = (size) => (size + 15) & ~15; // each begins at a multiple of 64 bytes
   const total = Object.values(sizes).reduce((sum, size) => sum + rounded(size), 0);
-  const memory = new WebAssembly.Memory({ initial: Math.ceil((total * 4) / 65536) + 1 });
+  const memory = new WebAssembly.Memory({ initial: Math.ceil((total * 4) / 65536) });
   let at = 0;
   const views = {};
   for (const [name, size] of Object.entries(sizes)) {
@@ -19,89 +17,102 @@ function layOut(sizes) {
   return { memory, views };
 }
 
+// How the kernel reads a view whose rows have `width` numbers, from place `first` on; and how it reads its transpose.
+const matrix = (view, width, first = 0) => [view.byteOffset + 4 * first, width, 1];
+const transpose = (view, width, first = 0) => [view.byteOffset + 4 * first, 1, width];
+
+const clear = (...all) => all.forEach((view) => view.fill(0));
+
+const POWERS = Float64Array.from({ length: 256 }, (_, i) => 2 ** (i - 128));
+
+// e^x within 2e-7 of it: 2^n e^r, and the series of e^r. Math.exp is a call; there are three million of them in a step.
+function exp(x) {
+  const scaled = (x < -88 ? -127 : x > 88 ? 127 : x * Math.LOG2E) + 128.5;
+  const n = scaled | 0;
+  const r = (scaled - n - 0.5) * Math.LN2;
+  return POWERS[n] * (1 + r * (1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720)))))));
+}
+
 class Trainer {
-  // `kernel`: a compiled module; `shape`: as in the page; `parameters`: [name, size]; `nTokens` N, a multiple of T.
-  constructor(kernel, shape, parameters, nTokens) {
+  // `kernel`: a compiled module; `shape`: as in the page; `parameters`: [name, size].
+  constructor(kernel, shape, parameters) {
     const { d_model: D, d_mlp: F, n_head: H, context_length: T } = shape;
-    Object.assign(this, { shape, N: nTokens, D, F, H, T, K: D / H });
-    const N = nTokens;
-    this.names = parameters.map(([name]) => name);
-    this.V = parameters[0][1] / D;
-    this.VP = (this.V + 7) & ~7;
+    const K = D / H;
+    const V = parameters[0][1] / D;
+    const W = (V + 7) & ~7;
+    const by = shape.scale === "none" ? 1 : 1 / Math.sqrt(K);
+    Object.assign(this, { shape, D, F, H, T, V, W, K, by, names: parameters.map(([name]) => name) });
     const sizes = {};
-    for (const [name, size] of parameters) {
-      const padded = name.startsWith("token_embedding") ? this.VP * D : size;
-      Object.assign(sizes, { [name]: padded, [`d ${name}`]: padded });
-    }
-    const rows = { x: D, input: D, query: D, key: D, value: D, mixed: D, middle: D, normed: D, gate: F, up: F, sigmoid: F, gated: F };
-    for (let layer = 0; layer < shape.n_layer; layer++) {
-      for (const [name, width] of Object.entries(rows)) sizes[`${layer} ${name}`] = N * width;
-      Object.assign(sizes, { [`${layer} weights`]: N * H * T, [`${layer} scale_1`]: N, [`${layer} scale_2`]: N });
-    }
-    const backward = { end: D, final: D, dx: D, dh: D, dmixed: D, dquery: D, dkey: D, dvalue: D, dgated: F, dgate: F, dup: F, logits: this.VP };
-    for (const [name, width] of Object.entries(backward)) sizes[name] = N * width;
-    const largest = Math.max(F, this.VP, D);
-    Object.assign(sizes, { scale: N, turned: Math.max(largest * D, N * largest) });
-    for (const name of ["x", "xT", "update"]) sizes[`muon ${name}`] = D * largest;
+    for (const [name, size] of parameters) for (const of of ["", "d ", "turned "]) sizes[of + name] = name.startsWith("token_embedding") ? W * D : size;
+    const kept = { x: D, input: D, query: D, key: D, value: D, mixed: D, middle: D, normed: D, gate: F, up: F, sigmoid: F, gated: F, weights: H * T, norm_1: 1, norm_2: 1 };
+    const passing = { end: D, final: D, norm: 1, logits: W, dx: D, dh: D, dmixed: D, dquery: D, dkey: D, dvalue: D, dgated: F, dgate: F, dup: F, dweights: T, turned: D };
+    for (const [name, width] of Object.entries(passing)) sizes[name] = T * width;
+    for (let layer = 0; layer < shape.n_layer; layer++) for (const [name, width] of Object.entries(kept)) sizes[`${layer} ${name}`] = T * width;
+    for (const name of ["x", "xT", "update"]) sizes[`muon ${name}`] = D * Math.max(F, D);
     for (const name of ["gram", "squared"]) sizes[`muon ${name}`] = D * D;
     const { memory, views } = layOut(sizes);
     this.views = views;
     this.multiply = new WebAssembly.Instance(kernel, { env: { memory } }).exports.multiply;
     this.layers = Array.from({ length: shape.n_layer }, (_, layer) => {
-      const own = {};
-      for (const name of [...Object.keys(rows), "weights", "scale_1", "scale_2"]) own[name] = views[`${layer} ${name}`];
-      for (const name of this.names.filter((each) => each.startsWith(`blocks.${layer}.`))) {
-        const short = name.replace(/^blocks\.\d+\.(attention\.|mlp\.)?/, "").replace(/\.(weight|gain)$/, "");
-        own[`W_${short}`] = views[name];
-        own[`dW_${short}`] = views[`d ${name}`];
-      }
-      return own;
+      const own = Object.keys(kept).map((name) => [name, views[`${layer} ${name}`]]);
+      const weights = this.names.filter((name) => name.startsWith(`blocks.${layer}.`)).map((name) => [`W_${name.split(".").at(-2)}`, this.weight(name)]);
+      return Object.fromEntries([...own, ...weights]);
     });
-    this.angles = Array.from({ length: this.K / 2 }, (_, i) => Math.fround(1 / Math.fround(shape.rope_theta ** Math.fround((2 * i) / this.K))));
+    this.table = this.weight("token_embedding.weight");
+    this.gain = this.weight("final_norm.gain");
+    this.matrices = [this.table, ...this.layers.flatMap(Object.values)].filter(({ inside }) => inside);
+    const angles = Float64Array.from({ length: (T * K) / 2 }, (_, at) => {
+      const frequency = Math.fround(1 / Math.fround(shape.rope_theta ** Math.fround((2 * (at % (K / 2))) / K)));
+      return Math.fround(Math.floor((2 * at) / K) * frequency);
+    });
+    [this.cos, this.sin] = [angles.map(Math.cos), angles.map(Math.sin)];
   }
 
-  // C [m, n] (+)= A [m, k] B [k, n]
-  times(m, n, k, A, B, C, adds = 0) {
-    this.multiply(m, n, k, A.byteOffset, B.byteOffset, C.byteOffset, adds);
+  // A weight with its gradient; of a matrix [out, inside] also the place of its transpose.
+  weight(name) {
+    const [W, dW, turned] = ["", "d ", "turned "].map((of) => this.views[of + name]);
+    if (name.endsWith("gain")) return { W, dW };
+    const inside = name.includes("down") ? this.F : this.D;
+    return { W, dW, turned, inside, out: W.length / inside };
   }
 
-  // The transpose of x [rows, columns], until the next call.
-  turn(x, rows, columns) {
-    const { turned } = this.views;
+  // C [m, n] += A [m, k] B [k, n]
+  times(m, n, k, [A, down, along], [B, widthB], [C, widthC]) {
+    this.multiply(m, n, k, A, 4 * down, 4 * along, B, 4 * widthB, C, 4 * widthC);
+  }
+
+  turn(x, rows, columns, turned) {
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) turned[j * rows + i] = x[i * columns + j];
-    return turned;
   }
 
-  // y [N, out] (+)= x [N, inside] W^T
-  linear(x, W, y, inside, adds) {
-    const out = W.length / inside;
-    this.times(this.N, out, inside, x, this.turn(W, out, inside), y, adds);
+  // y [T, out] += x [T, inside] W^T
+  linear(x, { turned, inside, out }, y) {
+    this.times(this.T, out, inside, matrix(x, inside), matrix(turned, out), matrix(y, out));
   }
 
-  // dx (+)= dy W and dW += dy^T x
-  linearBack(dy, x, W, dW, dx, inside, adds) {
-    const out = W.length / inside;
-    this.times(out, inside, this.N, this.turn(dy, this.N, out), x, dW, 1);
-    this.times(this.N, inside, out, dy, W, dx, adds);
+  // dx += dy W and dW += dy^T x
+  linearBack(dy, x, { W, dW, inside, out }, dx) {
+    this.times(out, inside, this.T, transpose(dy, out), matrix(x, inside), matrix(dW, inside));
+    this.times(this.T, inside, out, matrix(dy, out), matrix(W, inside), matrix(dx, inside));
   }
 
-  // RMSNorm; `scale` [N] keeps 1 / the norm.
-  norm(x, gain, y, scale) {
-    const { N, D, shape } = this;
-    for (let n = 0, at = 0; n < N; n++, at += D) {
+  // RMSNorm; `scale` [T] keeps 1 / the norm.
+  norm(x, { W: gain }, y, scale) {
+    const { T, D, shape } = this;
+    for (let t = 0, at = 0; t < T; t++, at += D) {
       let sum = 0;
       for (let i = 0; i < D; i++) sum += x[at + i] * x[at + i];
       const by = 1 / Math.sqrt(sum / D + shape.norm_eps);
-      scale[n] = by;
+      scale[t] = by;
       for (let i = 0; i < D; i++) y[at + i] = x[at + i] * by * gain[i];
     }
   }
 
   // dx += the gradient through the norm
-  normBack(dy, x, gain, dgain, scale, dx) {
-    const { N, D } = this;
-    for (let n = 0, at = 0; n < N; n++, at += D) {
-      const by = scale[n];
+  normBack(dy, x, { W: gain, dW: dgain }, scale, dx) {
+    const { T, D } = this;
+    for (let t = 0, at = 0; t < T; t++, at += D) {
+      const by = scale[t];
       let sum = 0;
       for (let i = 0; i < D; i++) {
         const both = dy[at + i] * x[at + i];
@@ -116,166 +127,163 @@ class Trainer {
   // RoPE, in place; `sign` -1 turns back.
   rotate(x, positions, sign) {
     if (this.shape.position !== "rope") return;
-    const { N, D, H, K, T, angles } = this;
+    const { T, D, K, cos, sin } = this;
     const half = K / 2;
-    this.turns ??= Array.from({ length: T * half }, (_, i) => {
-      const angle = Math.fround(Math.floor(i / half) * angles[i % half]);
-      return [Math.cos(angle), Math.sin(angle)];
-    });
-    for (let n = 0; n < N; n++) {
+    for (let t = 0; t < T; t++) {
       for (let i = 0; i < half; i++) {
-        const [cos, sin] = this.turns[positions[n] * half + i];
-        for (let at = n * D + i; at < n * D + D; at += K) {
-          const [left, right] = [x[at], x[at + half]];
-          x[at] = left * cos - sign * right * sin;
-          x[at + half] = right * cos + sign * left * sin;
+        const [c, s] = [cos[positions[t] * half + i], sign * sin[positions[t] * half + i]];
+        for (let at = t * D + i; at < t * D + D; at += K) {
+          const left = x[at];
+          const right = x[at + half];
+          x[at] = left * c - right * s;
+          x[at + half] = right * c + left * s;
         }
       }
     }
   }
 
-  // `stories`: [first token, length] of each in the batch
-  attention({ query, key, value, mixed, weights }, stories) {
-    const { D, H, K, T } = this;
-    const by = this.shape.scale === "none" ? 1 : 1 / Math.sqrt(K);
-    const scores = new Float64Array(T);
-    mixed.fill(0);
-    for (const [start, length] of stories) {
-      for (let head = 0; head < H; head++) {
-        for (let i = 0; i < length; i++) {
-          const q = (start + i) * D + head * K;
-          const w = ((start + i) * H + head) * T;
-          let largest = -Infinity;
-          for (let j = 0; j <= i; j++) {
-            const k = (start + j) * D + head * K;
-            let score = 0;
-            for (let c = 0; c < K; c++) score += query[q + c] * key[k + c];
-            scores[j] = score * by;
-            if (scores[j] > largest) largest = scores[j];
-          }
-          let sum = 0;
-          for (let j = 0; j <= i; j++) sum += scores[j] = Math.exp(scores[j] - largest);
-          for (let j = 0; j <= i; j++) {
-            const weight = (weights[w + j] = scores[j] / sum);
-            const v = (start + j) * D + head * K;
-            for (let c = 0; c < K; c++) mixed[q + c] += weight * value[v + c];
-          }
-        }
+  // softmax(q k^T / √K) v of each story in the row; token t is number positions[t] of its story.
+  attention({ query, key, value, mixed, weights }, positions) {
+    const { T, D, H, K, by, views: { turned } } = this;
+    this.turn(key, T, D, turned);
+    weights.fill(0);
+    for (let head = 0; head < H; head++) {
+      const [at, cells] = [head * K, matrix(weights, T, head * T * T)];
+      this.times(T, T, K, matrix(query, D, at), matrix(turned, T, at * T), cells);
+      for (let i = 0; i < T; i++) {
+        const own = (head * T + i) * T;
+        const first = own + i - positions[i];
+        let largest = -Infinity;
+        for (let j = first; j <= own + i; j++) largest = Math.max(largest, weights[j]);
+        let sum = 0;
+        for (let j = own; j < own + T; j++) sum += weights[j] = first <= j && j <= own + i ? exp((weights[j] - largest) * by) : 0;
+        for (let j = first; j <= own + i; j++) weights[j] /= sum;
       }
+      this.times(T, K, T, cells, matrix(value, D, at), matrix(mixed, D, at));
     }
   }
 
-  attentionBack({ query, key, value, weights }, stories) {
-    const { D, H, K, T } = this;
-    const { dmixed, dquery, dkey, dvalue } = this.views;
-    const by = this.shape.scale === "none" ? 1 : 1 / Math.sqrt(K);
-    const dweights = new Float64Array(T);
-    for (const d of [dquery, dkey, dvalue]) d.fill(0);
-    for (const [start, length] of stories) {
-      for (let head = 0; head < H; head++) {
-        for (let i = 0; i < length; i++) {
-          const q = (start + i) * D + head * K;
-          const w = ((start + i) * H + head) * T;
-          let mean = 0;
-          for (let j = 0; j <= i; j++) {
-            const v = (start + j) * D + head * K;
-            const weight = weights[w + j];
-            let sum = 0;
-            for (let c = 0; c < K; c++) {
-              sum += dmixed[q + c] * value[v + c];
-              dvalue[v + c] += weight * dmixed[q + c];
-            }
-            dweights[j] = sum;
-            mean += sum * weight;
-          }
-          for (let j = 0; j <= i; j++) {
-            const k = (start + j) * D + head * K;
-            const dscore = weights[w + j] * (dweights[j] - mean) * by;
-            for (let c = 0; c < K; c++) {
-              dquery[q + c] += dscore * key[k + c];
-              dkey[k + c] += dscore * query[q + c];
-            }
-          }
-        }
+  attentionBack({ query, key, value, weights }) {
+    const { T, D, H, K, by } = this;
+    const { dmixed, dquery, dkey, dvalue, dweights, turned } = this.views;
+    this.turn(value, T, D, turned);
+    for (let head = 0; head < H; head++) {
+      const [at, from] = [head * K, head * T * T];
+      this.times(T, K, T, transpose(weights, T, from), matrix(dmixed, D, at), matrix(dvalue, D, at));
+      dweights.fill(0);
+      this.times(T, T, K, matrix(dmixed, D, at), matrix(turned, T, at * T), matrix(dweights, T));
+      for (let i = 0; i < T * T; i += T) {
+        let mean = 0;
+        for (let j = i; j < i + T; j++) mean += weights[from + j] * dweights[j];
+        for (let j = i; j < i + T; j++) dweights[j] = weights[from + j] * (dweights[j] - mean) * by;
       }
+      this.times(T, K, T, matrix(dweights, T), matrix(key, D, at), matrix(dquery, D, at));
+      this.times(T, K, T, transpose(dweights, T), matrix(query, D, at), matrix(dkey, D, at));
     }
   }
 
-  // The summed loss of a batch, and in the views "d NAME" the gradient of the sum over `nAll` targets, divided by them.
-  // tokens, targets (-1: no loss) and positions [N], `stories`: [first token, length].
-  lossAndGradient({ tokens, targets, positions, stories }, nAll) {
-    const { N, D, F, views } = this;
-    const table = views["token_embedding.weight"];
-    const streams = [...this.layers.map(({ x }) => x), views.end];
-    tokens.forEach((token, n) => streams[0].set(table.subarray(token * D, token * D + D), n * D));
-    this.layers.forEach((layer, index) => {
-      const { x, input, middle, normed, gate, up, sigmoid, gated } = layer;
-      this.norm(x, layer.W_norm_1, input, layer.scale_1);
-      for (const name of PROJECTIONS) this.linear(input, layer[`W_${name}`], layer[name], D);
-      for (const name of ["query", "key"]) this.rotate(layer[name], positions, 1);
-      this.attention(layer, stories);
+  // Read the weights anew, after a change.
+  readWeights() {
+    for (const { turned, W, out, inside } of this.matrices) this.turn(W, out, inside, turned);
+  }
+
+  // The summed loss of rows, and in the views "d NAME" the gradient of the sum over `nAll` targets, divided by them.
+  // A row: tokens, targets (-1: no loss) and positions [T].
+  lossAndGradient(rows, nAll) {
+    this.readWeights();
+    clear(...this.names.map((name) => this.views[`d ${name}`]));
+    let loss = 0;
+    for (const row of rows) {
+      this.forward(row);
+      loss += this.crossEntropy(row, nAll);
+      this.backward(row);
+    }
+    return loss;
+  }
+
+  // Up to the logits; a layer keeps what its gradient needs.
+  forward({ tokens, positions }) {
+    const { T, D, F, views, table, layers } = this;
+    const streams = [...layers.map(({ x }) => x), views.end];
+    tokens.forEach((token, t) => streams[0].set(table.W.subarray(token * D, token * D + D), t * D));
+    layers.forEach((layer, index) => {
+      const { x, input, query, key, value, mixed, middle, normed, gate, up, sigmoid, gated } = layer;
+      clear(query, key, value, mixed, gate, up);
+      this.norm(x, layer.W_norm_1, input, layer.norm_1);
+      this.linear(input, layer.W_query, query);
+      this.linear(input, layer.W_key, key);
+      this.linear(input, layer.W_value, value);
+      this.rotate(query, positions, 1);
+      this.rotate(key, positions, 1);
+      this.attention(layer, positions);
       middle.set(x);
-      this.linear(layer.mixed, layer.W_output, middle, D, 1);
-      this.norm(middle, layer.W_norm_2, normed, layer.scale_2);
-      this.linear(normed, layer.W_gate, gate, D);
-      this.linear(normed, layer.W_up, up, D);
-      for (let i = 0; i < N * F; i++) {
-        sigmoid[i] = 1 / (1 + Math.exp(-gate[i]));
+      this.linear(mixed, layer.W_output, middle);
+      this.norm(middle, layer.W_norm_2, normed, layer.norm_2);
+      this.linear(normed, layer.W_gate, gate);
+      this.linear(normed, layer.W_up, up);
+      for (let i = 0; i < T * F; i++) {
+        sigmoid[i] = 1 / (1 + exp(-gate[i]));
         gated[i] = gate[i] * sigmoid[i] * up[i];
       }
       streams[index + 1].set(middle);
-      this.linear(gated, layer.W_down, streams[index + 1], F, 1);
+      this.linear(gated, layer.W_down, streams[index + 1]);
     });
-    this.norm(views.end, views["final_norm.gain"], views.final, views.scale);
-    this.linear(views.final, table, views.logits, D);
-    const loss = this.crossEntropy(targets, nAll);
+    clear(views.logits);
+    this.norm(views.end, this.gain, views.final, views.norm);
+    this.linear(views.final, table, views.logits);
+  }
 
-    for (const name of this.names) views[`d ${name}`].fill(0);
-    const { dx, dh, dgated, dgate, dup, dmixed } = views;
-    const dtable = views["d token_embedding.weight"];
-    this.linearBack(views.logits, views.final, table, dtable, dh, D);
-    dx.fill(0);
-    this.normBack(dh, views.end, views["final_norm.gain"], views["d final_norm.gain"], views.scale, dx);
-    for (const layer of [...this.layers].reverse()) {
-      const { gate, up, sigmoid } = layer;
-      this.linearBack(dx, layer.gated, layer.W_down, layer.dW_down, dgated, F);
-      for (let i = 0; i < N * F; i++) {
+  // From the gradient of the logits to that of every weight.
+  backward({ tokens, positions }) {
+    const { T, D, F, views, table, layers } = this;
+    const { end, final, logits, dx, dh, dgated, dgate, dup, dmixed, dquery, dkey, dvalue } = views;
+    clear(dx, dh);
+    this.linearBack(logits, final, table, dh);
+    this.normBack(dh, end, this.gain, views.norm, dx);
+    for (const layer of [...layers].reverse()) {
+      const { x, input, mixed, middle, normed, gate, up, sigmoid, gated } = layer;
+      clear(dgated, dh, dmixed, dquery, dkey, dvalue);
+      this.linearBack(dx, gated, layer.W_down, dgated);
+      for (let i = 0; i < T * F; i++) {
         const silu = gate[i] * sigmoid[i];
         dup[i] = dgated[i] * silu;
         dgate[i] = dgated[i] * up[i] * (sigmoid[i] + silu * (1 - sigmoid[i]));
       }
-      this.linearBack(dgate, layer.normed, layer.W_gate, layer.dW_gate, dh, D);
-      this.linearBack(dup, layer.normed, layer.W_up, layer.dW_up, dh, D, 1);
-      this.normBack(dh, layer.middle, layer.W_norm_2, layer.dW_norm_2, layer.scale_2, dx);
-      this.linearBack(dx, layer.mixed, layer.W_output, layer.dW_output, dmixed, D);
-      this.attentionBack(layer, stories);
-      for (const name of ["dquery", "dkey"]) this.rotate(views[name], positions, -1);
-      PROJECTIONS.forEach((name, i) => this.linearBack(views[`d${name}`], layer.input, layer[`W_${name}`], layer[`dW_${name}`], dh, D, Number(i > 0)));
-      this.normBack(dh, layer.x, layer.W_norm_1, layer.dW_norm_1, layer.scale_1, dx);
+      this.linearBack(dgate, normed, layer.W_gate, dh);
+      this.linearBack(dup, normed, layer.W_up, dh);
+      this.normBack(dh, middle, layer.W_norm_2, layer.norm_2, dx);
+      this.linearBack(dx, mixed, layer.W_output, dmixed);
+      this.attentionBack(layer);
+      this.rotate(dquery, positions, -1);
+      this.rotate(dkey, positions, -1);
+      clear(dh);
+      this.linearBack(dquery, input, layer.W_query, dh);
+      this.linearBack(dkey, input, layer.W_key, dh);
+      this.linearBack(dvalue, input, layer.W_value, dh);
+      this.normBack(dh, x, layer.W_norm_1, layer.norm_1, dx);
     }
-    for (let n = 0; n < N; n++) for (let i = 0; i < D; i++) dtable[tokens[n] * D + i] += dx[n * D + i];
-    return loss;
+    for (let t = 0; t < T; t++) for (let i = 0; i < D; i++) table.dW[tokens[t] * D + i] += dx[t * D + i];
   }
 
   // The logits become their gradient.
-  crossEntropy(targets, nAll) {
-    const { N, V, VP, views } = this;
+  crossEntropy({ targets }, nAll) {
+    const { T, V, W, views: { logits } } = this;
     let loss = 0;
-    for (let n = 0; n < N; n++) {
-      const row = views.logits.subarray(n * VP, (n + 1) * VP);
-      if (targets[n] < 0) {
+    for (let t = 0; t < T; t++) {
+      const row = logits.subarray(t * W, (t + 1) * W);
+      if (targets[t] < 0) {
         row.fill(0);
         continue;
       }
       let largest = -Infinity;
-      for (let i = 0; i < V; i++) if (row[i] > largest) largest = row[i];
-      const ofTarget = row[targets[n]] - largest;
+      for (let i = 0; i < V; i++) largest = Math.max(largest, row[i]);
+      const ofTarget = row[targets[t]] - largest;
       let sum = 0;
-      for (let i = 0; i < V; i++) sum += row[i] = Math.exp(row[i] - largest);
+      for (let i = 0; i < V; i++) sum += row[i] = exp(row[i] - largest);
       loss += Math.log(sum) - ofTarget;
       for (let i = 0; i < V; i++) row[i] /= sum * nAll;
       row.fill(0, V);
-      row[targets[n]] -= 1 / nAll;
+      row[targets[t]] -= 1 / nAll;
     }
     return loss;
   }

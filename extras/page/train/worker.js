@@ -1,6 +1,6 @@
 // The worker: one of them trains, the others compute the gradients of their rows for it.
 
-const EVERY = 5; // steps between two copies of the weights for the page
+const [EVERY, WATCHED_EVERY] = [5, 25]; // steps between two copies of the weights for the page, and two looks at all heads
 let trainer = null;
 let run = null; // of the worker that trains: what it was opened with, its rule, batches and step
 let helpers = [];
@@ -17,9 +17,7 @@ function packed(prefix = "") {
 
 function unpacked(all, prefix, put) {
   let at = 0;
-  for (const [name, size] of run.parameters) {
-    put(trainer.views[prefix + name], all.subarray(at, (at += size)));
-  }
+  for (const [name, size] of run.parameters) put(trainer.views[prefix + name], all.subarray(at, (at += size)));
 }
 
 const replace = (view, values) => view.set(values);
@@ -27,49 +25,47 @@ const add = (view, values) => values.forEach((value, i) => (view[i] += value));
 
 function open(message) {
   run = message;
-  const { kernel, shape, parameters, tokensPerBatch, nWorkers, seed, weights } = run;
-  trainer = new Trainer(kernel, shape, parameters, tokensPerBatch / nWorkers);
-  if (!message.stories) return;
-  if (weights) unpacked(weights, "", replace);
-  else initialise(trainer, parameters, seed);
-  const nRows = tokensPerBatch / shape.context_length;
-  Object.assign(run, { step: 0, rule: new Rule(trainer, run.settings), nRows });
-  run.batches = batchesOf(run.stories, run.end, run.nStories, nRows, shape.context_length, seed);
-  postMessage({ step: 0, weights: packed() });
+  const { kernel, shape, parameters, settings, seed, questions } = run;
+  trainer = new Trainer(kernel, shape, parameters);
+  if (!questions) return; // it helps
+  initialise(trainer, parameters, seed);
+  const rows = packItems(questions.flatMap(({ items }) => items), shape.context_length);
+  Object.assign(run, { step: 0, rule: new Rule(trainer, settings), watched: () => watch(trainer, questions, rows) });
+  run.batches = batchesOf(run.stories, run.end, run.nStories, run.nRows, shape.context_length, seed);
+  postMessage({ step: 0, weights: packed(), heads: run.watched() });
 }
 
 async function train() {
-  const { shape, rule, batches, stories, nRows, nWorkers, maxSteps } = run;
+  const { shape, rule, batches, stories, maxSteps } = run;
   if (run.isTraining) return; // stopped and continued within a step: that loop goes on
   run.isTraining = true;
   while (isRunning && run.step < maxSteps) {
-    const { value: rows } = batches.next();
-    const each = nRows / nWorkers;
-    const shares = Array.from({ length: nWorkers }, (_, i) => batchOf(stories, rows.slice(i * each, (i + 1) * each), shape.context_length));
-    const nAll = shares.reduce((sum, { targets }) => sum + targets.filter((target) => target >= 0).length, 0);
+    const rows = batches.next().value.map((row) => rowOf(stories, row, shape.context_length));
+    const nAll = rows.reduce((sum, { targets }) => sum + targets.filter((target) => target >= 0).length, 0);
+    const shareOf = (worker) => rows.filter((_, i) => i % (helpers.length + 1) === worker);
     const weights = packed();
     const answers = helpers.map((port, i) => {
-      port.postMessage({ weights, batch: shares[i + 1], nAll });
+      port.postMessage({ weights, rows: shareOf(i + 1), nAll });
       return new Promise((resolve) => (port.onmessage = ({ data }) => resolve(data)));
     });
-    let loss = trainer.lossAndGradient(shares[0], nAll);
+    let loss = trainer.lossAndGradient(shareOf(0), nAll);
     for (const answer of await Promise.all(answers)) {
       loss += answer.loss;
       unpacked(answer.gradient, "d ", add);
     }
     rule.step(run.step, maxSteps);
     run.step += 1;
-    const isShown = run.step % EVERY === 0 || run.step === maxSteps;
-    postMessage({ step: run.step, loss: loss / nAll, weights: isShown && packed() });
+    const isDue = (every) => run.step % every === 0 || run.step === maxSteps;
+    postMessage({ step: run.step, loss: loss / nAll, weights: isDue(EVERY) && packed(), heads: isDue(WATCHED_EVERY) && run.watched() });
     await new Promise((resolve) => setTimeout(resolve)); // a message to stop is heard here
   }
   run.isTraining = false;
 }
 
 // What a worker that helps does for the one that trains.
-function help({ data: { weights, batch, nAll } }, port) {
+function help({ data: { weights, rows, nAll } }, port) {
   unpacked(weights, "", replace);
-  const loss = trainer.lossAndGradient(batch, nAll);
+  const loss = trainer.lossAndGradient(rows, nAll);
   const gradient = packed("d ");
   port.postMessage({ loss, gradient }, [gradient.buffer]);
 }
@@ -83,6 +79,6 @@ onmessage = ({ data, ports }) => {
     return;
   }
   open(data);
-  if (data.leads) helpers = [...ports];
+  if (data.questions) helpers = [...ports];
   else ports[0].onmessage = (message) => help(message, ports[0]);
 };

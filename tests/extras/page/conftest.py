@@ -13,7 +13,7 @@ from extras.page.page import page
 from tests.extras.page import sample
 
 SCREEN = {"width": 1280, "height": 900}
-NEXT_TASK = "new Promise((resolve) => setTimeout(resolve, 0))"
+NEXT_TASK = "new Promise((resolve) => setTimeout(() => setTimeout(resolve)))"  # and that after it, as for cards
 Show = Callable[..., AbstractContextManager["Opened"]]
 
 

@@ -13,20 +13,28 @@ import torch
 
 from antecedent_lab import open_model
 from data.corpus import load_corpus
+from extras.page.content import page_content
 from extras.page.page import page
 from extras.page.shown import Live, LiveTraining
 from extras.page.train import FOLDER, WORKER
+from extras.page.train.saved import run_of
 from extras.page.train.stories import training_of
 from model.transformer import Transformer, draw_outputs
+from probe.attention import measure_heads
+from probe.emergence import watched_stories
+from probe.opened_run import load_data
+from probe.outcomes import OUTCOMES
+from probe.saved import read_metrics
+from settings.errors import UserError
 from settings.train import compose_settings
 from settings.typed_json import to_json
 from tests.extras.page import sample
 from tests.tiny_models import random_model
-from training.optim import learning_rate_factor, make_optimizers, set_learning_rates
+from training.optim import COEFFICIENTS, MARGIN, learning_rate_factor, make_optimizers, set_learning_rates
 
 KERNEL = (FOLDER / "kernel.txt").read_text().strip()
 SETTINGS = compose_settings(["precision=float32"])
-OPTIM = {**vars(SETTINGS.optim), "name": "muon"}
+OPTIM = {**vars(SETTINGS.optim), "name": "muon", "coefficients": COEFFICIENTS, "margin": MARGIN}
 N_ROWS, LENGTH, V = 4, 24, 45
 SHAPE = {"n_layer": 2, "n_head": 4, "d_model": 32, "d_mlp": 48, "context_length": LENGTH}
 
@@ -34,14 +42,14 @@ SHAPE = {"n_layer": 2, "n_head": 4, "d_model": 32, "d_mlp": 48, "context_length"
 TRAIN = """(task) => {
   const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const kernel = new WebAssembly.Module(bytes(task.kernel));
-  const trainer = new Trainer(kernel, task.shape, task.parameters, task.nTokens);
+  const trainer = new Trainer(kernel, task.shape, task.parameters);
   const weights = task.weights && new Float32Array(bytes(task.weights).buffer);
   let at = 0;
   if (weights) for (const [name, size] of task.parameters) trainer.views[name].set(weights.subarray(at, (at += size)));
   else initialise(trainer, task.parameters, task.seed);
   const rule = new Rule(trainer, task.settings);
   const losses = task.batches.map((batch, step) => {
-    const nAll = batch.targets.filter((target) => target >= 0).length;
+    const nAll = batch.flatMap(({ targets }) => targets).filter((target) => target >= 0).length;
     const loss = trainer.lossAndGradient(batch, nAll) / nAll;
     if (task.maxSteps) rule.step(step, task.maxSteps);
     return loss;
@@ -71,7 +79,7 @@ def train(train_script):
         parameters = [(name, weight.numel()) for name, weight in model.named_parameters()]
         task = {
             "kernel": KERNEL, "shape": to_json(model.config), "parameters": parameters, "settings": OPTIM,
-            "nTokens": N_ROWS * LENGTH, "batches": [as_page(batch) for batch in batches], **task,
+            "batches": [as_page(batch) for batch in batches], **task,
         }  # fmt: skip
         return train_script(TRAIN, task)
 
@@ -90,13 +98,15 @@ def random_batch(seed):
 
 
 def as_page(batch):
-    tokens, targets, ids = batch
-    starts = [0, *(1 + np.flatnonzero((np.diff(ids.ravel()) != 0) | (np.arange(1, ids.size) % LENGTH == 0)))]
-    ends = [*starts[1:], ids.size]
-    positions = np.concatenate([np.arange(end - start) for start, end in zip(starts, ends, strict=True)])
-    stories = [[start, end - start] for start, end in zip(starts, ends, strict=True) if ids.ravel()[start] >= 0]
-    listed = {"tokens": tokens.ravel(), "targets": targets.ravel(), "positions": positions}
-    return {name: cells.tolist() for name, cells in listed.items()} | {"stories": np.array(stories).tolist()}
+    """Return a batch as rows of the page."""
+    rows = []
+    for tokens, targets, ids in zip(*batch, strict=True):
+        places = np.arange(LENGTH)
+        is_first = np.diff(ids, prepend=-2) != 0
+        positions = places - np.maximum.accumulate(np.where(is_first, places, 0))
+        listed = {"tokens": tokens, "targets": targets, "positions": np.where(ids < 0, 0, positions)}
+        rows.append({name: cells.tolist() for name, cells in listed.items()})
+    return rows
 
 
 def torch_loss(model, batch):
@@ -160,6 +170,11 @@ def test_forty_steps_have_the_losses_of_torch(train):
     assert found == pytest.approx(expected, abs=1e-3) and min(found) < max(found) - 0.3
 
 
+FILE = {"config": {"model": {}, "run": {}}, "tokenizer": "the tokenizer"}
+ITEMS = 2 * [
+    {"tokens": [0, 1, 2, 3], "meant": [1], "other": [2], "answers": [4], "foils": [5]},
+    {"tokens": [0, 2, 1, 3], "meant": [2], "other": [1], "answers": [4], "foils": [5]},
+]
 STORIES = ["The dog slept.", "The bus slept.", "The dog and the bus slept."]
 
 
@@ -170,10 +185,14 @@ def training(n_steps=60):
     tokens = []
     for story in STORIES * 40:
         tokens += [start, *sample.read(live, story).tokens[1:]]
-    data = gzip.compress(np.array([*tokens, start], "<u2").tobytes())
+    packed = [
+        gzip.compress(content) for content in (np.array([*tokens, start], "<u2").tobytes(), json.dumps(FILE).encode())
+    ]
+    stories, file = [b64encode(content).decode() for content in packed]
     return LiveTraining(
-        stories=b64encode(data).decode(), n_stories=120, tokens_per_batch=288, max_steps=n_steps, seed=1, optim=OPTIM
-    )
+        stories=stories, n_stories=120, tokens_per_batch=288, max_steps=n_steps, seed=1, optim=OPTIM,
+        questions=[{"name": "verb", "items": ITEMS, "clusterings": [[[0], [1]]]}], floor=0.5, file=file,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -191,18 +210,20 @@ def test_few_stories_fill_a_batch_by_being_read_again(train_script, n_stories):
     made = train_script(
         """({ tokens, n }) => {
           const batches = batchesOf(tokens, 9, n, 3, 8, 1);
-          return [0, 1].map(() => batchOf(tokens, batches.next().value, 8));
+          const read = (row) => ({ ...rowOf(tokens, row, 8), stories: row.length });
+          return [0, 1].map(() => batches.next().value.map(read));
         }""",
         {"tokens": tokens, "n": n_stories},
     )
-    for batch in made:
-        assert len(batch["tokens"]) == 24
-        known = {(start, size) for start, size in ((0, 3), (3, 2), (5, 4))[:n_stories]}
-        for at, size in batch["stories"]:
-            read = [batch["tokens"][at + i] for i in range(size)]
-            assert any(tokens[start : start + size] == read and size == length for start, length in known)
-            assert [batch["positions"][at + i] for i in range(size)] == list(range(size))
-            assert batch["targets"][at + size - 1] == 9  # the end of a story is its last target
+    known = [(tokens[start : start + size], size) for start, size in ((0, 3), (3, 2), (5, 4))[:n_stories]]
+    for row in (row for batch in made for row in batch):
+        read, targets, positions = (row[name] for name in ("tokens", "targets", "positions"))
+        ends = [place + 1 for place, target in enumerate(targets) if target == 9]  # the last target of a story
+        assert len(read) == 8 and len(ends) == row["stories"] > 0
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            assert (read[start:end], end - start) in known
+            assert positions[start:end] == [*range(end - start)]
+        assert set(targets[ends[-1] :]) <= {-1}
 
 
 def step_of(view):
@@ -219,7 +240,14 @@ def test_the_page_trains_its_model_and_shows_it_meanwhile(opened):
     assert len(losses) == 60 and float(losses[0].split(",")[1]) < float(losses[-1].split(",")[1])  # it falls
     view.type("The dog slept")
     assert view.next_words()[0].split()[0] == "." and float(view.next_words()[0].split()[-1]) > 0.9
-    assert view.find("[data-name=train-stop]").count() == 0 and not view.find("#slider").is_visible()
+    assert view.find("[data-name=train-stop]").count() == 0
+
+    # The slider has its own steps.
+    view.find("#step").fill("0")
+    assert view.said("#step-name") == "step 0, trained in this page"
+    assert float(view.next_words()[0].split()[-1]) < 0.2
+    view.find("#step").fill(view.find("#step").get_attribute("max"))
+    assert view.next_words()[0].startswith(".")
     assert "are about the model of the file" in view.said("#train-said")
     view.find("#share").evaluate("share => { share.open = true; }")
     assert "# the model of the file" in view.find("#live-code").text_content()
@@ -230,6 +258,7 @@ def test_training_is_stopped_and_goes_on_and_one_layer_has_the_heads_of_one(open
     view = opened
     view.page.get_by_label("Layers").select_option("1")
     view.press("Train here")
+    view.press("no")  # a guess about the first question
     view.find("#train-said:has-text('Step ')").wait_for()
     view.press("Stop")
     view.press("Continue")
@@ -250,11 +279,98 @@ def test_training_is_stopped_and_goes_on_and_one_layer_has_the_heads_of_one(open
     )
     view.find("[data-name=train-seed]").fill("2")
     view.press("Train again")  # from its first step
+    view.press("do not ask")
     view.page.wait_for_function(
         "stopped => Number(/Step (\\d+)/.exec(document.querySelector('#train-said').textContent)?.[1]) < stopped",
         arg=stopped,
     )
     view.press("Stop")
+
+
+def test_the_guess_is_answered_at_the_end(opened):
+    view = opened
+    view.page.get_by_label("Positions").select_option("no")
+    view.press("Train here")
+    assert "the question “verb”?" in view.said("#train") and "A model begins" in view.said("#train-said")
+    view.press("yes")
+    view.find("#train-said:has-text('Step 60 of 60')").wait_for(timeout=30_000)
+    # Two blocks are too few for any head: the bar is 1.
+    assert "No head is above its bar for “verb”. You guessed that one would be" in view.said("#train-said")
+    assert view.find("#train-heads tbody tr").all_inner_texts()[0].split("\t")[::4] == ["verb", "not yet"]
+
+
+def test_a_model_that_was_saved_is_opened_by_the_page_and_by_python(show, trained_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = open_model(trained_run, device="cpu")
+    training = replace(training_of(run, run.settings.run.cache_dir), max_steps=100_000)
+    content = page_content(run, None, None, training=training)
+    text = "The cat frightened the dog because it"
+    with show(content) as view:
+        view.find("[data-name=train-seed]").fill("5")
+        view.find("[data-name=train-seed]").press("Tab")
+        view.page.get_by_label("Positions").select_option("no")
+        view.press("Train here")
+        view.press("do not ask")
+        view.find("#train-said:has-text('Step ')").wait_for()
+        view.press("Stop")
+        view.page.wait_for_timeout(500)
+        with view.page.expect_download() as download:
+            view.press("Save this model")
+        file = tmp_path / download.value.suggested_filename
+        download.value.save_as(file)
+        view.type(text)
+        expected = view.next_words()
+
+        view.at("")
+        view.type(text)
+        assert view.next_words() != expected  # those of the run
+        view.find("#train input[type=file]").set_input_files(file)
+        view.find("#train-said:has-text('Step ')").wait_for()
+        assert view.next_words() == expected and view.find("[data-name=train-stop]").count() == 0
+        for other in (b"", b"12345678", file.read_bytes()[:-4], b"\2\0\0\0\0\0\0\0{}"):
+            wrong = tmp_path / "other.safetensors"
+            wrong.write_bytes(other)
+            view.find("#train input[type=file]").set_input_files(wrong)
+            view.find("#train-said:has-text('other.safetensors is not a model that this page has saved')").wait_for()
+
+    saved = open_model(file, device="cpu")
+    assert (saved.settings.run.seed, saved.settings.model.position) == (5, "none")
+    assert file.stem == f"antecedent_seed5_step{saved.step}" and saved.folder == Path("runs") / file.stem
+    assert saved.began == ("It was trained in a page, on the first 8,000 of its stories.",)
+    answers = [words.rsplit(" ", 1) for words in expected if words[0].isalpha()]
+    chances = np.exp(saved.log_probs([text], each=[[f" {word}" for word, _ in answers]]))
+    assert chances[0] == pytest.approx([float(chance) for _, chance in answers], abs=0.0051)
+    with pytest.raises(UserError, match="is not a model that a page"):
+        run_of(tmp_path / "other.safetensors")
+
+
+def test_the_page_watches_its_heads_as_train_py_does(train_script, trained_run):
+    opened = open_model(trained_run, device="cpu")
+    run = opened.settings.run
+    questions = to_json(training_of(opened, run.cache_dir).questions)
+    found = train_script(
+        """({ kernel, shape, parameters, weights, questions }) => {
+          const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+          const trainer = new Trainer(new WebAssembly.Module(bytes(kernel)), shape, parameters);
+          const cells = new Float32Array(bytes(weights).buffer);
+          let at = 0;
+          for (const [name, size] of parameters) trainer.views[name].set(cells.subarray(at, (at += size)));
+          return watch(trainer, questions, packItems(questions.flatMap(({ items }) => items), shape.context_length));
+        }""",
+        {
+            "kernel": KERNEL, "shape": to_json(opened.settings.model), "weights": packed(opened.transformer),
+            "parameters": [(name, weight.numel()) for name, weight in opened.transformer.named_parameters()],
+            "questions": questions,
+        },
+    )  # fmt: skip
+    watched = watched_stories(load_data(opened, run.cache_dir), run.probe_sequences)
+    for of_page, (question, items) in zip(found, watched.items(), strict=True):
+        scores = measure_heads(opened.model, items, 4096).scores()
+        point = OUTCOMES["attention"].point(opened.model, items, 4096).values
+        assert of_page["name"] == question.name
+        assert of_page["accuracy"] == pytest.approx(scores.accuracy.mean(axis=0).max(), abs=1e-6)
+        assert of_page["answers"] == pytest.approx(point["answer_accuracy"], abs=1e-6)
+        assert of_page["bar"] == pytest.approx(point["bar"], abs=0.1)  # by other random signs
 
 
 @pytest.mark.parametrize(
@@ -282,21 +398,20 @@ def test_a_page_without_training_allows_no_worker():
 def test_a_page_trains_with_the_first_stories_of_its_run(trained_run):
     opened = open_model(trained_run, device="cpu")
     assert opened.settings is not None
-    run = replace(opened.settings.run, tokens_per_batch=12 * opened.settings.model.context_length)
-    fitting = replace(opened, settings=replace(opened.settings, run=run))
-    found = training_of(fitting, run.cache_dir)
+    run = opened.settings.run
+    found = training_of(opened, run.cache_dir)
     split = load_corpus(opened.settings.data, Path(run.cache_dir)).train
     tokens = np.frombuffer(gzip.decompress(b64decode(found.stories)), "<u2")
     assert (tokens == split.tokens[: len(tokens)]).all() and (tokens == opened.bos_id).sum() == found.n_stories + 1
     assert (found.tokens_per_batch, found.seed, found.optim["name"]) == (run.tokens_per_batch, run.seed, "muon")
+    assert found.floor == pytest.approx(read_metrics(opened).validation[0].floor, abs=0.2)
+    assert [question["name"] for question in found.questions] == ["verb", "number", "gender"]
 
     # What the page cannot compute
-    odd = replace(run, tokens_per_batch=5 * opened.settings.model.context_length)
-    assert training_of(replace(fitting, settings=replace(opened.settings, run=odd)), run.cache_dir) is None
     for changes in (
         {"position": "learned"}, {"weighting": "sum"}, {"tie_query_key": True}, {"d_mlp": 172}, {"d_model": 24},
     ):  # fmt: skip
         model = replace(opened.settings.model, **changes)
-        assert training_of(replace(fitting, settings=replace(fitting.settings, model=model)), run.cache_dir) is None
-    assert training_of(replace(fitting, settings=None), run.cache_dir) is None
-    assert training_of(replace(fitting, data_fingerprint="of another version"), run.cache_dir) is None
+        assert training_of(replace(opened, settings=replace(opened.settings, model=model)), run.cache_dir) is None
+    assert training_of(replace(opened, settings=None), run.cache_dir) is None
+    assert training_of(replace(opened, data_fingerprint="of another version"), run.cache_dir) is None

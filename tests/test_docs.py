@@ -311,6 +311,8 @@ def test_the_page_about_attention_and_the_worksheet_follow_the_cards():
     steps = re.findall(r"^\| (\d) ([^:]*):", WORKSHEET, re.MULTILINE)
     assert steps == [(str(number), card["name"]) for number, card in enumerate(cards, 1)]
     for number, card in enumerate(cards, 1):
+        if "trains" in card:  # a page of English has no such card
+            continue
         heading, _, text = sections[number - 1].partition("\n")
         assert heading == f"{number}. {card['name'][0].upper()}{card['name'][1:]}"
         assert " ".join(text.partition("\n\n")[0].split()) == card["says"]
@@ -334,7 +336,7 @@ def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(nam
 def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size():
     report = (ROOT / "docs" / "report.html").read_text()
     named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", WORKSHEET)
-    assert len(named) == 7 and [name for name in named if name not in report] == []
+    assert len(named) == 9 and [name for name in named if name not in report] == []
     answers = re.findall(r"^\| `.*` \| (\w+) 0\.\d\d \|$", TEACH, re.MULTILINE)
     assert len(answers) >= 10 and [word for word in answers if word in WORKSHEET] == []
     shown = re.findall(r"\((report\w*\.html)\)\D*([\d.]+) MB", TEACH)

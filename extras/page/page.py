@@ -47,9 +47,10 @@ def page(content: PageContent) -> str:
 
 
 def _script_text(trains: bool) -> str:
-    cards = (FOLDER / "cards.json").read_text(encoding="utf-8")
+    cards = json.loads((FOLDER / "cards.json").read_text(encoding="utf-8"))
+    cards = [card for card in cards if trains or "trains" not in card]
     training = training_script() if trains else ""
-    script = f"const CARDS = {cards.strip()};\n{training}\n" + "\n".join(
+    script = f"const CARDS = {json.dumps(cards, ensure_ascii=False)};\n{training}\n" + "\n".join(
         (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS
     )
     return f'\n(function () {{\n"use strict";\n{script}\n}})();\n'

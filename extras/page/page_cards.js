@@ -1,4 +1,4 @@
-// From a word to a weight, and on to the next word, in the eight cards of cards.json: each asks for a guess, then shows
+// From a word to a weight, and on to the next word, in the cards of cards.json: each asks for a guess, then shows
 // the answer. #lesson=1 to 8 shows one in large type, with the field, the lines and the next words.
 
 const N_CHOICES = 3; // to guess from
@@ -140,18 +140,23 @@ const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard
 
 // Where the page is published, docs/attention.md stands beside it: its section with the same step in code.
 function inCode() {
-  if (!live.english || !location.protocol.startsWith("http")) return null;
+  if (!live.english || !location.protocol.startsWith("http") || CARDS[state.card - 1].trains) return null;
   const anchor = `${state.card}-${CARDS[state.card - 1].name.replace(/[^\w -]/g, "").replaceAll(" ", "-")}`;
   return element("a", { href: `attention.html#${anchor}` }, "The same in code");
 }
 
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
-  const { says, ask, hides } = CARDS[state.card - 1];
-  const isTraining = state.card === CARDS.length;
-  part("slider").hidden = !steps.length || (isLesson() && !isTraining);
+  const { says, ask, hides, trains } = CARDS[state.card - 1];
+  const isTraining = MAKERS[state.card - 1] === trainingCard;
+  part("slider").hidden = !steps.length || (isLesson() && !isTraining && !trains);
   const told = live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says;
   const said = element("p", {}, told, " ", inCode());
+  if (live.training) part("train").hidden = isLesson() && !trains;
+  if (trains) {
+    const guesses = [["yes", true], ["no", false]].map(([text, guess]) => chip(text, () => trainOneLayer(guess), `guess-${text}`));
+    return showCard(element("div", {}, said, element("p", {}, ask), element("p", { class: "actions" }, ...guesses)));
+  }
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
   if (problem) return showCard(element("div", {}, said, remark(problem)));
@@ -198,7 +203,7 @@ function showCard(...parts) {
   const chips = CARDS.map(({ name }, i) => chip(`${i + 1} ${name}`, () => openCard(i + 1), `card-${i + 1}`, pressed(i + 1)));
   const leave = isLesson() && chip("The whole page", () => (location.hash = ""), "leave");
   const row = element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...chips, leave);
-  show("cards", remark("How it comes about, in eight steps, every number real:"), row, element("div", { class: "card" }, ...parts));
+  show("cards", remark(`How it comes about, in ${CARDS.length} steps, every number real:`), row, element("div", { class: "card" }, ...parts));
   row.scrollLeft = chips[state.card - 1].offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row
 }
 
@@ -214,5 +219,6 @@ function openCard(card) {
 
 // The card of the address #lesson=2, behind which a state may stand; 0: it is of no lesson.
 function lessonCard() {
-  return Number(/^#lesson=([1-8])(?![^&])/.exec(location.hash)?.[1] ?? 0);
+  const card = Number(/^#lesson=([1-9])(?![^&])/.exec(location.hash)?.[1] ?? 0);
+  return card > CARDS.length ? 0 : card;
 }

@@ -111,6 +111,12 @@ function askFirst() {
   drawTraining();
 }
 
+// What the last card asks.
+function trainOneLayer(guess) {
+  here.chosen = { n_layer: 1 };
+  beginTraining(guess);
+}
+
 // Show from now on a model of this shape that has no weights yet.
 function openTraining(shape) {
   endTraining();

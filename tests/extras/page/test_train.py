@@ -391,8 +391,49 @@ def test_a_browser_that_cannot_train_says_so_and_the_rest_of_the_page_works(open
     assert view.next_words("live-before") == before
 
 
-def test_a_page_without_training_allows_no_worker():
-    assert "worker-src" not in page(sample.content()) and "wasm" not in page(sample.content())
+@pytest.mark.parametrize("opened", [100_000], indirect=True)
+def test_leaving_the_page_asks_first_while_it_trains(opened):
+    view = opened
+    view.page.on("dialog", lambda dialog: dialog.dismiss())
+    view.press("Train here")
+    view.find("#train-said:has-text('Step ')").wait_for()
+    view.page.close(run_before_unload=True)
+    view.page.wait_for_timeout(500)
+    assert ["beforeunload" in str(each) for each in view.complaints] == [True] and step_of(view) > 0  # still there
+    view.complaints.clear()
+    view.press("Stop")
+
+
+@pytest.mark.parametrize("opened", [100_000], indirect=True)
+def test_a_tab_that_sleeps_goes_on_when_it_is_shown_again(opened):
+    view = opened
+    view.press("Train here")
+    view.find("#train-said:has-text('Step ')").wait_for()
+    tab = view.page.context.new_cdp_session(view.page)
+    tab.send("Page.setWebLifecycleState", {"state": "frozen"})
+    tab.send("Page.setWebLifecycleState", {"state": "active"})
+    reached = step_of(view)
+    view.page.wait_for_function(
+        "reached => Number(/Step (\\d+)/.exec(document.querySelector('#train-said').textContent)[1]) > reached + 5",
+        arg=reached,
+    )
+    view.press("Stop")
+
+
+def test_the_last_card_trains_one_layer_after_a_guess(opened):
+    view = opened
+    view.at("lesson=9")
+    assert view.find(".card").is_visible() and "one layer" in view.said(".card")
+    view.click("[data-name=guess-no]")
+    view.find("#train-said:has-text('You guessed that none would be for “verb”: right')").wait_for(timeout=30_000)
+    assert {name[:2] for name in view.find(".pick").evaluate_all("all => all.map(pick => pick.dataset.name)")} == {"L0"}
+    view.card(8)
+    assert not view.find("#train").is_visible()
+
+
+def test_a_page_without_training_allows_no_worker_and_has_no_card_for_it():
+    html = page(sample.content())
+    assert "worker-src" not in html and "wasm" not in html and "train it yourself" not in html
 
 
 def test_a_page_trains_with_the_first_stories_of_its_run(trained_run):

@@ -149,10 +149,10 @@ function inCode() {
 function drawCard() {
   const { says, ask, hides, trains } = CARDS[state.card - 1];
   const isTraining = MAKERS[state.card - 1] === trainingCard;
-  part("slider").hidden = !steps.length || (isLesson() && !isTraining && !trains);
+  part("slider").hidden = !steps.length || (isLesson() && !isTraining && !(trains && state.here !== null));
   const told = live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says;
   const said = element("p", {}, told, " ", inCode());
-  if (live.training) part("train").hidden = isLesson() && !trains;
+  if (live.training) part("train").hidden = isLesson() && !(trains && state.here !== null); // the guess begins it
   if (trains) {
     const guesses = [["yes", true], ["no", false]].map(([text, guess]) => chip(text, () => trainOneLayer(guess), `guess-${text}`));
     return showCard(element("div", {}, said, element("p", {}, ask), element("p", { class: "actions" }, ...guesses)));

@@ -61,9 +61,9 @@ function drawProgress() {
   show("train-said", problem || begun);
   show("train-curve", losses.length > 1 && lossCurve(losses, training));
   if (!heads.length) return show("train-heads");
-  const rows = heads.map(({ name, head, accuracy, bar, answers }) => [name, headName(...head), number(accuracy), number(bar), above[name] ? `step ${above[name]}` : "not yet", number(answers)]);
+  const rows = heads.map(({ name, head, accuracy, bar, answers }) => [name, headName(...head), number(accuracy), number(bar), above[name] ? `step ${above[name]}` : step < training.max_steps ? "not yet" : "never", number(answers)]);
   const note = `The best head of each question, in ${training.questions[0].items.length} sentences that it has not read: the share in which it looks most at the word that is meant. The bar is what the best of these heads reaches by chance in 5 of 100 cases; it is above by chance now and then. What it does is tested by eval.py.`;
-  show("train-heads", scrolled("The best heads", tableOf(["question", "best head", "looks right", "bar", "above it since", "answers right"], rows)), remark(note));
+  show("train-heads", scrolled("The best heads", tableOf(["question", "head", "looks right", "bar", "above since", "answers right"], rows)), remark(note));
 }
 
 // What a training has shown at its end, beside the guess.
@@ -80,11 +80,11 @@ function secondsHere() {
   return here.seconds + (here.isRunning ? (performance.now() - here.began) / 1000 : 0);
 }
 
-// The loss of each step, from the loss of a guess among all words down to 0, and its lower bound.
+// The loss of each step, and its lower bound; what is above 2.5 times the bound, as at the beginning, is drawn at the top.
 function lossCurve(losses, { max_steps, floor }) {
   const [width, height] = [320, 60];
-  const top = Math.log(liveTokenizer.vocabulary.length);
-  const y = (loss) => (height * (1 - Math.min(loss, top) / top)).toFixed(1);
+  const [top, bottom] = [2.5 * floor, 0.9 * floor];
+  const y = (loss) => ((height * (top - Math.min(loss, top))) / (top - bottom)).toFixed(1);
   const points = losses.map((loss, i) => `${((width * i) / max_steps).toFixed(1)},${y(loss)}`);
   const about = { class: "curve", role: "img", "aria-label": `The loss of each step, and ${number(floor)}, the lowest that any model can reach`, width, height };
   const bound = shape("line", { x1: 0, x2: width, y1: y(floor), y2: y(floor), class: "bound" });
@@ -114,6 +114,7 @@ function askFirst() {
 // What the last card asks.
 function trainOneLayer(guess) {
   here.chosen = { n_layer: 1 };
+  part("train").hidden = false; // it may have to say why this browser cannot train
   beginTraining(guess);
 }
 

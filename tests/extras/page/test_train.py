@@ -13,6 +13,7 @@ import torch
 
 from antecedent_lab import open_model
 from data.corpus import load_corpus
+from data.loader import training_batches
 from extras.page.content import page_content
 from extras.page.page import page
 from extras.page.shown import Live, LiveTraining
@@ -29,7 +30,9 @@ from settings.errors import UserError
 from settings.train import compose_settings
 from settings.typed_json import to_json
 from tests.extras.page import sample
+from tests.program import SMALL, run_program
 from tests.tiny_models import random_model
+from training.metrics import load_metrics
 from training.optim import COEFFICIENTS, MARGIN, learning_rate_factor, make_optimizers, set_learning_rates
 
 KERNEL = (FOLDER / "kernel.txt").read_text().strip()
@@ -79,7 +82,7 @@ def train(train_script):
         parameters = [(name, weight.numel()) for name, weight in model.named_parameters()]
         task = {
             "kernel": KERNEL, "shape": to_json(model.config), "parameters": parameters, "settings": OPTIM,
-            "batches": [as_page(batch) for batch in batches], **task,
+            "batches": [as_page(batch, model.config.context_length) for batch in batches], **task,
         }  # fmt: skip
         return train_script(TRAIN, task)
 
@@ -97,14 +100,18 @@ def random_batch(seed):
     return tokens[:, :-1], np.where(ids < 0, -1, tokens[:, 1:]), ids
 
 
-def as_page(batch):
-    """Return a batch as rows of the page."""
+def as_page(batch, length):
+    """Return a batch as rows of the page, filled up to `length` tokens."""
     rows = []
-    for tokens, targets, ids in zip(*batch, strict=True):
-        places = np.arange(LENGTH)
-        is_first = np.diff(ids, prepend=-2) != 0
-        positions = places - np.maximum.accumulate(np.where(is_first, places, 0))
-        listed = {"tokens": tokens, "targets": targets, "positions": np.where(ids < 0, 0, positions)}
+    for of_row in zip(*batch, strict=True):
+        filled = [
+            np.pad(part, (0, length - len(part)), constant_values=by)
+            for part, by in zip(of_row, (0, -1, -1), strict=True)
+        ]
+        tokens, targets, ids = filled
+        places = np.arange(length)
+        first = np.maximum.accumulate(np.where(np.diff(ids, prepend=-2) != 0, places, 0))
+        listed = {"tokens": tokens, "targets": targets, "positions": np.where(ids < 0, 0, places - first)}
         rows.append({name: cells.tolist() for name, cells in listed.items()})
     return rows
 
@@ -168,6 +175,29 @@ def test_forty_steps_have_the_losses_of_torch(train):
             optimizer.step(torch.ones(()))
         expected.append(loss.item())
     assert found == pytest.approx(expected, abs=1e-3) and min(found) < max(found) - 0.3
+
+
+def test_forty_steps_have_the_losses_of_train_py(train, trained_run, cache, tmp_path):
+    run = tmp_path / "run"
+    result = run_program(
+        "train.py", f"out={run}", cache, *SMALL, "probe_sequences=8", "precision=float32", "max_steps=40",
+        "log_every_steps=1", "seed=2",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    expected = [record.loss for record in load_metrics(run).train]
+    opened = open_model(run, device="cpu")
+    settings = opened.settings
+    split = load_data(opened, settings.run.cache_dir).train
+    length = settings.model.context_length
+    batches = training_batches(split, tokens_per_batch=settings.run.tokens_per_batch, context_length=length, seed=2)
+    arrays = []
+    for step in range(40):
+        batch = batches.at(step)
+        targets = batch.targets.masked_fill(batch.targets < 0, -1)
+        arrays.append([part.numpy() for part in (batch.tokens, targets, batch.document_ids)])
+    parameters = {**OPTIM, **vars(settings.optim), "name": "muon"}
+    found = train(opened.transformer, arrays, seed=2, maxSteps=40, settings=parameters)["losses"]
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 FILE = {"config": {"model": {}, "run": {}}, "tokenizer": "the tokenizer"}

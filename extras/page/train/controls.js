@@ -17,7 +17,7 @@ function switchesOf({ n_layer, n_head, d_model, position, scale }) {
   const yesOrNo = (own, yes) => [[own, own === yes ? "yes" : "no"], own === yes ? ["none", "no"] : [yes, "yes"]];
   return [
     ["n_layer", "Layers", upTo(n_layer, () => true)],
-    ["n_head", "Heads in a layer", upTo(n_head, (n) => d_model % (8 * n) === 0)], // the kernel multiplies eight columns
+    ["n_head", "Heads in a layer", upTo(n_head, (n) => d_model % (16 * n) === 0)], // the kernel multiplies sixteen columns
     ["position", "Positions", yesOrNo(position, "rope")],
     ["scale", "Scores divided by √d", yesOrNo(scale, "inverse_sqrt")],
     ["n_stories", "Stories", [n_stories, Math.ceil(n_stories / 2)].map((n) => [n, n.toLocaleString("en")])],
@@ -92,9 +92,9 @@ function lossCurve(losses, { max_steps, floor }) {
 }
 
 // Why this browser cannot train; "" if it can.
-function noTraining(kernel) {
+function noTraining() {
   if (!window.Worker || !window.WebAssembly || !window.DecompressionStream) return "This browser has no workers, WebAssembly or decompression: it cannot train. All the rest of the page works.";
-  return WebAssembly.validate(kernel) ? "" : "This browser has no 128-bit SIMD in WebAssembly: it cannot train. All the rest of the page works.";
+  return KERNELS.map(bytesOf).some((kernel) => WebAssembly.validate(kernel)) ? "" : "This browser has no 128-bit SIMD in WebAssembly: it cannot train. All the rest of the page works.";
 }
 
 function bytesOf(base64) {
@@ -128,8 +128,7 @@ function openTraining(shape) {
 }
 
 async function beginTraining(guess) {
-  const kernel = bytesOf(KERNEL);
-  here.problem = noTraining(kernel);
+  here.problem = noTraining();
   if (here.problem) return drawTraining();
   const { training } = live;
   const { n_stories: nStories = training.n_stories, ...changed } = here.chosen;
@@ -143,7 +142,7 @@ async function beginTraining(guess) {
     const nWorkers = Math.min(MOST_WORKERS, Math.max(1, navigator.hardwareConcurrency - 1));
     here.workers = Array.from({ length: nWorkers }, () => new Worker(address));
     const [leader, ...helpers] = here.workers;
-    const common = { kernel: await WebAssembly.compile(kernel), shape, parameters: here.parameters };
+    const common = { kernel: await WebAssembly.compile(KERNELS.map(bytesOf).find((kernel) => WebAssembly.validate(kernel))), shape, parameters: here.parameters };
     const ports = helpers.map((worker) => {
       const { port1, port2 } = new MessageChannel();
       worker.postMessage(common, [port2]);

@@ -35,9 +35,8 @@ def training_of(opened: OpenedModel, cache_dir: str) -> LiveTraining | None:
     is_computed = model.weighting == "softmax" and model.position in ("rope", "none")
     is_plain = not (model.tie_query_key or model.tie_key_value or model.dropout)
 
-    # The kernel multiplies eight columns at a time; normal numbers are drawn by sixteen.
-    widths = (model.d_mlp, model.context_length, model.d_model // model.n_head)
-    fits = model.d_model % 16 == 0 and not any(width % 8 for width in widths)
+    # The kernel multiplies sixteen columns at a time.
+    fits = not any(width % 16 for width in (model.d_mlp, model.context_length, model.d_model // model.n_head))
     n_rows = run.tokens_per_batch // model.context_length
     if not (is_computed and is_plain and fits and n_rows) or settings.optim.name is not Optimizer.muon:
         return None

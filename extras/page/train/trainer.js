@@ -1,7 +1,7 @@
 // Training in the page: model/transformer.py on packed stories, one row of a batch after another, forward and backward: what
 // a row needs stays in the cache of the processor. It knows no page and runs in a worker. The matrix products are those of
 // kernel.wat, and attention too is made of them: a row has several stories, and what lies outside of one is set to 0.
-// T tokens of a row; D d_model, F d_mlp, H heads, K = D / H; V vocabulary, padded to a multiple of 8 (W).
+// T tokens of a row; D d_model, F d_mlp, H heads, K = D / H; V vocabulary, padded to a multiple of 16 (W).
 
 // Views of float32 in one memory: {name: size} to {name: Float32Array}.
 function layOut(sizes) {
@@ -23,14 +23,15 @@ const transpose = (view, width, first = 0) => [view.byteOffset + 4 * first, 1, w
 
 const clear = (...all) => all.forEach((view) => view.fill(0));
 
-const POWERS = Float64Array.from({ length: 256 }, (_, i) => 2 ** (i - 128));
+const POWERS = Float64Array.from({ length: 2048 }, (_, i) => 2 ** (i / 8 - 128));
 
-// e^x within 2e-7 of it: 2^n e^r, and the series of e^r. Math.exp is a call; there are three million of them in a step.
+// e^x within 2e-7 of it: a power of 2^(1/8) from the table, and the series of e^r, |r| <= .044, up to r^3. Math.exp is a
+// call; there are three million of them in a step.
 function exp(x) {
-  const scaled = (x < -88 ? -127 : x > 88 ? 127 : x * Math.LOG2E) + 128.5;
+  const scaled = (x < -87 ? -1008 : x > 87 ? 1008 : x * 8 * Math.LOG2E) + 1024.5;
   const n = scaled | 0;
-  const r = (scaled - n - 0.5) * Math.LN2;
-  return POWERS[n] * (1 + r * (1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720)))))));
+  const r = (scaled - n - 0.5) * (Math.LN2 / 8);
+  return POWERS[n] * (1 + r * (1 + r * (1 / 2 + r * (1 / 6))));
 }
 
 class Trainer {
@@ -39,7 +40,7 @@ class Trainer {
     const { d_model: D, d_mlp: F, n_head: H, context_length: T } = shape;
     const K = D / H;
     const V = parameters[0][1] / D;
-    const W = (V + 7) & ~7;
+    const W = (V + 15) & ~15;
     const by = shape.scale === "none" ? 1 : 1 / Math.sqrt(K);
     Object.assign(this, { shape, D, F, H, T, V, W, K, by, names: parameters.map(([name]) => name) });
     const sizes = {};

@@ -88,7 +88,7 @@ def opened_run() -> tuple[OpenedModel, WeightHistory]:
     """Return a model with random weights that knows the examples' words, and two others as its earlier steps."""
     texts = [example.text for examples in EXAMPLES.values() for example in examples]
     tokenizer = word_tokenizer([*texts, "The dog and the bus slept. She he them"])
-    sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 32, "d_mlp": 48, "context_length": 24}
+    sizes = {"n_layer": N_LAYER, "n_head": N_HEAD, "d_model": 64, "d_mlp": 48, "context_length": 32}
     model, *earlier = [random_model(tokenizer.get_vocab_size(), seed, **sizes) for seed in (1, 2, 3)]
     settings = replace(compose_settings([f"max_steps={LAST_STEP}"]), model=model.config)
     run = blank(

@@ -19,6 +19,7 @@ MODES = {
     "check": {"check", "own_file", "run", "model", "tokenizer"},  # a file of items, without weights
     "before": {"before", "own_file", "live"} | _MODEL,  # two models on the same items
     "text": {"text", "live"} | _MODEL,  # one sentence
+    "write": {"write", "n", "length", "temperature", "top_k", "seed"} | _MODEL,
     "path": {"path", "live", "figures"} | _MODEL,  # English text
     "probe": {"own_file", "live", "figures"} | _MODEL,
 }
@@ -51,6 +52,14 @@ class EvalSettings(Machine):
     before: str | None = setting("a run or model to compare with, item by item: for example before fine-tuning")
     path: str | None = setting("English text to test on: a file, a folder or a glob; several separated by commas")
     text: str | None = setting("a sentence of your own, whose attention is printed instead of a test")
+    write: str | None = setting("a text that the model writes on after")
+    n: int | None = setting("with write=: how many texts; null: one", low=1)
+    length: int | None = setting("with write=: the most tokens of each; null: 100", low=1)
+    temperature: float | None = setting(
+        "with write=: 0 takes the most probable token, above 1 surprises; null: 0.8", low=0
+    )
+    top_k: int | None = setting("with write=: draw only from the most probable tokens; null: from all", low=1)
+    seed: int | None = setting("with write=: the same text for the same seed; null: 0", low=0)
     tokenizer: str | None = setting("of a model of another program: a folder, a hub name or tokenizer.json")
     out: str | None = setting("folder for the results about a model of another program; null: in probes/")
     live: bool | None = setting("put the model into the page, to type sentences into; null: if it is small")
@@ -88,6 +97,8 @@ class EvalSettings(Machine):
             if name == "items":
                 kind = "own_file" if self.own_file else STORIES
             if kind not in MODES[self.mode] | _ALWAYS:
+                if kind in MODES["write"] - _MODEL - {"write"}:
+                    raise UserError(f"{name}={value}: only with write=TEXT")
                 of_mode = "model=A,B" if self.mode == "models" else f"{self.mode}="
                 raise UserError(f"{name}={value}: cannot be combined with {of_mode}")
         if self.run and self.model:

@@ -56,6 +56,8 @@ def evaluate(settings: EvalSettings, config: ProbeConfig) -> None:
         _compare(opened, settings, config)
     elif settings.mode == "text":
         _look_at_sentence(opened, settings)
+    elif settings.mode == "write":
+        _write(opened, settings)
     else:
         if opened.transformer is not None and not opened.has_stories and not (settings.path or settings.own_file):
             _print_loss(opened, opened.transformer, settings.cache_dir, config)
@@ -217,6 +219,21 @@ def _look_at_sentence(opened: OpenedModel, settings: EvalSettings) -> None:
             )
             write_files(folder, {PAGE: page(content)})
             print(f"{_address(folder)}#yours-1")
+
+
+def _write(opened: OpenedModel, settings: EvalSettings) -> None:
+    """Print a text, and after it what the model writes, as it is written."""
+    text = str(settings.write)
+    tokenized = opened.tokenize(text)
+    for line in unknown_note(opened, tokenized):
+        print(f"note: {printable(line)}")
+    names = ("n", "length", "temperature", "top_k", "seed")
+    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    for pieces in opened.pieces(text, **given):
+        print(printable(f"\n{text}"), end="", flush=True)
+        for piece in pieces:
+            print(printable(piece), end="", flush=True)
+        print()
 
 
 def _nouns_before(words: list[str]) -> dict[int, list[str]]:

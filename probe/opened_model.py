@@ -31,6 +31,7 @@ from probe.edits import NO_TOKEN, all_heads, margins_at_site
 from probe.questions import Example
 from probe.results import Head, Shown
 from probe.sentences import TokenizedText, next_tokens, tokenize_text, word_attention
+from probe.writing import Sampling, write_on
 from settings.data import DataConfig
 from settings.errors import UserError
 from settings.model import ModelConfig
@@ -249,6 +250,31 @@ class OpenedModel:
         """
         self._encode_all([text])
         return deciding(self.model, self.tokenize(text), self.decode)
+
+    def write(self, text: str = "", **settings: Any) -> list[str]:
+        """Return texts that the model writes after `text`, without it; `settings` are those of `pieces`."""
+        return ["".join(pieces) for pieces in self.pieces(text, **settings)]
+
+    def pieces(
+        self,
+        text: str,
+        *,
+        n: int = 1,
+        length: int = 100,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        seed: int = 0,
+    ) -> list[Iterator[str]]:
+        """Return `n` texts that the model writes after `text`, in pieces as it writes them: the same for the same seed.
+
+        Each has at most `length` tokens, and ends at the end of a text or with the context of the model. The next token
+        is drawn with softmax(logits / `temperature`), of the `top_k` most probable ones (None: of all); a temperature
+        of 0 takes the most probable. Raises UserError for a text that the model cannot read.
+        """
+        sampling = Sampling(temperature, top_k)
+        begun = self.encode(text)
+        self._check_lengths([len(begun)])
+        return [write_on(self.model, self.tokenizer, begun, length, sampling, [seed, i]) for i in range(n)]
 
     def show(self, text: str) -> str:
         """Return the report's view of one sentence, for a notebook; UserError for a text that the model cannot read."""

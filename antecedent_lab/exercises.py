@@ -24,7 +24,7 @@ from settings.errors import one_line
 _TOLERANCE = 1e-4  # float32 in another order of sums differs by less than a hundredth of it
 _CASES = ((5, 8), (8, 8), (7, 2))  # T tokens and K numbers of a head
 _TASK = {
-    "attention": "softmax(query key^T / sqrt(K)) value, where no token sees a later one",
+    "self-attention": "softmax(query key^T / sqrt(K)) value, where no token sees a later one",
     "rope": "each pair (x[i], x[i + K/2]) of token t turned by t * theta^(-2 i / K)",
     "head output": "what the head adds to each row of the residual stream: its mixed values times its part of W_O",
     "exchange": "the same weights, but in the row `query` those of `left` and `right` have changed places",
@@ -35,7 +35,7 @@ _TASK = {
 def check_attention(function: Callable[..., Any]) -> bool:
     """Check function(query, key, value) -> [T, K], each [T, K] (Vaswani et al. 2017, eq. 1, with the causal mask)."""
     inputs = [_random(3, *shape) for shape in _CASES]
-    return _check("attention", function, [(list(each), attend(*each[:, None, None])[0, 0]) for each in inputs])
+    return _check("self-attention", function, [(list(each), attend(*each[:, None, None])[0, 0]) for each in inputs])
 
 
 def check_rope(function: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Run docs/tour.ipynb cell by cell and write it with the new outputs: python -m research.notebook.
+"""Run the notebooks of docs/ cell by cell and write them with the new outputs: python -m research.notebook.
 
 It trains a model in runs/tour unless there is one, and takes two minutes.
 """
@@ -15,7 +15,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-NOTEBOOK = Path(__file__).parent.parent / "docs" / "tour.ipynb"
+NOTEBOOKS = [Path(__file__).parent.parent / "docs" / f"{name}.ipynb" for name in ("tour", "exercises")]
 
 
 def run_cell(code: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
@@ -38,9 +38,10 @@ def run_cell(code: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    content = json.loads(NOTEBOOK.read_text())
-    shared: dict[str, Any] = {"__name__": "__main__"}
-    for cell in content["cells"]:
-        if cell["cell_type"] == "code":
-            cell["outputs"] = run_cell("".join(cell["source"]), shared)
-    NOTEBOOK.write_text(json.dumps(content, indent=1) + "\n")
+    for notebook in NOTEBOOKS:
+        content = json.loads(notebook.read_text())
+        shared: dict[str, Any] = {"__name__": "__main__"}
+        for cell in content["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"] = run_cell("".join(cell["source"]), shared)
+        notebook.write_text(json.dumps(content, indent=1) + "\n")

@@ -472,7 +472,12 @@ def test_the_page_about_attention_shows_the_output_of_its_code():
         assert numbers == pytest.approx(expected, rel=0.02, abs=0.002), code  # CPUs round sums differently
 
 
-CELLS = [cell for cell in json.loads((ROOT / "docs/tour.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+def cells_of(notebook):
+    cells = json.loads((ROOT / f"docs/{notebook}.ipynb").read_text())["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+CELLS = cells_of("tour")
 
 
 def test_the_notebook_shows_what_its_cells_print_and_draw():
@@ -483,20 +488,25 @@ def test_the_notebook_shows_what_its_cells_print_and_draw():
     assert "supported (E3)" in json.dumps([cell["outputs"] for cell in CELLS])
 
 
-@pytest.mark.slow
-def test_every_cell_of_the_notebook_runs(cache, tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
+def tour(cache, folder):
+    """Return the cells of the tour as a script that trains a small model and writes in `folder`."""
     settings = [setting.replace("probe_sequences=0", "probe_sequences=40") for setting in [*SMALL, cache]]
     small = f"cache_dir={cache.removeprefix('cache_dir=')!r}, n_bootstrap=100, n_untrained=2, n_controls=10)"
     changes = {
-        "settings = []": f"settings = {settings}", '"runs/': f'"{tmp_path}/', '"probes/': f'"{tmp_path}/probes/',
+        "settings = []": f"settings = {settings}", '"runs/': f'"{folder}/', '"probes/': f'"{folder}/probes/',
         "probe_model(opened)": f"probe_model(opened, {small}", 'stories=True))': f'stories=True), {small}',
     }  # fmt: skip
     script = "\n".join("".join(cell["source"]) for cell in CELLS)
     for old, new in changes.items():
         assert old in script
         script = script.replace(old, new)
-    (tmp_path / "tour.py").write_text(script)
+    return script
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_notebook_runs(cache, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    (tmp_path / "tour.py").write_text(tour(cache, tmp_path))
     monkeypatch.setenv("MPLBACKEND", "agg")
     process = run_python(str(tmp_path / "tour.py"))
     assert process.returncode == 0, process.stderr

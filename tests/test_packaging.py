@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.program import ROOT, SMALL, SMALL_PROBE, run_program, run_python
+from tests.test_docs import cells_of, tour
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -107,6 +108,19 @@ def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed, elsewher
     process = run_python("-c", USE, str(report.parents[1]), folder, cwd=elsewhere, path=installed)
     lines = process.stdout.splitlines()[-2:]
     assert lines == ["True antecedent_lab.model.observe antecedent_lab.extras.others.own_model", "[]"], process.stderr
+
+
+@pytest.mark.slow
+def test_the_notebooks_run_from_the_wheel_in_an_empty_folder(installed, cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    exercises = "\n".join("".join(cell["source"]) for cell in cells_of("exercises"))
+    for script, printed in (
+        (tour(cache, tmp_path / "runs"), "exchanged [("),
+        (exercises, "score: not yet. It returns"),
+    ):
+        process = run_python("-c", script, cwd=tmp_path, path=installed)
+        assert process.returncode == 0, process.stderr
+        assert printed in process.stdout
 
 
 @pytest.mark.slow

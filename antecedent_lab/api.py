@@ -162,7 +162,7 @@ def open_model(
     """
     machine = to_settings(Machine, {"device": getattr(device, "type", device), "threads": threads})
     is_loaded = not isinstance(model, str | Path)
-    if not is_loaded and Path(model).suffix == ".safetensors":
+    if not is_loaded and Path(model).suffix.lower() == ".safetensors":
         model = run_of(Path(model))
     is_run = not is_loaded and (Path(model) / "checkpoints").is_dir()
     named = f"{setting}={model if not is_loaded else type(model).__name__}"

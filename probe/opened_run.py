@@ -131,6 +131,7 @@ def _load_environment(run: Path) -> dict[str, Any]:
             "torch": content.get("packages", {}).get("torch"),
             "commit": content.get("commit"),
         }
+        versions = {name: version for name, version in versions.items() if version}  # a model of a page has none
         return {"environment": versions, "arguments": content.get("arguments"), "began": list(content.get("began", []))}
 
 

@@ -81,6 +81,8 @@ class Trainer:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Restore the result of `state`, or raise UserError if it does not fit; the optimizers keep their settings."""
+        if "optimizer" not in saved:
+            raise UserError("a model that a page has trained has no state of the optimizer: begin a run with init=")
         try:
             self.model.load_state_dict(saved["model"])
             for name, state in self._optimizer_states().items():

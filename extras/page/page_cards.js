@@ -125,8 +125,8 @@ function exchangeCard({ layer, head, chosen, left, right }) {
 }
 
 function trainingCard({ layer, head, chosen, left }) {
-  const all = [...steps, live.step];
-  const weights = all.map((step) => wordRow(passOf([], step), chosen, layer, head)[left]);
+  const weights = [...steps, live.step].map((step) => wordRow(passOf([], step), chosen, layer, head)[left]);
+  const all = [...steps, state.here ?? live.step];
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const apart = Math.max(1, Math.floor(all.length / 3)); // so that the steps to guess from differ
   const others = [...all.keys()].filter((i) => i !== found && i % apart === found % apart).slice(0, N_CHOICES - 1);
@@ -155,7 +155,8 @@ function drawCard() {
   if (live.training) part("train").hidden = isLesson() && !(trains && state.here !== null); // the guess begins it
   if (trains) {
     const guesses = [["yes", true], ["no", false]].map(([text, guess]) => chip(text, () => trainOneLayer(guess), `guess-${text}`));
-    return showCard(element("div", {}, said, element("p", {}, ask), element("p", { class: "actions" }, ...guesses)));
+    const answer = state.here === null ? element("p", { class: "actions" }, ...guesses) : remark("What the training shows stands above.");
+    return showCard(element("div", {}, said, element("p", {}, ask), answer));
   }
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
@@ -168,8 +169,8 @@ function drawCard() {
   const asked = element("p", {}, element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, name) => words[name])));
 
   // A guess is about this card, head, word and text, and about the step and the changes, if the answer changes none of them.
-  const ofStep = isTraining ? [] : [state.time];
-  const key = JSON.stringify([state.card, head, chosen, state.sentence.text, ...(act ? ofStep : [state.time, state.edits])]);
+  const ofStep = isTraining ? [] : [state.time, state.here];
+  const key = JSON.stringify([state.card, head, chosen, state.sentence.text, ...(act ? ofStep : [state.time, state.here, state.edits])]);
   const guess = (choice) => {
     update({ guess: { key, choice } });
     act?.();

@@ -18,7 +18,7 @@ function openShape(shape) {
   HEADS = placesOf();
   steps.length = 0;
   past = [];
-  Object.assign(state, { edits: [], time: END, ...placeOf(state.question) });
+  Object.assign(state, { edits: [], time: END, here: null, ...placeOf(state.question) });
 }
 
 const START = "(start): the token before every text";

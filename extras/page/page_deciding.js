@@ -204,15 +204,23 @@ function lostBy(layer, head, target) {
   return decided().lines.find(isWanted)?.lost ?? 0;
 }
 
+let sought = ""; // for which state a change is looked for
+
+function isSearching() {
+  return sought === searchKey();
+}
+
 // Make it say a word: the one exchange or cut that makes it the likeliest next word, or a note that none does.
 function makeItSay(id) {
   update({ saying: false });
   const key = searchKey();
+  sought = key;
   const name = `“${label(nextName(id))}”`;
   show("live-notes");
   addNote(`Looking for a change that makes it say ${name} …`);
   const isWanted = () => searchKey() === key;
   inSlices(sayings(id), isWanted, ({ best, n }) => {
+    sought = "";
     show("live-notes");
     if (best) makeChange(best.edit);
     const said = best ? `${editName(best.edit)}: it says ${name} (${percent(best.chance)}), the likeliest of ${n} changes that were tried.` : `None of ${n} changes of one line makes it say ${name}.`;

@@ -78,7 +78,7 @@ function openLink() {
   const query = numberIn(fields.get("query"));
   const hasWord = query < state.sentence.words.length;
   const step = numberIn(fields.get("step"));
-  const time = step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END;
+  const time = steps.length && step < live.step ? Math.max(0, steps.findLastIndex((each) => each <= step)) : END;
   update({ edits, query: hasWord ? query : null, time, ...placeOf(state.question), ...place }); // not the head of before
   const lost = wanted.length - edits.length;
   if (lost) addNote(`Left out, because they do not fit this model or text: ${lost} of the link's changes.`);
@@ -116,7 +116,7 @@ function pythonCode() {
   });
   const about = [];
   const isBefore = live.before && state.time !== END;
-  if (liveStep() !== live.step && !isBefore) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
+  if (liveStep() !== live.step && !isBefore && state.here === null) about.push(`# the trained model, step ${live.step}: the weights of the slider's step are in this file only`);
   const reads = live.chosen_tokenizer ? `tokenizer=${JSON.stringify(live.chosen_tokenizer)}, ` : "";
   if (state.here !== null) about.push("# the model of the file: that which was trained in the page is in the page only");
   if (live.type === "float16" || isBefore) about.push("# exact weights: those of this file are rounded to float16");

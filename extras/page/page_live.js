@@ -89,7 +89,10 @@ function drawInvitation() {
   drawTitle();
   drawActions();
   if (pendingCut()) return show("invitation", "Now click another word: the two change places.");
+  const about = JSON.stringify([state.sentence.text, chosenWord(), state.edits]);
+  if (!decided() && state.here !== null && part("invitation").dataset.about === about) return; // of the step before: the lines are cut again
   if (!decided()) return show("invitation", "Which line decides the next word? Each is cut in turn …");
+  part("invitation").dataset.about = about;
   const found = isGuessing() ? guessTexts() : decidingTexts();
   show("invitation", ...found.map((part) => (typeof part === "string" ? element("bdi", {}, part) : part)));
 }

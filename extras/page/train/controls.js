@@ -2,13 +2,16 @@
 
 const MOST_WORKERS = 4;
 const [CLOSE, FAR] = [100, 25]; // up to this step all weights that come are kept for the slider, then those of each 25th step
+const REST = 100; // milliseconds between two drawings, of steps that come faster
 const PAUSE = 1000; // milliseconds after a key in which only what is typed is drawn
-const ITS_OWN = "What was tested, links and Python are about the model of the file: load the page again to see it.";
+const ITS_OWN = "What was tested, links and Python are about the model of the file: load the page again to see it; save this one first.";
 
-// The model that is trained in this page: its workers, the loss of each step, its heads against their bars, the chosen
-// switches, and the guess of the reader.
-const NEW = { losses: [], step: 0, seconds: 0, heads: [], above: {}, weights: null, problem: "" };
-const here = { ...structuredClone(NEW), workers: [], isRunning: false, began: 0, shape: null, chosen: {}, seed: null, asks: false, guess: null };
+// The model that is trained in this page: its workers, the loss of each step, its heads against their bars at step
+// `watchedAt`, its weights at step `weightsAt`, the guess of the reader; and the chosen switches.
+const NEW = { losses: [], step: 0, seconds: 0, heads: [], above: {}, watchedAt: 0, weights: null, weightsAt: 0, isSaved: true, guess: null, problem: "" };
+const here = { ...structuredClone(NEW), workers: [], isRunning: false, began: 0, shape: null, chosen: {}, seed: null, asks: false };
+let isPressed = false; // what is drawn between the press and the release of a button loses the click
+for (const [name, pressed] of Object.entries({ pointerdown: true, pointerup: false, pointercancel: false })) addEventListener(name, () => (isPressed = pressed), true);
 
 // Setting, title, and [value, text] of each choice; the first is that of the run.
 function switchesOf({ n_layer, n_head, d_model, position, scale }) {
@@ -37,9 +40,9 @@ function drawTraining() {
     return menu(title, options, chosen[name] ?? options[0][0], select);
   });
   const seed = element("input", { type: "number", min: 0, max: 999, value: here.seed ?? training.seed, "data-name": "train-seed" });
-  seed.addEventListener("change", () => (here.seed = Math.min(999, Math.max(0, Math.round(Number(seed.value) || 0)))));
+  seed.addEventListener("change", () => (seed.value = here.seed = Math.min(999, Math.max(0, Math.round(Number(seed.value) || 0)))));
   const file = element("input", { type: "file", accept: ".safetensors", hidden: true });
-  file.addEventListener("change", () => openTrained(file.files[0]).catch(({ message }) => trainingFailed(message)));
+  file.addEventListener("change", () => openTrained(file.files[0]));
   const canStop = workers.length && step < training.max_steps;
   const begin = button(weights ? "Train again" : "Train here", askFirst, { "data-name": "train" });
   const actions = [
@@ -56,24 +59,26 @@ function drawTraining() {
 
 function drawProgress() {
   const { training } = live;
-  const { losses, step, problem, heads, above } = here;
-  const begun = losses.length ? `Step ${step} of ${training.max_steps}, loss ${losses.at(-1).toFixed(3)}, ${Math.round(secondsHere())} seconds. ${ended()}${ITS_OWN}` : "A model begins with random numbers and reads the stories in this file. The page shows it while it learns.";
-  show("train-said", problem || begun);
+  const { losses, step, problem, heads, above, watchedAt } = here;
+  const reached = `Step ${step} of ${training.max_steps}, loss ${losses.at(-1)?.toFixed(3)}, ${Math.round(secondsHere())} seconds. ${ended()}${ITS_OWN}`;
+  const begun = losses.length ? reached : "A model begins with random numbers and reads the stories in this file. The page shows it while it learns.";
+  show("train-said", [problem, begun].join(" "));
   show("train-curve", losses.length > 1 && lossCurve(losses, training));
+  part("step").max = steps.length; // also while the reader looks at an earlier step
   if (!heads.length) return show("train-heads");
-  const rows = heads.map(({ name, head, accuracy, bar, answers }) => [name, headName(...head), number(accuracy), number(bar), above[name] ? `step ${above[name]}` : step < training.max_steps ? "not yet" : "never", number(answers)]);
-  const note = `The best head of each question, in ${training.questions[0].items.length} sentences that it has not read: the share in which it looks most at the word that is meant. The bar is what the best of these heads reaches by chance in 5 of 100 cases; it is above by chance now and then. What it does is tested by eval.py.`;
+  const rows = heads.map(({ name, head, accuracy, bar, answers }) => [name, headName(...head), number(accuracy), number(bar), above[name] !== undefined ? `step ${above[name]}` : step < training.max_steps ? "not yet" : "never", number(answers)]);
+  const note = `At step ${watchedAt}, the best head of each question, in ${training.questions[0].items.length} sentences that the model has not read: the share in which the head looks most at the word that is meant. The bar is what the best of these heads reaches by chance in 5 of 100 cases: now and then one is above it by chance. Whether the answer depends on a head is tested by eval.py.`;
   show("train-heads", scrolled("The best heads", tableOf(["question", "head", "looks right", "bar", "above since", "answers right"], rows)), remark(note));
 }
 
 // What a training has shown at its end, beside the guess.
 function ended() {
   const { heads, above, guess, step } = here;
-  if (step < live.training.max_steps) return "";
-  const none = heads.filter(({ name }) => !above[name]).map(({ name }) => `“${name}”`);
+  if (step < live.training.max_steps || !heads.length) return "";
+  const none = heads.filter(({ name }) => above[name] === undefined).map(({ name }) => `“${name}”`);
   const found = none.length ? `No head is above its bar for ${none.join(" and ")}. ` : "A head is above its bar for each question. ";
   if (guess === null) return found;
-  return `${found}You guessed ${guess ? "that one would be" : "that none would be"} for “${heads[0].name}”: ${guess === Boolean(above[heads[0].name]) ? "right" : "not so"}. `;
+  return `${found}You guessed ${guess ? "that one would be" : "that none would be"} for “${heads[0].name}”: ${guess === (above[heads[0].name] !== undefined) ? "right" : "not so"}. `;
 }
 
 function secondsHere() {
@@ -86,15 +91,18 @@ function lossCurve(losses, { max_steps, floor }) {
   const [top, bottom] = [2.5 * floor, 0.9 * floor];
   const y = (loss) => ((height * (top - Math.min(loss, top))) / (top - bottom)).toFixed(1);
   const points = losses.map((loss, i) => `${((width * i) / max_steps).toFixed(1)},${y(loss)}`);
-  const about = { class: "curve", role: "img", "aria-label": `The loss of each step, and ${number(floor)}, the lowest that any model can reach`, width, height };
+  const about = { class: "curve", role: "img", "aria-label": `The loss of each step, and ${number(floor)}, that of the best model there can be on new stories`, width, height };
   const bound = shape("line", { x1: 0, x2: width, y1: y(floor), y2: y(floor), class: "bound" });
   return shape("svg", about, bound, shape("polyline", { points: points.join(" ") }), shape("text", { x: width, y: y(floor) - 4 }, `lower bound ${number(floor)}`));
 }
 
-// Why this browser cannot train; "" if it can.
-function noTraining() {
-  if (!window.Worker || !window.WebAssembly || !window.DecompressionStream) return "This browser has no workers, WebAssembly or decompression: it cannot train. All the rest of the page works.";
-  return KERNELS.map(bytesOf).some((kernel) => WebAssembly.validate(kernel)) ? "" : "This browser has no 128-bit SIMD in WebAssembly: it cannot train. All the rest of the page works.";
+// The fastest kernel that this browser runs; an error says why there is none.
+function usableKernel() {
+  const rest = "it cannot train. All the rest of the page works.";
+  if (!window.Worker || !window.WebAssembly || !window.DecompressionStream) throw new Error(`This browser has no workers, WebAssembly or decompression: ${rest}`);
+  const kernel = KERNELS.map(bytesOf).find((bytes) => WebAssembly.validate(bytes));
+  if (!kernel) throw new Error(`This browser has no 128-bit SIMD in WebAssembly: ${rest}`);
+  return WebAssembly.compile(kernel);
 }
 
 function bytesOf(base64) {
@@ -118,99 +126,108 @@ function trainOneLayer(guess) {
   beginTraining(guess);
 }
 
-// Show from now on a model of this shape that has no weights yet.
-function openTraining(shape) {
+// What a model has, but for the first weights.
+function openTraining(shape, values) {
   endTraining();
-  stopPlaying();
   const parameters = live.parameters.filter(([name]) => !name.startsWith("blocks.") || Number(name.split(".")[1]) < shape.n_layer);
-  Object.assign(here, structuredClone(NEW), { shape, parameters, asks: false });
-  openShape(shape);
+  Object.assign(here, structuredClone(NEW), { shape, parameters, asks: false, isOpen: false }, values);
 }
 
 async function beginTraining(guess) {
-  here.problem = noTraining();
-  if (here.problem) return drawTraining();
   const { training } = live;
-  const { n_stories: nStories = training.n_stories, ...changed } = here.chosen;
-  const shape = { ...live.shape, ...Object.fromEntries(here.switches.map(([name, , options]) => [name, options[0][0]])), ...changed };
-  delete shape.n_stories;
-  openTraining(shape);
-  Object.assign(here, { guess, nStories, seedUsed: here.seed ?? training.seed });
+  const run = (here.run = {}); // a second press while this one waits takes its place
+  const { n_stories: nStories, ...changed } = { ...Object.fromEntries(here.switches.map(([name, , options]) => [name, options[0][0]])), ...here.chosen };
+  const shape = { ...live.shape, ...changed };
+  const seed = here.seed ?? training.seed;
   try {
+    const kernel = await usableKernel();
     const stories = new Uint16Array(await unzipped(training.stories).arrayBuffer());
+    if (here.run !== run) return;
+    openTraining(shape, { guess, nStories, seedUsed: seed });
     const address = URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" }));
     const nWorkers = Math.min(MOST_WORKERS, Math.max(1, navigator.hardwareConcurrency - 1));
     here.workers = Array.from({ length: nWorkers }, () => new Worker(address));
+    URL.revokeObjectURL(address);
     const [leader, ...helpers] = here.workers;
-    const common = { kernel: await WebAssembly.compile(KERNELS.map(bytesOf).find((kernel) => WebAssembly.validate(kernel))), shape, parameters: here.parameters };
+    const common = { kernel, shape, parameters: here.parameters };
     const ports = helpers.map((worker) => {
       const { port1, port2 } = new MessageChannel();
       worker.postMessage(common, [port2]);
       return port1;
     });
     const { questions, optim: settings, max_steps: maxSteps, tokens_per_batch } = training;
-    const own = { stories, nStories, questions, settings, maxSteps, end: liveTokenizer.start, seed: here.seedUsed, nRows: tokens_per_batch / shape.context_length };
-    leader.postMessage({ ...common, ...own }, ports);
+    leader.postMessage({ ...common, stories, nStories, questions, settings, maxSteps, seed, end: liveTokenizer.start, nRows: tokens_per_batch / shape.context_length }, ports);
     for (const worker of here.workers) worker.addEventListener("error", (event) => trainingFailed(event.message));
     leader.addEventListener("message", ({ data }) => trained(data));
     runTraining(true);
   } catch (error) {
-    trainingFailed(error.message);
+    if (here.run === run) trainingFailed(error.message);
   }
 }
 
 function trainingFailed(message) {
   endTraining();
-  here.problem = `Training has ended: ${message || "a worker failed"}.`;
+  here.problem = /cannot train/.test(message) ? message : `Training has ended: ${message || "a worker failed"}.`;
   drawTraining();
 }
 
 function endTraining() {
   for (const worker of here.workers) worker.terminate();
-  Object.assign(here, { workers: [], isRunning: false });
+  clearTimeout(here.timer);
+  Object.assign(here, { workers: [], isRunning: false, seconds: secondsHere(), timer: null });
 }
 
 function runTraining(isRunning) {
   here.seconds = secondsHere();
-  Object.assign(here, { isRunning, began: performance.now() });
+  Object.assign(here, { isRunning, began: performance.now(), problem: "" });
   here.workers[0].postMessage({ isRunning });
   drawTraining();
 }
 
-// A step is done; every few steps the page gets the weights, and more rarely how well each head does.
+// A step is done, or training has been stopped; every few steps and then the page gets the weights, and more rarely how well
+// each head does.
 function trained({ step, loss, weights, heads, problem }) {
-  if (problem || (step && !Number.isFinite(loss))) return trainingFailed(problem ?? "the loss is no number");
+  if (problem || (loss !== undefined && !Number.isFinite(loss))) return trainingFailed(problem ?? "the loss is no number");
   here.step = step;
-  if (step) here.losses.push(loss);
-  if (step === live.training.max_steps) {
-    here.seconds = secondsHere();
-    here.isRunning = false;
-  }
-  if (heads) showHeads(heads, step);
+  if (loss !== undefined) here.losses.push(loss);
+  if (step === live.training.max_steps && here.isRunning) Object.assign(here, { seconds: secondsHere(), isRunning: false });
+  if (heads) keepHeads(heads, step);
   if (weights) keepWeights(weights, step);
-  clearTimeout(here.timer);
-  here.timer = setTimeout(drawTrained, performance.now() - typedAt < PAUSE ? PAUSE : 0, step === 0 || !here.isRunning);
+  here.timer ??= setTimeout(drawTrained, REST);
 }
 
-// The page with the newest weights, unless the reader looks at earlier ones; all controls if the button to stop comes or goes.
-function drawTrained(isWhole) {
-  if (state.time === END) update({ here: here.step });
-  else state.here = here.step;
-  if (isWhole) drawTraining();
-  else drawProgress();
+// Draw the page with the newest weights, unless the reader looks at earlier ones, is typing, pressing, guessing or searching.
+// All controls are drawn if a button comes or goes.
+function drawTrained() {
+  here.timer = null;
+  const { weightsAt, weights, isRunning, workers } = here;
+  const isFree = state.time === END && !isPressed && !state.saying && !isGuessing() && !isSearching() && performance.now() - typedAt > PAUSE;
+  if (isFree && state.here !== weightsAt) update({ here: weightsAt });
+  const buttons = JSON.stringify([Boolean(weights), isRunning, workers.length]);
+  if (buttons === here.buttons || isPressed) drawProgress();
+  else drawTraining();
+  if (!isPressed) here.buttons = buttons;
+  if (state.time === END && state.here !== weightsAt) here.timer = setTimeout(drawTrained, 3 * REST);
 }
 
 // A head of a question is above its bar from a step on if it is so at each look after that.
-function showHeads(heads, step) {
-  here.heads = heads;
+function keepHeads(heads, step) {
+  Object.assign(here, { heads, watchedAt: step });
   for (const { name, accuracy, bar } of heads) here.above[name] = accuracy > bar ? (here.above[name] ?? step) : undefined;
 }
 
+// The first weights of a model change the shape that the page shows.
 function keepWeights(weights, step) {
-  here.weights = weights;
+  if (!here.isOpen) {
+    stopPlaying();
+    liveModels.clear();
+    openShape(here.shape);
+    here.isOpen = true;
+  }
+  Object.assign(here, { weights, weightsAt: step, isSaved: step === 0 });
   const model = modelOf(here.shape, here.parameters, weights);
   liveModels.set(live.step, model);
-  if (step < live.training.max_steps && (step <= CLOSE || step % FAR === 0)) {
+  if (step < live.training.max_steps && (step <= CLOSE || step % FAR === 0) && step !== steps.at(-1)) {
     liveModels.set(step, model);
     steps.push(step);
   }
@@ -226,46 +243,47 @@ function sizesOf(name, size) {
 
 // One .safetensors: eight bytes with the length of a JSON header, the header, the numbers.
 async function saveTrained() {
-  const { shape, parameters, weights, losses, step, seedUsed, nStories } = here;
+  const { shape, parameters, weights, weightsAt: step, losses, heads, above, watchedAt, seedUsed, nStories } = here;
   const { config, tokenizer } = await unzipped(live.training.file).json();
   const { n_layer, n_head, position, scale } = shape;
   config.model = { ...config.model, n_layer, n_head, position, scale };
   config.run = { ...config.run, seed: seedUsed };
-  const header = { __metadata__: { format: "pt", antecedent: JSON.stringify({ config, tokenizer, losses, step, n_stories: nStories }) } };
+  const made = { config, tokenizer, step, n_stories: nStories, losses: losses.slice(0, step), heads, above, watchedAt, seconds: secondsHere() };
+  const header = { __metadata__: { format: "pt", antecedent: JSON.stringify(made) } };
   let at = 0;
   for (const [name, size] of parameters) header[name] = { dtype: "F32", shape: sizesOf(name, size), data_offsets: [4 * at, 4 * (at += size)] };
   const text = new TextEncoder().encode(JSON.stringify(header));
   const padded = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(32); // with spaces
   padded.set(text);
-  saveAs(`antecedent_seed${seedUsed}_step${step}.safetensors`, new Blob([new BigUint64Array([BigInt(padded.length)]), padded, weights]));
+  const used = { ...shape, n_stories: nStories };
+  const changed = here.switches.filter(([name, , options]) => used[name] !== options[0][0]).map(([name]) => `_${name}_${used[name]}`);
+  saveAs(`antecedent_seed${seedUsed}${changed.join("")}_step${step}.safetensors`, new Blob([new BigUint64Array([BigInt(padded.length)]), padded, weights]));
+  here.isSaved = true;
 }
 
 async function openTrained(file) {
-  const bytes = await file.arrayBuffer();
-  const refuse = () => {
-    throw new Error(`${file.name} is not a model that this page has saved`);
-  };
-  if (bytes.byteLength < 8) refuse();
-  const length = Number(new BigUint64Array(bytes.slice(0, 8))[0]);
-  const read = (text) => {
-    try {
-      return JSON.parse(text);
-    } catch {
-      return refuse();
-    }
-  };
-  const { __metadata__: metadata } = read(new TextDecoder().decode(bytes.slice(8, 8 + length)));
-  const { config, tokenizer, losses, step, n_stories } = read(metadata?.antecedent ?? "");
-  const own = await unzipped(live.training.file).json();
-  const data = bytes.slice(8 + length);
-  const shape = { ...live.shape, ...config.model };
-  const isOurs = tokenizer === own.tokenizer && ["d_model", "d_mlp", "context_length"].every((name) => shape[name] === live.shape[name]) && shape.n_layer <= own.config.model.n_layer;
-  if (!isOurs) refuse();
-  openTraining(shape);
-  if (data.byteLength !== 4 * here.parameters.reduce((sum, [, size]) => sum + size, 0)) refuse();
-  Object.assign(here, { losses, step, seedUsed: config.run.seed, nStories: n_stories });
-  keepWeights(new Float32Array(data), step);
-  drawTrained(true);
+  try {
+    const bytes = await file.arrayBuffer();
+    const length = Number(new BigUint64Array(bytes.slice(0, 8))[0]);
+    const text = new TextDecoder().decode(bytes.slice(8, 8 + length));
+    const { config, tokenizer, step, n_stories: nStories, losses, heads, above, watchedAt, seconds } = JSON.parse(JSON.parse(text).__metadata__.antecedent);
+    const own = await unzipped(live.training.file).json();
+    const values = new Float32Array(bytes.slice(8 + length));
+    const shape = { ...live.shape, ...config.model };
+    const isPossible = here.switches.every(([name, , options]) => name === "n_stories" || options.some(([value]) => value === shape[name]));
+    const isSame = tokenizer === own.tokenizer && ["d_model", "d_mlp", "context_length"].every((name) => shape[name] === live.shape[name]);
+    const size = live.parameters.filter(([name]) => !name.startsWith("blocks.") || Number(name.split(".")[1]) < shape.n_layer).reduce((sum, [, each]) => sum + each, 0);
+    if (!isPossible || !isSame || values.length !== size || losses.length !== step || !heads.every(({ head }) => head.length)) throw new Error("another model");
+    here.run = null;
+    openTraining(shape, { losses, step, heads, above, watchedAt, seconds, seedUsed: config.run.seed, nStories });
+    keepWeights(values, step);
+    here.isSaved = true;
+    update({ here: step });
+    drawTraining();
+  } catch {
+    here.problem = `${file.name} is not a model that this page has saved.`;
+    drawProgress();
+  }
 }
 
-addEventListener("beforeunload", (event) => here.isRunning && event.preventDefault());
+addEventListener("beforeunload", (event) => (here.isRunning || !here.isSaved) && event.preventDefault());

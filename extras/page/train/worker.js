@@ -43,7 +43,7 @@ async function train() {
     const rows = batches.next().value.map((row) => rowOf(stories, row, shape.context_length));
     const nAll = rows.reduce((sum, { targets }) => sum + targets.filter((target) => target >= 0).length, 0);
     const shareOf = (worker) => rows.filter((_, i) => i % (helpers.length + 1) === worker);
-    const weights = packed();
+    const weights = helpers.length && packed();
     const answers = helpers.map((port, i) => {
       port.postMessage({ weights, rows: shareOf(i + 1), nAll });
       return new Promise((resolve) => (port.onmessage = ({ data }) => resolve(data)));
@@ -57,9 +57,11 @@ async function train() {
     run.step += 1;
     const isDue = (every) => run.step % every === 0 || run.step === maxSteps;
     postMessage({ step: run.step, loss: loss / nAll, weights: isDue(EVERY) && packed(), heads: isDue(WATCHED_EVERY) && run.watched() });
+    run.isShown = isDue(EVERY) && isDue(WATCHED_EVERY);
     await new Promise((resolve) => setTimeout(resolve)); // a message to stop is heard here
   }
   run.isTraining = false;
+  if (!run.isShown) postMessage({ step: run.step, weights: packed(), heads: run.watched() }); // stopped: what stands now
 }
 
 // What a worker that helps does for the one that trains.

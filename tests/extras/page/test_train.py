@@ -35,6 +35,7 @@ from tests.tiny_models import random_model
 from training.metrics import load_metrics
 from training.optim import COEFFICIENTS, MARGIN, learning_rate_factor, make_optimizers, set_learning_rates
 
+QUESTIONS = ["verb", "number", "gender"]
 KERNELS = (FOLDER / "kernel.txt").read_text().split()
 KERNEL = KERNELS[0]  # with relaxed_madd
 SETTINGS = compose_settings(["precision=float32"])
@@ -320,6 +321,92 @@ def test_training_is_stopped_and_goes_on_and_one_layer_has_the_heads_of_one(open
     view.press("Stop")
 
 
+def with_cores(view, n_cores):
+    """Open the page again where the browser names so many cores: it trains in one worker less, at least in one."""
+    view.page.add_init_script(
+        f"Object.defineProperty(navigator, 'hardwareConcurrency', {{ get: () => {n_cores}, configurable: true }})"
+    )
+    view.at("")
+
+
+def test_three_workers_train_the_same_model_as_one(opened):
+    view = opened
+    view.page.on("dialog", lambda dialog: dialog.accept())  # leave the page
+    losses = []
+    for n_cores in (2, 4):
+        with_cores(view, n_cores)
+        view.press("Train here")
+        view.find("#train-said:has-text('Step 60 of 60')").wait_for(timeout=30_000)
+        assert len(view.page.workers) == n_cores - 1
+        losses.append(float(re.search(r"loss ([\d.]+)", view.said("#train-said"))[1]))
+    assert losses[0] == pytest.approx(losses[1], abs=0.02) and losses[0] < 1
+    view.complaints.clear()
+
+
+@pytest.mark.parametrize("opened", [100_000], indirect=True)
+def test_a_double_click_trains_once_and_clicks_are_heard_meanwhile(opened):
+    view = opened
+    with_cores(view, 2)
+    view.find("[data-name=train]").dblclick()
+    view.find("#train-said:has-text('Step ')").wait_for()
+    assert len(view.page.workers) == 1
+    for number in (2, 3, 5, 7):
+        place = f"document.querySelector('[data-name=word-{number}] .hit').getBoundingClientRect()"
+        box = view.page.evaluate(
+            f"() => {{ const {{ x, y, width }} = {place}; return {{ x: x + width / 2, y: y + 2 }}; }}"
+        )
+        view.page.mouse.move(box["x"], box["y"])
+        view.page.mouse.down()
+        view.page.wait_for_timeout(250)  # several steps
+        view.page.mouse.up()
+        view.find(f"[data-name=word-{number}][aria-pressed=true]").wait_for(timeout=300)
+
+    # Of a stopped model the page has the weights of its last step.
+    view.press("Stop")
+    view.page.wait_for_timeout(600)
+    assert view.said("#step-name") == f"step {step_of(view)}, trained in this page"
+
+
+# A worker that trains nothing and reports what `heads` of the page says.
+FAKE = """(heads) => {
+  window.Worker = class extends EventTarget {
+    terminate() {}
+    postMessage(message) {
+      if (message.parameters) this.size = message.parameters.reduce((sum, [, size]) => sum + size, 0);
+      if (!("isRunning" in message) || !message.isRunning) return;
+      const tell = (step, more) => this.dispatchEvent(new MessageEvent("message", { data: { step, ...more } }));
+      tell(0, { weights: new Float32Array(this.size), heads: heads[0] });
+      for (let step = 1; step <= 60; step++) tell(step, { loss: 1, heads: heads[step] });
+    }
+  };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("guess", "accuracies", "since", "said"),
+    [
+        ("yes", (0.5, 0.9, 0.9), "step 25", "A head is above its bar for each question. You guessed that one would be"),
+        ("no", (0.5, 0.9, 0.9), "step 25", "You guessed that none would be for “verb”: not so"),
+        ("yes", (0.5, 0.9, 0.7), "never", "No head is above its bar for “verb”. You guessed that one"),
+        ("no", (0.9, 0.5, 0.9), "step 60", "A head is above its bar"),
+        ("do not ask", (0.9, 0.9, 0.9), "step 0", "A head is above its bar for each question. What was tested"),
+    ],
+)  # fmt: skip
+def test_a_head_is_above_its_bar_from_the_step_on_after_which_it_stays_there(opened, guess, accuracies, since, said):
+    view = opened
+    point = {"name": "verb", "head": [1, 2], "bar": 0.7, "answers": 0.5}
+    heads = {step: [point | {"accuracy": each}] for step, each in zip((0, 25, 60), accuracies, strict=True)}
+    view.page.evaluate(FAKE, heads)
+    view.page.get_by_label("Positions").select_option("no")
+    view.press("Train here")
+    view.press(guess)
+    view.find("#train-said:has-text('Step 60 of 60')").wait_for()
+    assert said in view.said("#train-said")
+    row = view.find("#train-heads tbody tr").inner_text().split()
+    assert row[:2] == ["verb", "L1H2"] and "At step 60" in view.said("#train-heads")
+    assert since in " ".join(row)
+
+
 def test_the_guess_is_answered_at_the_end(opened):
     view = opened
     view.page.get_by_label("Positions").select_option("no")
@@ -360,21 +447,32 @@ def test_a_model_that_was_saved_is_opened_by_the_page_and_by_python(show, traine
         view.find("#train input[type=file]").set_input_files(file)
         view.find("#train-said:has-text('Step ')").wait_for()
         assert view.next_words() == expected and view.find("[data-name=train-stop]").count() == 0
-        for other in (b"", b"12345678", file.read_bytes()[:-4], b"\2\0\0\0\0\0\0\0{}"):
+        content = file.read_bytes()
+        for other in (b"", b"12345678", content[:-4], b"\2\0\0\0\0\0\0\0{}", b"\4\0\0\0\0\0\0\0null"):
             wrong = tmp_path / "other.safetensors"
             wrong.write_bytes(other)
             view.find("#train input[type=file]").set_input_files(wrong)
             view.find("#train-said:has-text('other.safetensors is not a model that this page has saved')").wait_for()
+            assert view.next_words() == expected
+            with pytest.raises(UserError, match="is not a model that a page"):
+                run_of(wrong)
 
     saved = open_model(file, device="cpu")
     assert (saved.settings.run.seed, saved.settings.model.position) == (5, "none")
-    assert file.stem == f"antecedent_seed5_step{saved.step}" and saved.folder == Path("runs") / file.stem
+    assert file.stem == f"antecedent_seed5_position_none_step{saved.step}" and saved.folder == Path("runs") / file.stem
     assert saved.began == ("It was trained in a page, on the first 8,000 of its stories.",)
     answers = [words.rsplit(" ", 1) for words in expected if words[0].isalpha()]
     chances = np.exp(saved.log_probs([text], each=[[f" {word}" for word, _ in answers]]))
     assert chances[0] == pytest.approx([float(chance) for _, chance in answers], abs=0.0051)
-    with pytest.raises(UserError, match="is not a model that a page"):
-        run_of(tmp_path / "other.safetensors")
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    kept = json.loads(header["__metadata__"]["antecedent"])
+    assert len(kept["losses"]) == kept["step"] == saved.step and [each["name"] for each in kept["heads"]] == QUESTIONS
+    assert open_model(file, device="cpu").folder == saved.folder  # it is written once
+    file.write_bytes(content[:-4] + b"abcd")
+    with pytest.raises(UserError, match="is another model; rename the file"):
+        open_model(file)
+    resumed = run_program("train.py", "resume=true", f"out={saved.folder.absolute()}")
+    assert resumed.status == 2 and "begin a run with init=" in resumed.err
 
 
 def test_the_page_watches_its_heads_as_train_py_does(train_script, trained_run):
@@ -438,19 +536,20 @@ def test_leaving_the_page_asks_first_while_it_trains(opened):
 
 
 @pytest.mark.parametrize("opened", [100_000], indirect=True)
-def test_a_tab_that_sleeps_goes_on_when_it_is_shown_again(opened):
+def test_a_tab_that_was_hidden_shows_the_steps_that_were_taken(opened):
     view = opened
     view.press("Train here")
     view.find("#train-said:has-text('Step ')").wait_for()
-    tab = view.page.context.new_cdp_session(view.page)
-    tab.send("Page.setWebLifecycleState", {"state": "frozen"})
-    tab.send("Page.setWebLifecycleState", {"state": "active"})
+    other = view.page.context.new_page()
+    other.bring_to_front()
     reached = step_of(view)
-    view.page.wait_for_function(
-        "reached => Number(/Step (\\d+)/.exec(document.querySelector('#train-said').textContent)[1]) > reached + 5",
-        arg=reached,
-    )
+    other.wait_for_timeout(1000)
+    other.close()
+    view.page.bring_to_front()
     view.press("Stop")
+    view.page.wait_for_timeout(600)
+    assert step_of(view) > reached + 5
+    assert len(view.find(".curve polyline").get_attribute("points").split()) == step_of(view)
 
 
 def test_the_last_card_trains_one_layer_after_a_guess(opened):
@@ -479,7 +578,7 @@ def test_a_page_trains_with_the_first_stories_of_its_run(trained_run):
     assert (tokens == split.tokens[: len(tokens)]).all() and (tokens == opened.bos_id).sum() == found.n_stories + 1
     assert (found.tokens_per_batch, found.seed, found.optim["name"]) == (run.tokens_per_batch, run.seed, "muon")
     assert found.floor == pytest.approx(read_metrics(opened).validation[0].floor, abs=0.2)
-    assert [question["name"] for question in found.questions] == ["verb", "number", "gender"]
+    assert [question["name"] for question in found.questions] == QUESTIONS
 
     # What the page cannot compute
     for changes in (

@@ -2,7 +2,7 @@
 
 const MOST_WORKERS = 4;
 const [CLOSE, FAR] = [100, 25]; // up to this step all weights that come are kept for the slider, then those of each 25th step
-const REST = 100; // milliseconds between two drawings, of steps that come faster
+const REST = 400; // milliseconds between two drawings, of steps that come faster
 const PAUSE = 1000; // milliseconds after a key in which only what is typed is drawn
 const ITS_OWN = "What was tested, links and Python are about the model of the file: load the page again to see it; save this one first.";
 

@@ -1,6 +1,6 @@
 // The worker: one of them trains, the others compute the gradients of their rows for it.
 
-const [EVERY, WATCHED_EVERY] = [5, 25]; // steps between two copies of the weights for the page, and two looks at all heads
+const [EVERY, WATCHED_EVERY] = [10, 25]; // steps between two copies of the weights for the page, and two looks at all heads
 let trainer = null;
 let run = null; // of the worker that trains: what it was opened with, its rule, batches and step
 let helpers = [];

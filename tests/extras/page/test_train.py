@@ -359,7 +359,7 @@ def test_a_double_click_trains_once_and_clicks_are_heard_meanwhile(opened):
         view.page.mouse.down()
         view.page.wait_for_timeout(250)  # several steps
         view.page.mouse.up()
-        view.find(f"[data-name=word-{number}][aria-pressed=true]").wait_for(timeout=300)
+        view.find(f"[data-name=word-{number}][aria-pressed=true]").wait_for(timeout=2000)
 
     # Of a stopped model the page has the weights of its last step.
     view.press("Stop")

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from data.tokenizer import END, bpe_tokenizer
-from extras.others.export import ExportSettings
+from extras.others.export import ExportSettings, card_facts
 from extras.others.external import find_model, open_transformers
 from extras.others.llama import as_llama, export_transformers, from_llama, own_model
 from extras.others.own_model import check_passes
@@ -32,6 +32,7 @@ from probe.edits import all_heads
 from probe.results import Head, ProbeResults
 from settings.errors import UserError
 from settings.model import ModelConfig, departures
+from settings.train import compose_settings
 from tests.extras.others.pretrained import EXPERTS, GROUPED, SHAPES, D, H, L, V, pretrained
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
 from tests.program import ROOT, SMALL_PROBE, run_program
@@ -211,6 +212,21 @@ def test_an_impossible_export_is_one_line_and_writes_nothing(run, argument):
     named = argument.replace("out=run/config.json/new", "run/config.json")  # the file that is in the way
     assert named in export("run=run", argument, cwd=run.parent).error
     assert before == set(run.parent.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (["init=other"], ["language: en"]),
+        (["experiment=english"], ["language: en", "datasets: roneneldan/TinyStories"]),
+        (["data=text", "data.path=mine.txt"], []),
+        (["data=hub", "data.name=someone/texts"], ["datasets: someone/texts"]),
+        (["data=hub", "data.name=tests"], []),  # a folder
+    ],
+)
+def test_a_card_has_no_fact_about_texts_that_is_not_known(arguments, known):
+    card = card_facts("a", compose_settings(arguments), None)
+    assert sorted(re.findall(r"^(?:license|language|datasets):.*", card, re.MULTILINE)) == sorted(known)
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -3,25 +3,31 @@
 make reports                                   draws docs/pictures/*.svg and renews the tables of DOCUMENTS
 make pages                                     writes PAGES for a browser from their Markdown, to docs/
 python -m research.documents pages FOLDER      to another folder
+python -m research.documents picture           draws docs/pictures/report.png, which a shared link shows
+python -m research.documents stamp             writes into the pages what a shared link shows; before publishing only
 """
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from markdown_it import MarkdownIt
+from PIL import Image
 
 from model.edits import exchange_links, remove_head
 from model.observe import HeadEdit
 from probe.questions import FRIGHTENED_OR_FEARED, QUESTIONS
 from probe.sentences import between_words
+from settings import address
 from tests.extras.page.sample import model_of, read
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +35,14 @@ DOCS = ROOT / "docs"
 IT = f"#text={FRIGHTENED_OR_FEARED[0].text}"  # an address of the page; edits follow it
 DOCUMENTS = (ROOT / "README.md", DOCS / "teach.md")
 PAGES = ("index", "attention", "worksheet", "teach")
+DESCRIPTIONS = {
+    "index": "Train a small language model, and test which attention head links a pronoun to its antecedent.",
+    "attention": "How attention works, from a word to the next word, in code whose output is shown.",
+    "worksheet": "One lesson for a class: change a small language model in the browser, and see what it says.",
+    "teach": "For the teacher: a lesson of 45 minutes about what a small language model looks at.",
+    "report": "A whole language model in one page: cut a line of attention, and see the next word change.",
+    "report_english": "A model of English in one page: see whom its heads look at before it writes “she” or “he”.",
+}
 DRAWING, _, PAGE = (ROOT / "research/documents.css").read_text(encoding="utf-8").partition("\n\n")
 Seen = tuple[list[str], np.ndarray, list[tuple[str, float]]]  # words, weights [L, H, W] from the last one, next tokens
 
@@ -243,9 +257,10 @@ def anchor(heading: str) -> str:
 
 
 def main() -> None:
-    """Write pictures and tables, or with the argument "pages" the pages."""
-    if sys.argv[1:2] == ["pages"]:
-        write_pages(Path(sys.argv[2]) if len(sys.argv) > 2 else DOCS)
+    """Write pictures and tables, or do what the first argument names."""
+    if len(sys.argv) > 1:
+        command = {"pages": write_pages, "picture": draw_report, "stamp": stamp}[sys.argv[1]]
+        command(Path(sys.argv[2]) if len(sys.argv) > 2 else DOCS)
         return
 
     # Pictures
@@ -275,10 +290,46 @@ def write_pages(folder: Path) -> None:
         body = re.sub(rf'href="({"|".join(PAGES)})\.md', r'href="\1.html', body)
         body = re.sub(r'<a href="[\w./-]+\.(?:md|ipynb|txt)[^"]*">(.*?)</a>', r"\1", body)
         metas = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
-        head = f'<!doctype html>\n<html lang="en">\n{metas}\n<title>Antecedent: {page}</title>\n'
+        title = escape(text.partition("\n")[0].removeprefix("# "))
+        head = f'<!doctype html>\n<html lang="en">\n{metas}\n<title>{title}</title>\n'
         (folder / f"{page}.html").write_text(
             f"{head}<style>\n{PAGE}</style>\n<main>\n{body}</main>\n", encoding="utf-8"
         )
+
+
+def draw_report(folder: Path) -> None:
+    """Write a picture of the first screen of report.html, in the shape that a shared link shows."""
+    from playwright.sync_api import sync_playwright  # of the tests; the page needs a browser, the other pictures none
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 630})
+        page.goto((folder / "report.html").absolute().as_uri())
+        page.get_by_text("decides “").wait_for()
+        picture = Image.open(BytesIO(page.screenshot()))
+    picture.quantize(64).save(folder / "pictures/report.png", optimize=True)  # a quarter of the size
+
+
+def stamp(folder: Path) -> None:
+    """Write the descriptions of the pages into them and, where the address is known, what a shared link shows.
+
+    llms.txt gets the addresses of the project. The pages must be new: nothing is replaced.
+    """
+    for page, description in DESCRIPTIONS.items():
+        path = folder / f"{page}.html"
+        before, _, after = path.read_text(encoding="utf-8").partition("<title>")
+        metas = f'<meta name="description" content="{description}">\n'
+        if address.PAGES:
+            url = f"{address.PAGES}{page}.html".removesuffix("index.html")
+            metas += f'<link rel="canonical" href="{url}">\n'  # links that the page makes name this address
+            shown = {"title": after.partition("</title>")[0], "description": description, "url": url}
+            shown["image"] = f"{address.PAGES}pictures/report.png"
+            metas += "".join(f'<meta property="og:{name}" content="{value}">\n' for name, value in shown.items())
+        path.write_text(f"{before}{metas}<title>{after}", encoding="utf-8")
+    names = {url: name for name, url in address.urls().items()}  # the repository has two
+    if names:
+        with (folder / "llms.txt").open("a", encoding="utf-8") as file:
+            file.write("\n## Addresses\n\n" + "".join(f"- {name}: {url}\n" for url, name in names.items()))
 
 
 if __name__ == "__main__":

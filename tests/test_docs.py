@@ -4,8 +4,12 @@ import contextlib
 import html
 import io
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import fields
 from typing import Any
@@ -15,6 +19,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from markdown_it import MarkdownIt
+from PIL import Image
 
 import antecedent_lab
 import eval
@@ -53,9 +58,10 @@ def test_two_commands_do_all_the_set_up_and_the_workflow_publishes_the_pages_it_
     for name, end in (("train", "-r requirements.txt && .venv/bin/python train.py"), ("test", test)):
         assert re.search(rf"<!-- {name} command -->\n```\n.*pip install.*{re.escape(end)}\n```\n<!-- end -->", README)
     steps = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]["publish"]["steps"]
-    made = [number for number, step in enumerate(steps) if step.get("run") == "make install pages"]
-    published = [number for number, step in enumerate(steps) if step.get("with") == {"path": "docs"}]
-    assert len(made) == len(published) == 1 and made < published
+    stamp = ".venv/bin/python -m research.documents stamp"
+    done = [step.get("run") or step.get("with") for step in steps]
+    published = [done.index(step) for step in ("make install pages", stamp, {"path": "docs"})]
+    assert published == sorted(published)
 
 
 def share(value):
@@ -333,6 +339,35 @@ def test_a_page_for_a_browser_has_the_words_of_its_markdown_and_no_dead_link(nam
         assert not anchor or "=" in anchor or f'id="{anchor}"' in target.read_text(), f"{file}#{anchor}"
 
 
+ADDRESS = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "someone/some-lab"}
+
+
+@pytest.mark.parametrize("known", [ADDRESS, {}], ids=["known", "unknown"])
+def test_published_pages_have_what_a_shared_link_shows_if_their_address_is_known(pages, tmp_path, known):
+    folder = shutil.copytree(pages, tmp_path / "docs")
+    environment = dict.fromkeys(ADDRESS, "") | known
+    command = [sys.executable, "-m", "research.documents", "stamp", folder]
+    subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True)
+    site = "https://someone.github.io/some-lab/"
+    for page in folder.glob("*.html"):
+        head = page.read_text().partition("<style>")[0]
+        name = page.name.replace("index.html", "")
+        metas = dict(re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]+)">', head))
+        assert 50 < len(metas.pop("description")) < 160
+        canonical = re.findall(r'<link rel="canonical" href="(.*)">', head)
+        if not known:
+            assert canonical == [] and metas.keys() == {"viewport"}
+            continue
+        assert canonical == [metas["og:url"]] == [f"{site}{name}"] and metas["og:description"]
+        assert metas["og:title"] == re.search("<title>(.*)</title>", head)[1]
+        picture = folder / metas["og:image"].removeprefix(site)
+        with Image.open(picture) as opened:
+            assert opened.size == (1200, 630) and picture.stat().st_size < 150_000
+    assert len(list(folder.glob("*.html"))) == 6
+    written = (folder / "llms.txt").read_text().removeprefix((ROOT / "docs/llms.txt").read_text())
+    assert len(re.findall(r"https://(?:github.com/someone/|someone.github.io/)some-lab", written)) == 5 * bool(known)
+
+
 def test_the_worksheet_names_what_the_page_shows_and_the_teachers_page_its_size():
     report = (ROOT / "docs" / "report.html").read_text()
     named = re.findall(r"(?<!\*)\*([A-Z][^*]+|remove|play training)\*(?!\*)", WORKSHEET)
@@ -386,7 +421,7 @@ def code_of(page):
 
 def commands():
     """Return the program and the arguments of every command in the documents, in --help, and on the published pages."""
-    lines = [line for page in GUIDES for line in code_of(page)]
+    lines = [line for page in [*GUIDES, ROOT / "docs/llms.txt"] for line in code_of(page)]
     for page in ROOT.glob("docs/report*.html"):
         lines += map(html.unescape, re.findall(r"<code><bdi>(.*?)</bdi></code>", page.read_text()))
     for help_text in (CONFIGS / "train.yaml", CONFIGS / "eval/eval.yaml"):
@@ -430,6 +465,7 @@ def test_each_line_for_users_of_another_program_has_a_command_or_a_call_that_run
 
 def test_a_setting_a_flag_and_a_target_that_a_document_names_exist():
     names = {name.rpartition(".")[2] for groups, *_ in PROGRAMS.values() for name in [*setting_names(groups), *groups]}
+    names |= {*ExportSettings.__dataclass_fields__}
     names |= {"at", "axis", "dim", "low", "own", "weights_only", "head", "query", "remove", "cut", "exchange", "step"}
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for page in GUIDES:

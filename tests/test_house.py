@@ -16,8 +16,8 @@ KINDS = re.compile(r"next_pronoun|natural|own_question|own_items|english_blocks|
 PLACES = {
     ".": ".dockerignore .gitignore AGENTS.md CHANGELOG.md CITATION.cff CONTRIBUTING.md Dockerfile LICENSE MANIFEST.in "
     "Makefile README.md SECURITY.md eval.py pyproject.toml requirements-dev.txt requirements.txt setup.py train.py",
-    ".ci": "run", ".github": ".yml", "antecedent_lab": ".py .typed", "configs": ".yaml",
-    "data": ".gz .py .txt LICENSE", "docs": ".html .ipynb .jsonl .md .svg", "model": ".py", "probe": ".py",
+    ".ci": "run", ".github": ".md .yml", "antecedent_lab": ".py .typed", "configs": ".yaml",
+    "data": ".gz .py .txt LICENSE", "docs": ".html .ipynb .jsonl .md .png .svg .txt", "model": ".py", "probe": ".py",
     "extras": ".css .html .js .json .py .svg .txt .wat", "research": ".css .json .md .py", "settings": ".py",
     "tests": ".py", "training": ".py",
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Packaging: the lock, the extras, the image and the workflow agree with pyproject.toml and the Makefile."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,13 +10,17 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from email import message_from_string
 from pathlib import Path
 
 import pytest
+import yaml
+from markdown_it import MarkdownIt
 
 from tests.program import ROOT, SMALL, SMALL_PROBE, run_program, run_python
 from tests.test_docs import cells_of, tour
 
+README = ROOT / "README.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -51,24 +56,34 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in short))
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Returns a folder that holds the unpacked wheel and nothing else."""
-    folder = tmp_path_factory.mktemp("wheel")
+UNKNOWN = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+REPOSITORY, PUBLISHED = "https://github.com/someone/some-lab", "https://someone.github.io/some-lab/"
+KNOWN = UNKNOWN | {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "someone/some-lab"}
+
+
+def build(folder, environment):
+    """Return the unpacked wheel of a checkout; beside it are the source archive and, in again/, the wheel of that."""
     source = folder / "source"
     ignored = shutil.ignore_patterns("runs", ".*", "probes", "build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, source, ignore=ignored)  # the build writes to its source folder
-    build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w"]
-    subprocess.run([*build, folder, source], check=True)
+    make_wheel = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w"]
+    subprocess.run([*make_wheel, folder, source], check=True, env=environment)
     [wheel] = folder.glob("*.whl")
 
     # The source archive, and the wheel that it gives
     code = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=source, check=True, capture_output=True)
+    python = [sys.executable, "-W", "ignore", "-c", code]
+    subprocess.run(python, cwd=source, check=True, capture_output=True, env=environment)
     [archive] = folder.glob("*.tar.gz")
-    subprocess.run([*build, folder / "again", archive], check=True)
+    subprocess.run([*make_wheel, folder / "again", archive], check=True, env=environment)
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Returns a folder that holds the unpacked wheel and nothing else; the project's address was not known."""
+    return build(tmp_path_factory.mktemp("wheel"), UNKNOWN)
 
 
 @pytest.mark.slow
@@ -86,6 +101,58 @@ def test_the_source_archive_has_neither_tests_nor_docs(installed):
     with tarfile.open(archive) as files:
         folders = {Path(name).parts[1] for name in files.getnames() if len(Path(name).parts) > 2}
     assert {"data", "model"} <= folders and not {"tests", "docs", "research"} & folders
+
+
+def description_of(site):
+    """Return the metadata of the unpacked wheel, after a check that those of the source archive describe the same."""
+    [wheel], [archive] = site.glob("*.dist-info/METADATA"), site.parent.glob("*.tar.gz")
+    metadata = message_from_string(wheel.read_text())
+    with tarfile.open(archive) as files:
+        name = f"{archive.name.removesuffix('.tar.gz')}/PKG-INFO"
+        in_archive = message_from_string(files.extractfile(name).read().decode())
+    assert in_archive.get_payload() == metadata.get_payload()
+    assert in_archive.get_all("Project-URL") == metadata.get_all("Project-URL")
+    return metadata
+
+
+@pytest.mark.slow
+def test_a_package_that_knows_its_address_names_it_in_urls_links_and_citation(tmp_path):
+    site = build(tmp_path, KNOWN)
+    metadata = description_of(site)
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
+    assert urls.keys() >= {"Homepage", "Source", "Issues", "Changelog", "Pages"} and urls["Pages"] == PUBLISHED
+    assert all(url.startswith((REPOSITORY, PUBLISHED)) for url in urls.values())
+    assert metadata["Author"] == "Antecedent contributors" and metadata["Keywords"] and metadata.get_all("Classifier")
+
+    # Each link and picture is that of README, at the repository.
+    html, shown = (MarkdownIt("commonmark").render(text) for text in (metadata.get_payload(), README.read_text()))
+    [links, names] = (re.findall(r'(href|src)="([^"]+)"', text) for text in (html, shown))
+    roots = {"href": f"{REPOSITORY}/blob/HEAD/", "src": f"{REPOSITORY}/raw/HEAD/"}
+    assert links == [(kind, name if "://" in name else roots[kind] + name) for kind, name in names]
+    assert len({*links}) > 20
+
+    citation = yaml.safe_load((site / "antecedent_lab/CITATION.cff").read_text())
+    assert (citation["repository-code"], citation["url"]) == (REPOSITORY, PUBLISHED) and citation["date-released"]
+
+
+@pytest.mark.slow
+def test_a_package_that_does_not_know_its_address_names_none(installed):
+    metadata = description_of(installed)
+    assert metadata["Project-URL"] is None and metadata["Author"] == "Antecedent contributors"
+    assert metadata.get_payload() == README.read_text()
+    assert (installed / "antecedent_lab/CITATION.cff").read_text() == (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_notes_of_a_release_are_its_section_of_the_changelog(tmp_path):
+    steps = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["notes"]["steps"]
+    [script] = [step["run"] for step in steps if "notes.md" in step.get("run", "") and "gh " not in step["run"]]
+    text = "# Changelog\n\n## [Unreleased]\n- c\n\n## [0.1.10] - 2027-01-02\n### Added\n- b\n\n## [0.1.1]\n- a\n"
+    (tmp_path / "CHANGELOG.md").write_text(text)
+    for version, expected in (("0.1.10", "### Added\n- b\n\n"), ("0.1.1", "- a\n"), ("0.1", "")):
+        environment = os.environ | {"GITHUB_REF_NAME": f"v{version}"}
+        made = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environment, check=False)
+        assert (tmp_path / "notes.md").read_text() == expected
+        assert (made.returncode == 0) == bool(expected)
 
 
 @pytest.fixture

@@ -3,19 +3,24 @@
 import json
 import re
 import struct
+from base64 import b64decode
 from collections import defaultdict
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from data.tokenizer import END, bpe_tokenizer
-from extras.others.export import ExportSettings
+from extras.others.export import ExportSettings, card_facts
 from extras.others.external import find_model, open_transformers
 from extras.others.llama import as_llama, export_transformers, from_llama, own_model
 from extras.others.own_model import check_passes
@@ -24,12 +29,13 @@ from model.edits import cut_weights, exchange_links, remove_head
 from model.observe import CachedSitePass, HeadEdit, SiteEdit, SitePass, TransformerView, softmax
 from probe.contract import check_observed
 from probe.edits import all_heads
-from probe.results import Head
+from probe.results import Head, ProbeResults
 from settings.errors import UserError
 from settings.model import ModelConfig, departures
+from settings.train import compose_settings
 from tests.extras.others.pretrained import EXPERTS, GROUPED, SHAPES, D, H, L, V, pretrained
 from tests.model.site_passes import SITE, check_against_whole_passes, check_refusals, cut_first, texts
-from tests.program import ROOT, run_program
+from tests.program import ROOT, SMALL_PROBE, run_program
 from tests.tiny_models import VARIANTS, config, random_model, untrained
 
 transformers = pytest.importorskip("transformers")
@@ -194,8 +200,9 @@ def test_an_exported_run_opens_in_transformers_and_has_a_card(run):
     assert exported(text)["input_ids"] == Tokenizer.from_file(str(run / "tokenizer.json")).encode(text).ids
     assert exported.bos_token == exported.eos_token == exported.pad_token == END
     card = (folder / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: transformers")
     assert "1 layers of 2 heads" in card and "data=stories, step 4" in card and "Not probed" in card
+    facts = ModelCard(card).data
+    assert (facts.library_name, facts.license, facts.language) == ("transformers", "apache-2.0", "en")
     assert ExportSettings.__dataclass_fields__.keys() <= set(export("--help").out.split())
 
 
@@ -205,6 +212,81 @@ def test_an_impossible_export_is_one_line_and_writes_nothing(run, argument):
     named = argument.replace("out=run/config.json/new", "run/config.json")  # the file that is in the way
     assert named in export("run=run", argument, cwd=run.parent).error
     assert before == set(run.parent.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (["init=other"], ["language: en"]),
+        (["experiment=english"], ["language: en", "datasets: roneneldan/TinyStories"]),
+        (["data=text", "data.path=mine.txt"], []),
+        (["data=hub", "data.name=someone/texts"], ["datasets: someone/texts"]),
+        (["data=hub", "data.name=tests"], []),  # a folder
+    ],
+)
+def test_a_card_has_no_fact_about_texts_that_is_not_known(arguments, known):
+    card = card_facts("a", compose_settings(arguments), None)
+    assert sorted(re.findall(r"^(?:license|language|datasets):.*", card, re.MULTILINE)) == sorted(known)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers the four requests of an upload as the hub does, and keeps the last one, which has the files."""
+
+    sent = b""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        address = f"http://{self.headers['Host']}/someone/story-model"
+        answer: Any = {"errors": [], "warnings": []}
+        if self.path == "/api/repos/create":
+            answer = {"url": address}
+        elif "/preupload/" in self.path:
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            answer = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
+        elif "/commit/" in self.path:
+            assert self.path.startswith("/api/models/someone/story-model/")
+            Hub.sent, answer = body, {"commitUrl": f"{address}/commit/1", "commitOid": "1"}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *message):
+        """Print nothing."""
+
+
+def test_a_tested_run_is_pushed_with_a_card_that_has_its_scores(run, cache, monkeypatch):
+    assert run_program("eval.py", f"run={run}", cache, *SMALL_PROBE).status == 0
+    results = run / "probe" / "probe.json"
+    content = json.loads(results.read_text())
+    content["findings"][1]["head"]["values"]["swap"] = {"value": 0.25}  # one layer has none
+    results.write_text(json.dumps(content))
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_TOKEN", "any")
+        Thread(target=server.serve_forever, daemon=True).start()
+        pushed = export(f"run={run}", "push=someone/story-model")
+        server.shutdown()
+    assert pushed.status == 0 and re.match(r"pushed http://127.*/someone/story-model\n", pushed.out), pushed.err
+    files = [json.loads(line)["value"] for line in Hub.sent.splitlines()][1:]
+    folder = run / "export" / "hf"
+    assert {file["path"]: b64decode(file["content"]) for file in files} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
+    data = ModelCard.load(folder / "README.md").data
+    scores = {(score.dataset_config, score.metric_type): score.metric_value for score in data.eval_results}
+    assert scores["number", "swap"] == 0.25
+    for finding in ProbeResults.from_json(content).findings:
+        assert scores[finding.question, "accuracy"] == finding.judged.value("accuracy")
+        assert scores[finding.question, "verdict"] == finding.verdict == "not established"
+        assert finding.question == "number" or (finding.question, "swap") not in scores  # not measured
+
+
+@pytest.mark.parametrize("name", ["someone/story-model", "story-model"])
+def test_a_push_that_the_hub_does_not_take_is_one_line_and_writes_nothing(run, name, monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Hub) as closed:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{closed.server_port}")
+    assert export(f"run={run}", f"push={name}").error.startswith(f"push={name}: ")
+    assert not (run / "export" / "hf").exists()
 
 
 T = 11

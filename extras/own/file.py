@@ -30,6 +30,7 @@ class _Header:
 
     question: str = ""
     description: str = ""
+    head_type: str = ""  # previous or induction, if the question asks for such heads: else they get no claim
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class OwnQuestion:
     control: Texts  # the texts of test without the link, in the hold-out "control"; empty if not given
     n_left_out: int  # blocks with words of one part and a frame of the other
     places: dict[str, str]  # "FILE line N" by text, for messages
+    head_type: str = ""  # previous or induction, if the question asks for such heads
 
     def notes(self) -> list[str]:
         """Return what weakens the test: texts without answers, blocks that are left out, and patterns with {X}."""
@@ -111,6 +113,8 @@ def load_question(path: Path) -> OwnQuestion:
     for where, values in _objects(path):
         if not blocks and not values.keys() & {"pattern", "words"}:
             header = from_json(_Header, values, where)
+            if header.head_type not in ("", "previous", "induction"):
+                raise UserError(f"{where}.head_type: {header.head_type!r} is not previous or induction")
             if not (header.question + header.description).isprintable():
                 raise UserError(f"{where}: question and description must be one line of text")
             continue
@@ -142,6 +146,7 @@ def load_question(path: Path) -> OwnQuestion:
         control=controls,
         n_left_out=len(texts[""]) // _CELLS,
         places=places,
+        head_type=header.head_type,
     )
 
 

@@ -25,6 +25,7 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
         may_be_known = UNKNOWN_TRAINING
     warnings = [may_be_known, *check_items(opened, items), *own.notes()]
     question = question_of_file(own.name, own.description, own.file, has_control=bool(own.control))
+    question = replace(question, exclusions=tuple(each for each in question.exclusions if each != own.head_type))
     texts = "\n".join(map(repr, [*own.dev, *own.test, *own.control]))
     return Source(own.name, [question], items, {"fingerprint": sha256(texts.encode()).hexdigest()}, warnings=warnings)
 

@@ -2,14 +2,19 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
+from antecedent_lab import open_model
 from extras.own import file as own_file
 from extras.own.file import load_question
+from extras.own.source import own_source
+from research import induction
 from settings.errors import UserError
+from tests.program import ROOT
 
 ABOUT = {"question": "names", "description": "she or he"}
 PATTERN = "Here {A} met {B}. <She|He> [slept|ran]"
@@ -62,7 +67,8 @@ def test_the_first_line_may_describe_the_question(tmp_path):
     own = load(tmp_path, *LINES)
     assert (own.name, own.description, own.n_left_out) == ("my names", "my names.jsonl", 0)
     own = load(tmp_path, ABOUT, "", *LINES)
-    assert (own.name, own.description) == tuple(ABOUT.values())
+    assert (own.name, own.description, own.head_type) == (*ABOUT.values(), "")
+    assert load(tmp_path, ABOUT | {"head_type": "induction"}, *LINES).head_type == "induction"
 
 
 @pytest.mark.parametrize("answers", [None, [["slept", "sat"], ["ran"]]])
@@ -116,6 +122,7 @@ def test_a_wrong_line_is_named(change, problem, tmp_path):
     (['{"pattern": "a \\ud800"}'], "line 1: not JSON"),
     ([ABOUT | {"colour": "red"}], "unknown field colour"),
     ([{"words": ["Ann", "Tom"]}], "line 1: no field pattern"),
+    ([ABOUT | {"head_type": "other"}], "head_type: 'other' is not previous or induction"),
     ([ABOUT | {"question": "a\0b"}], "question and description must be one line of text"),
     (LINES[:5], "1 dev blocks, at least 2 are needed"),
     ([*LINES, LINES[0] | {"words": ["Mia", "Max"], "split": "dev"}], "share the frame 'here _ met _.'"),
@@ -158,3 +165,26 @@ def test_what_a_file_can_show_is_listed_with_its_counts(tmp_path):
     assert few.startswith("note: give test 8 frames and 8 words of each side")
     assert lacking.startswith("note: 4 of 32 texts have no answers")
     assert place.startswith("note: In 2 of 16 pairs {X} stands before the query")
+
+
+def test_the_type_of_head_that_a_question_asks_for_is_no_reason_against_it(trained_run, tmp_path):
+    opened = open_model(trained_run, device="cpu")
+    question = load_question(ROOT / "docs/questions/induction.jsonl")
+    of_each = {}
+    for head_type in ("induction", ""):
+        of_each[head_type] = own_source(opened, replace(question, head_type=head_type)).questions
+    assert {name: [each.exclusions for each in found] for name, found in of_each.items()} == {
+        "induction": [("previous", "value_contrast")], "": [("previous", "induction", "value_contrast")]
+    }  # fmt: skip
+
+
+def test_the_question_about_induction_is_what_its_program_writes():
+    written = (ROOT / "docs/questions/induction.jsonl").read_text()
+    assert written == "".join(json.dumps(line) + "\n" for line in induction.lines())
+    question = load_question(ROOT / "docs/questions/induction.jsonl")
+    for text in (*question.dev, *question.test):
+        words, link = text.text.split(), text.link
+        last = text.text[slice(*link.query)]
+        antecedent, distractor = (text.text[slice(*span)] for span in (link.antecedents[0], link.distractors[0]))
+        assert words[words.index(last) + 1] == antecedent == link.answers[0] != distractor
+        assert words.count(last) == 2 and words.count(distractor) == 1  # the answer stands at the end once more

@@ -28,7 +28,7 @@ stayed waited stood sat rested hated loved trusted praised climbed found stretch
 met painted called drew wrote danced sang knew read visited rang smiled laughed cried shouted jumped swam rolled
 sailed lay
 """.split()
-N_FRAMES, N_WORDS = {"dev": 12, "test": 24}, {"dev": 12, "test": 24}  # words of each side; two blocks a word
+N_FRAMES, N_WORDS = {"dev": 12, "test": 24}, {"dev": 15, "test": 24}  # words of each side; two blocks a word
 N_DOCUMENTS = 60_000  # with 8,000, read ten times, no head formed in 500 steps
 N_FILLERS = (2, 4)  # words at random before, between and after the pairs
 

@@ -30,7 +30,7 @@ from probe.results import MEASURES, SUPPORTED, Finding, ProbeResults
 from probe.statistics import share_interval
 from settings.command_line import FLAGS, check_arguments, hydra_arguments, setting_names
 from settings.train import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
-from tests.program import ROOT, SMALL, run_python
+from tests.program import ROOT, SMALL
 
 README, ATTENTION, PROBE, USAGE, WORKSHEET, TEACH, ENGLISH, REGISTERED = (
     (ROOT / f"{name}.md").read_text()
@@ -537,14 +537,3 @@ def tour(cache, folder):
         assert old in script
         script = script.replace(old, new)
     return script
-
-
-@pytest.mark.slow
-def test_every_cell_of_the_notebook_runs(cache, tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
-    (tmp_path / "tour.py").write_text(tour(cache, tmp_path))
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    process = run_python(str(tmp_path / "tour.py"))
-    assert process.returncode == 0, process.stderr
-    assert "exchanged [(" in process.stdout
-    assert (tmp_path / "probes" / "tour" / "probe" / "report.html").stat().st_size > 10_000

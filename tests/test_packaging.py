@@ -179,6 +179,7 @@ def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed, elsewher
 
 @pytest.mark.slow
 def test_the_notebooks_run_from_the_wheel_in_an_empty_folder(installed, cache, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
     monkeypatch.setenv("MPLBACKEND", "agg")
     exercises = "\n".join("".join(cell["source"]) for cell in cells_of("exercises"))
     for script, printed in (
@@ -188,6 +189,7 @@ def test_the_notebooks_run_from_the_wheel_in_an_empty_folder(installed, cache, t
         process = run_python("-c", script, cwd=tmp_path, path=installed)
         assert process.returncode == 0, process.stderr
         assert printed in process.stdout
+    assert (tmp_path / "runs/probes/tour/probe/report.html").stat().st_size > 10_000
 
 
 @pytest.mark.slow

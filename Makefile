@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install train eval test explore check reports pages
+.PHONY: install train eval test explore check reports pages kernel
 
 install: .venv/bin/python  ## all packages, those of the tests included
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
@@ -20,6 +20,9 @@ test:
 reports:  ## at the end of an issue that changes extras/page/*.js, *.css or *.html, or a document with a table of a run
 	$(PYTHON) -m research.example_reports refresh
 	$(PYTHON) -m research.documents
+
+kernel:  ## after a change of extras/page/train/kernel.wat; then reports
+	$(PYTHON) -m research.kernel
 
 pages:  ## docs/*.html from README.md and docs/*.md, for the project's page
 	$(PYTHON) -m research.documents pages

@@ -122,7 +122,7 @@ def _load_weights(run: Path, settings: TrainSettings, checkpoint: str) -> tuple[
 
 
 def _load_environment(run: Path) -> dict[str, Any]:
-    """Return the versions that made a run, the arguments of train.py, and what is to be said of its training."""
+    """Return the versions that made a run, the arguments of train.py, and notes about its training."""
     path = run / "environment.json"
     with damaged_file_error(path, "delete it"):
         content = json.loads(path.read_text()) if path.exists() else {}

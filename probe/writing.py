@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from data.tokenizer import unknown_id
 from model.observe import ObservableModel
 from settings.errors import UserError
 
@@ -53,7 +54,9 @@ def write_on(
     It ends after `length` tokens, at the end of the text, or with the context of the model, which reads the whole text
     again for each token.
     """
-    end = begun[0]  # every text begins with the token that ends one
+    # Ours and GPT-2 begin a text with the token that ends one; others have one of its own, or end the turn of a chat.
+    special = {token for token, about in tokenizer.get_added_tokens_decoder().items() if about.special}
+    ends = (special | {begun[0]}) - {unknown_id(tokenizer)}
     rng = np.random.default_rng(seed)
     tokens = list(begun)
     written = tokenizer.decode(tokens[1:])
@@ -61,7 +64,7 @@ def write_on(
         inputs = torch.tensor([tokens], device=model.device)
         logits = model.logits(inputs, torch.tensor([len(tokens) - 1], device=model.device))[0]
         token = int(rng.choice(len(logits), p=sampling.chances(logits).numpy()))
-        if token == end:
+        if token in ends:
             break
         tokens.append(token)
         whole = tokenizer.decode(tokens[1:])

@@ -7,7 +7,7 @@
 
 Each item is words at random, "... tin cat fan ... log dog hill ... tin", and ends with one of two cues. What followed
 the cue is meant (Olsson et al. 2022, arXiv 2209.11895); the other cue and its word are the distractor. The words are
-in the stories and are one token each in SmolLM2 and GPT-2.
+in the stories and are one token each in SmolLM2.
 """
 
 import json
@@ -29,7 +29,7 @@ met painted called drew wrote danced sang knew read visited rang smiled laughed 
 sailed lay
 """.split()
 N_FRAMES, N_WORDS = {"dev": 12, "test": 24}, {"dev": 15, "test": 24}  # words of each side; two blocks a word
-N_DOCUMENTS = 60_000  # with 8,000, read ten times, no head formed in 500 steps
+N_DOCUMENTS = 60_000  # with 8,000, read about ten times, no head formed in 500 steps (seed 1)
 N_FILLERS = (2, 4)  # words at random before, between and after the pairs
 
 

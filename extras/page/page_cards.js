@@ -1,5 +1,5 @@
 // From a word to a weight, and on to the next word, in the cards of cards.json: each asks for a guess, then shows
-// the answer. #lesson=1 to 8 shows one in large type, with the field, the lines and the next words.
+// the answer. #lesson=1 to 9 shows one in large type, with the field, the lines and the next words.
 
 const N_CHOICES = 3; // to guess from
 const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from antecedent_lab import open_model
 from data.tokenizer import END, bpe_tokenizer
 from extras.others.llama import export_transformers
-from probe.writing import Sampling
+from probe.writing import Sampling, write_on
 from settings.errors import UserError
 from tests.program import run_program
 from tests.tiny_models import untrained
@@ -90,3 +92,20 @@ def test_eval_writes_as_it_goes_and_says_what_it_cannot(run, tmp_path):
         refused = run_program("eval.py", f"run={run}", *arguments)
         assert refused.status == 2 and said in refused.err and refused.err.count("\n") == 1
     assert "zebra" in run_program("eval.py", f"run={run}", "write=the zebra", "length=1").out.splitlines()[1]
+
+
+class Next:
+    """A model whose next token is always that after the last one."""
+
+    context_length, device = 20, "cpu"
+
+    def logits(self, tokens, positions):
+        return torch.nn.functional.one_hot(tokens[:, -1] + 1, 20).float()
+
+
+def test_a_text_ends_at_a_token_of_its_own_too_but_not_at_an_unknown_word():
+    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(20)}, unk_token="w3"))
+    tokenizer.decoder = None
+    tokenizer.add_special_tokens(["w3", "w6"])  # the unknown word, and the end, which begins no text
+    pieces = write_on(Next(), tokenizer, (0, 1), 15, Sampling(0), [0])
+    assert list(pieces) == [" w2", "", " w4", " w5"]

@@ -119,18 +119,22 @@ function askFirst() {
   drawTraining();
 }
 
-// What the last card asks.
+// The last card asks whether one layer will do.
 function trainOneLayer(guess) {
   here.chosen = { n_layer: 1 };
   part("train").hidden = false; // it may have to say why this browser cannot train
   beginTraining(guess);
 }
 
-// What a model has, but for the first weights.
+// [name, size] of each weight of a model of this shape, which has at most the layers of the run.
+function parametersOf({ n_layer }) {
+  return live.parameters.filter(([name]) => !name.startsWith("blocks.") || Number(name.split(".")[1]) < n_layer);
+}
+
+// Begin anew with a model of this shape, which is shown when its first weights come.
 function openTraining(shape, values) {
   endTraining();
-  const parameters = live.parameters.filter(([name]) => !name.startsWith("blocks.") || Number(name.split(".")[1]) < shape.n_layer);
-  Object.assign(here, structuredClone(NEW), { shape, parameters, asks: false, isOpen: false }, values);
+  Object.assign(here, structuredClone(NEW), { shape, parameters: parametersOf(shape), asks: false, isOpen: false }, values);
 }
 
 async function beginTraining(guess) {
@@ -271,8 +275,9 @@ async function openTrained(file) {
     const values = new Float32Array(bytes.slice(8 + length));
     const shape = { ...live.shape, ...config.model };
     const isPossible = here.switches.every(([name, , options]) => name === "n_stories" || options.some(([value]) => value === shape[name]));
-    const isSame = tokenizer === own.tokenizer && ["d_model", "d_mlp", "context_length"].every((name) => shape[name] === live.shape[name]);
-    const size = live.parameters.filter(([name]) => !name.startsWith("blocks.") || Number(name.split(".")[1]) < shape.n_layer).reduce((sum, [, each]) => sum + each, 0);
+    const isTraining = config.data_fingerprint === own.config.data_fingerprint && config.run.max_steps === own.config.run.max_steps;
+    const isSame = isTraining && tokenizer === own.tokenizer && ["d_model", "d_mlp", "context_length"].every((name) => shape[name] === live.shape[name]);
+    const size = parametersOf(shape).reduce((sum, [, each]) => sum + each, 0);
     if (!isPossible || !isSame || values.length !== size || losses.length !== step || !heads.every(({ head }) => head.length)) throw new Error("another model");
     here.run = null;
     openTraining(shape, { losses, step, heads, above, watchedAt, seconds, seedUsed: config.run.seed, nStories });

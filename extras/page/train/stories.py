@@ -71,12 +71,12 @@ def _packed(content: bytes) -> str:
 
 
 def _watched_question(name: str, items: Items) -> dict[str, Any]:
-    """Return the texts of a question up to the place that is asked about, and the clusters of each block."""
+    """Return the texts of a question up to its query, and the clusters of each block."""
     texts = [
         {
             "tokens": cell.tokens,
-            "meant": [token for word in cell.meant for token in word],
-            "other": [token for word in cell.other + cell.bystanders for token in word],
+            "meant": cell.meant,
+            "other": cell.other + cell.bystanders,
             "answers": cell.answers,
             "foils": cell.foils + cell.more_foils,
         }

@@ -20,13 +20,15 @@ function packItems(items, length) {
 // 1 if the first is larger, 0 if it is smaller; .5 if they are equal
 const isLarger = (left, right) => (Math.sign(left - right) + 1) / 2;
 
-// Of each head whether its weight from the last token on the word that is meant is the largest, and whether the answer is right.
+// Of each head whether its weight from the last token on the word that is meant is the largest of all mentions (a word's weight
+// is the sum of its tokens'), and whether the answer is right.
 function itemScores({ layers, views, H, T, W }, { tokens, meant, other, answers, foils }, first) {
   const last = first + tokens.length - 1;
   const heads = [];
   for (const { weights } of layers) {
     for (let head = 0; head < H; head++) {
-      const largest = (places) => Math.max(...places.map((place) => weights[(head * T + last) * T + first + place]));
+      const row = (head * T + last) * T + first;
+      const largest = (words) => Math.max(...words.map((places) => places.reduce((sum, place) => sum + weights[row + place], 0)));
       heads.push(isLarger(largest(meant), largest(other)));
     }
   }

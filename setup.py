@@ -32,7 +32,7 @@ class BuildUnderOneName(build_py):
         target = Path(self.build_lib) / NAME
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / NAME, target, ignore=ignored, dirs_exist_ok=True)
-        for folder in ("configs", *PACKAGES):
+        for folder in ("configs", "docs/questions", *PACKAGES):
             shutil.copytree(ROOT / folder, target / folder, ignore=ignored, dirs_exist_ok=True)
         for file in (*map("{}.py".format, PROGRAMS), "CITATION.cff"):
             shutil.copy(ROOT / file, target)

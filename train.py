@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from settings.command_line import Groups, given_arguments, run_cli
 from settings.data import SCHEMAS
 from settings.errors import UserError
+from settings.files import found
 from settings.model import ModelConfig
 from settings.train import (
     CONFIGS,
@@ -44,6 +45,8 @@ def main(config: DictConfig) -> int:
         resume = run.resume and (out / "config.json").is_file()  # a run that was not started starts now
         config.out, config.resume = str(out), resume
     settings = None if config.resume else train_settings(config)
+    if run.items is not None and not found(run.items).is_file():  # before the data are prepared
+        raise UserError(f"items={run.items}: no such file")
 
     # These import torch: seconds that --help and a typo need not wait for.
     from antecedent_lab.sources import watched

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from settings.errors import UserError
 from settings.fields import check_limits, setting
+from settings.files import found
 from settings.train import MAX_THREADS, Device
 
 STORIES = "stories"
@@ -106,5 +107,5 @@ class EvalSettings(Machine):
         if self.check and not self.own_file:
             raise UserError("check=true: give items=FILE.jsonl, the file to check")
         # A model may take minutes to open.
-        if self.own_file and not Path(self.own_file).exists():
+        if self.own_file and not found(self.own_file).exists():
             raise UserError(f"items={self.items}: no such file")

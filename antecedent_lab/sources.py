@@ -1,23 +1,25 @@
 """The questions for a model, and their items in its tokens, from stories, English text or a file."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 
 from tokenizers import Tokenizer
 
 from data.corpus import load_stories
-from data.loader import Corpus, StorySplit
+from data.loader import Corpus
 from data.pairs import Items, LinkedText, link_pairs
 from data.stories import GENERATOR_VERSION
 from extras.english.source import english_source, watched_passages
 from extras.own.file import load_question
-from extras.own.source import own_source
+from extras.own.source import own_source, watched_question
 from probe.config import ProbeConfig
 from probe.emergence import Watched, watched_stories
 from probe.opened_model import OpenedModel
 from probe.opened_run import load_data
 from probe.questions import DEV, SAME_WORDS, STORY_QUESTIONS
 from probe.source import UNKNOWN_TRAINING, Source, check_items
+from settings.data import StoriesConfig
+from settings.files import found
 from settings.train import TrainSettings
 
 
@@ -26,7 +28,9 @@ def source_of(
 ) -> Source:
     """Return the questions of `own_file`, else of the text of `path`, else of the model; UserError if it reads none."""
     if own_file is not None:
-        return own_source(opened, load_question(Path(str(own_file))))
+        return own_source(opened, load_question(found(own_file)))
+    if path is None and opened.settings is not None and opened.settings.run.items is not None:
+        return replace(own_source(opened, load_question(found(opened.settings.run.items))), name="")
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
         return _story_source(opened, corpus)
@@ -53,6 +57,8 @@ def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: t
 def watched(corpus: Corpus, settings: TrainSettings) -> Watched:
     """Return the items on which heads are measured during training, by question; none for some texts."""
     n_sequences = settings.run.probe_sequences
-    if not isinstance(corpus.validation, StorySplit):
-        return watched_passages(corpus, settings.model.context_length, n_sequences)
-    return watched_stories(corpus, n_sequences)
+    if settings.run.items is not None:
+        return watched_question(settings.run.items, corpus, settings.model.context_length, n_sequences)
+    if isinstance(corpus.config, StoriesConfig):
+        return watched_stories(corpus, n_sequences)
+    return watched_passages(corpus, settings.model.context_length, n_sequences)

@@ -22,11 +22,12 @@ from tqdm import tqdm
 
 from data.loader import Corpus, Split, StorySplit
 from data.pairs import Link, LinkedText
+from data.repeats import WORDS, repeated
 from data.stories import GENERATOR_VERSION, floors, generate_split
 from data.text import Piece, Texts, config_files, file_texts, hub_texts, pin_revision
 from data.tokenizer import encode, end_id, load_tokenizer, make_tokenizer, unknown_id, word_tokenizer
 from data.words import words_of
-from settings.data import DataConfig, HubConfig, StoriesConfig, TextConfig
+from settings.data import DataConfig, HubConfig, RepeatsConfig, StoriesConfig, TextConfig
 from settings.errors import UserError
 from settings.files import naming, write_atomically
 
@@ -49,10 +50,10 @@ def load_corpus(config: DataConfig, cache_dir: Path, tokenizer: Tokenizer | None
     fingerprint = corpus_fingerprint(config, tokenizer)
 
     folder = cache_dir / f"{config.source}-{fingerprint[:16]}"
-    if isinstance(config, StoriesConfig):
-        _write_once(folder, lambda path: _write_stories(config, path, tokenizer))
-    else:
+    if isinstance(config, TextConfig | HubConfig):
         _write_once(folder, lambda path: _write_text(config, cache_dir, path, tokenizer))
+    else:
+        _write_once(folder, lambda path: _write_generated(config, path, tokenizer))
 
     meta = json.loads((folder / "meta.json").read_text())
     train = _open_split(folder, "train", meta)
@@ -70,6 +71,8 @@ def corpus_fingerprint(config: DataConfig, tokenizer: Tokenizer | None = None) -
 
     if isinstance(config, StoriesConfig):
         content.append(GENERATOR_VERSION)
+    if isinstance(config, RepeatsConfig):
+        content.append(WORDS)
     if isinstance(config, TextConfig):
         for files in config_files(config):
             hashes = None
@@ -96,12 +99,16 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     if path.exists():
         return list(map(_story_of, json.loads(path.read_text())))
     stories = generate_split(config, split)
-    _encode_stories([story.text for story in stories], split, config, corpus.tokenizer)
+    _encode_documents([story.text for story in stories], split, config, corpus.tokenizer)
     with suppress(PermissionError):  # another user's cache
-        # As `dataclasses.astuple`, which takes ten times as long
-        rows = json.dumps(stories, default=lambda item: [getattr(item, field.name) for field in fields(item)])
-        write_atomically(path, rows.encode())
+        _keep_stories(path, stories)
     return stories
+
+
+def _keep_stories(path: Path, stories: list[LinkedText]) -> None:
+    # As `dataclasses.astuple`, which takes ten times as long
+    rows = json.dumps(stories, default=lambda item: [getattr(item, field.name) for field in fields(item)])
+    write_atomically(path, rows.encode())
 
 
 def _story_of(row: list[Any]) -> LinkedText:
@@ -161,9 +168,9 @@ def _open_split(folder: Path, split: str, meta: dict[str, Any]) -> Split:
     if not starts.exists():
         return Split(tokens, n_bytes)
 
-    # Stories; only those of validation have a floor.
-    floor = np.load(folder / "validation_floor.npy") if split == "validation" else None
-    return StorySplit(tokens, n_bytes, np.load(starts), floor)
+    # Generated documents; only the stories of validation have a floor.
+    floor = folder / f"{split}_floor.npy"
+    return StorySplit(tokens, n_bytes, np.load(starts), np.load(floor) if floor.exists() else None)
 
 
 def _write_meta(folder: Path, tokenizer: Tokenizer, n_bytes: dict[str, int], notes: list[str]) -> None:
@@ -176,34 +183,40 @@ def _dtype(tokenizer: Tokenizer) -> str:
     return "uint16" if tokenizer.get_vocab_size() <= 2**16 else "uint32"
 
 
-def _write_stories(config: StoriesConfig, folder: Path, tokenizer: Tokenizer | None) -> None:
-    print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
-    train = generate_split(config, "train")
-    validation = generate_split(config, "validation", train)
-    folder.mkdir()
+def _write_generated(config: StoriesConfig | RepeatsConfig, folder: Path, tokenizer: Tokenizer | None) -> None:
+    if isinstance(config, StoriesConfig):
+        print(f"generating {config.n_train_stories:,} stories, once; later runs read them from the cache", flush=True)
+        train = generate_split(config, "train")
+        validation = generate_split(config, "validation", train)
+        of_split = [[story.text for story in stories] for stories in (train, validation)]
+        folder.mkdir()
+        _keep_stories(folder / "validation_stories.json", validation)  # they need those of training, which take seconds
+    else:
+        of_split = repeated(config)
+        folder.mkdir()
     if tokenizer is None:
-        tokenizer = word_tokenizer(story.text for story in train)
+        tokenizer = word_tokenizer(of_split[0])
 
-    # A flat stream with END before each story and after the last.
+    # A flat stream with END before each document and after the last.
     n_bytes = {}
-    for split, stories in zip(SPLITS, (train, validation), strict=True):
-        texts = [story.text for story in stories]
-        tokens, starts = _encode_stories(texts, split, config, tokenizer)
+    for split, texts in zip(SPLITS, of_split, strict=True):
+        tokens, starts = _encode_documents(texts, split, config, tokenizer)
         (folder / f"{split}.bin").write_bytes(tokens.tobytes())
         np.save(folder / f"{split}_starts.npy", starts)
         n_bytes[split] = len("".join(texts).encode())
 
     # Only the validation loss, of the last split, is compared with the floor.
-    floor = np.concatenate([[np.nan], *floors(config, texts)])
-    assert len(floor) == len(tokens)  # one value per target; the first token is none
-    np.save(folder / "validation_floor.npy", floor.astype(np.float32))
+    if isinstance(config, StoriesConfig):
+        floor = np.concatenate([[np.nan], *floors(config, texts)])
+        assert len(floor) == len(tokens)  # one value per target; the first token is none
+        np.save(folder / "validation_floor.npy", floor.astype(np.float32))
     _write_meta(folder, tokenizer, n_bytes, [])
 
 
-def _encode_stories(
-    texts: list[str], split: str, config: StoriesConfig, tokenizer: Tokenizer
+def _encode_documents(
+    texts: list[str], split: str, config: StoriesConfig | RepeatsConfig, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens, with END around each story, and the places of END; UserError if a word has no token."""
+    """Return the tokens, with END around each document, and the places of END; UserError if a word has no token."""
     # A dictionary gives the same ids as the word tokenizer in a third of the time.
     ids_of_words = tokenizer.get_vocab()
     end = end_id(tokenizer)
@@ -216,9 +229,10 @@ def _encode_stories(
             starts.append(len(ids))
     except KeyError:
         missing = set(words_of(" ".join(texts))) - ids_of_words.keys()
-        setting = f"data.n_train_stories={config.n_train_stories}"
-        problem = f"the tokenizer lacks {len(missing)} words of the {split} stories, for example {min(missing)!r}"
-        raise UserError(f"{setting}: {problem}; train it, or the model of init=, on more stories") from None
+        problem = f"the tokenizer lacks {len(missing)} words of the {split} texts, for example {min(missing)!r}"
+        size = "n_train_stories" if isinstance(config, StoriesConfig) else "n_documents"
+        advice = "train it, or the model of init=, on more of them"
+        raise UserError(f"data.{size}={getattr(config, size)}: {problem}; {advice}") from None
     return np.array([*ids, end], _dtype(tokenizer)), np.array(starts)
 
 

@@ -16,11 +16,11 @@ import fsspec
 from data.tokenizer import END
 from settings.data import DataConfig, HubConfig, RowsKind, TextConfig
 from settings.errors import UserError, one_line
+from settings.files import PROGRAM, found
 
-_PROGRAM = Path(__file__).resolve().parent.parent  # the checkout, or the installed package
-SHIPPED_TEXT = _PROGRAM / "data/tinystories/validation.txt.gz"
-SHIPPED_TRAINING_TEXT = _PROGRAM / "data/tinystories/train.txt.gz"
-UNSEEN_TEXT = _PROGRAM / "data/tinystories/unseen.txt.gz"  # for testing only
+SHIPPED_TEXT = PROGRAM / "data/tinystories/validation.txt.gz"
+SHIPPED_TRAINING_TEXT = PROGRAM / "data/tinystories/train.txt.gz"
+UNSEEN_TEXT = PROGRAM / "data/tinystories/unseen.txt.gz"  # for testing only
 # The builders of `datasets` by file name.
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst")
@@ -89,9 +89,7 @@ def text_files(path: str, setting: str = "data.path") -> list[Path]:
     for pattern in [path] if path and Path(path).expanduser().exists() else path.split(","):
         if not pattern.strip():
             raise UserError(f"{setting}={path}: give a file, a folder or a pattern; one is empty")
-        start = Path(pattern.strip()).expanduser()
-        if not start.exists() and _PROGRAM / start in (SHIPPED_TRAINING_TEXT, SHIPPED_TEXT, UNSEEN_TEXT):
-            start = _PROGRAM / start  # found from any folder: experiment=english names it
+        start = found(pattern.strip())  # experiment=english names the text of the project
         if start.exists():
             matches = _files_below(start) if start.is_dir() else [start]
         else:

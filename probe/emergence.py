@@ -84,14 +84,15 @@ def watched_stories(corpus: Corpus, n_sequences: int) -> Watched:
 def choose_items(items: Items, n_sequences: int) -> Watched:
     """Return `n_sequences` texts in whole blocks, evenly spread over each question."""
     questions = [question for question in STORY_QUESTIONS if SAME_WORDS in items.parts(question.name)]
-    n_blocks = max(1, n_sequences // 4 // max(1, len(questions)))
-    watched = {}
-    for question in questions:
-        matching = items.of(question.name, SAME_WORDS)
-        n_available = len(matching) // 2
-        distance = max(1, n_available // n_blocks)
-        watched[question] = matching.take_blocks(np.arange(0, n_available, distance)[:n_blocks])
-    return watched
+    n_blocks = n_sequences // 4 // max(1, len(questions))
+    return {question: spread(items.of(question.name, SAME_WORDS), n_blocks) for question in questions}
+
+
+def spread(items: Items, n_blocks: int) -> Items:
+    """Return at most `n_blocks` whole blocks, at least one, at equal distances."""
+    n_available = len(items) // 2
+    distance = max(1, n_available // max(1, n_blocks))
+    return items.take_blocks(np.arange(0, n_available, distance)[: max(1, n_blocks)])
 
 
 def _phrase(name: str, point: HeadPoint) -> str:

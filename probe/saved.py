@@ -99,8 +99,9 @@ def eval_command(opened: OpenedModel, results: ProbeResults | None = None, *argu
     if results:
         if path := results.data.get("path"):
             settings.append(f"path={path}")
-        if results.findings and results.findings[0].file:
-            settings.append(f"items={results.findings[0].file}")
+        own_file = results.findings[0].file if results.findings else None
+        if own_file and not (opened.settings and own_file == str(opened.settings.run.items)):  # else asked anyway
+            settings.append(f"items={own_file}")
         for name, value in asdict(results.settings).items():
             if value != getattr(ProbeConfig(), name):
                 settings.append(f"probe.{name}={value}")

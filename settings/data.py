@@ -9,7 +9,7 @@ from settings.fields import check_limits, setting
 
 # Runs on other data read other batches.
 _setting = partial(setting, orders_batches=True)
-_source = partial(_setting, "which of the three kinds of data: stories, text or hub")
+_source = partial(_setting, "which of the four kinds of data: stories, repeats, text or hub")
 
 
 class TokenizerKind(Enum):
@@ -51,6 +51,23 @@ class StoriesConfig:
     def shares(self) -> dict[str, float]:
         """Return the share of each kind of story, by the part of its name after "share_"."""
         return {"agreement": self.share_agreement, "verb": self.share_verb, "no_pronoun": self.share_no_pronoun}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatsConfig:
+    """Generated words at random that come again."""
+
+    source: str = _source()
+    seed: int = _setting("of the words; training has its own seed", low=0)
+    n_documents: int = _setting("documents of 62 words, one in fifty for validation", low=100)
+    fewest_words: int = _setting("different words of a document, at least", low=2)
+    most_words: int = _setting("at most; with 62 or more no word comes again", low=2, high=128)
+    same_order: bool = _setting("whether they come again in the order of the first time; false: in any order")
+
+    def __post_init__(self) -> None:
+        check_limits(self, "data.")
+        if self.fewest_words > self.most_words:
+            raise UserError(f"data.fewest_words={self.fewest_words}: more than data.most_words={self.most_words}")
 
 
 # The embedding of a larger vocabulary would fill the memory before an error; the largest in use has 262,144 tokens.
@@ -99,5 +116,10 @@ class HubConfig(_TokenizedConfig):
     rows: RowsKind = _setting("concatenated: all rows together are one document")
 
 
-DataConfig = StoriesConfig | TextConfig | HubConfig
-SCHEMAS: dict[str, type[DataConfig]] = {"stories": StoriesConfig, "text": TextConfig, "hub": HubConfig}
+DataConfig = StoriesConfig | RepeatsConfig | TextConfig | HubConfig
+SCHEMAS: dict[str, type[DataConfig]] = {
+    "stories": StoriesConfig,
+    "repeats": RepeatsConfig,
+    "text": TextConfig,
+    "hub": HubConfig,
+}

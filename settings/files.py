@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from settings.errors import UserError
 
+PROGRAM = Path(__file__).resolve().parent.parent  # the checkout, or the installed package
 LOCK = ".lock"
 # Temporary files of `write_atomically`, left by a killed process.
 UNFINISHED = re.compile(r"\..+\.\d+")
@@ -24,6 +25,12 @@ STAGING = ".unfinished"
 def now() -> str:
     """Return the time in UTC as records have it: 2026-11-28T16:02:03.250000+00:00."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def found(path: str | Path) -> Path:
+    """Return a file of the user, or the one that comes with the project under this name, which any folder finds."""
+    own, shipped = Path(path).expanduser(), PROGRAM / path
+    return shipped if not own.exists() and shipped.is_file() else own
 
 
 def write_atomically(path: Path, content: bytes) -> None:

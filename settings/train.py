@@ -86,6 +86,10 @@ class RunSettings:
     keep_checkpoints: int = _presentation("newest checkpoints to keep, besides the best", low=1)
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
+    items: str | None = _presentation(
+        "FILE.jsonl: a question of your own (docs/probe.md), in place of those of the data",
+        default=None,
+    )
     cache_dir: str = _presentation("folder for tokenized corpora")
 
     def __post_init__(self) -> None:

@@ -100,7 +100,12 @@ def test_the_source_archive_has_neither_tests_nor_docs(installed):
     [archive] = installed.parent.glob("*.tar.gz")
     with tarfile.open(archive) as files:
         folders = {Path(name).parts[1] for name in files.getnames() if len(Path(name).parts) > 2}
-    assert {"data", "model"} <= folders and not {"tests", "docs", "research"} & folders
+        documents = {
+            Path(name).parts[2]
+            for name in files.getnames()
+            if Path(name).parts[1:2] == ("docs",) and len(Path(name).parts) > 2
+        }
+    assert {"data", "model"} <= folders and not {"tests", "research"} & folders and documents == {"questions"}
 
 
 def description_of(site):
@@ -167,7 +172,11 @@ def elsewhere(tmp_path):
 @pytest.mark.slow
 def test_the_wheel_runs_the_commands_of_the_readme_elsewhere(installed, elsewhere, cache):
     english = ["experiment=english", "model=nano", "max_steps=2", "validation_tokens=200", "probe_sequences=0"]
-    for arguments in (["train", *SMALL], ["eval", *SMALL_PROBE], ["train", *english]):
+    induction = ["experiment=induction", "max_steps=2", "data.n_documents=200", "validation_tokens=200", "out=own"]
+    asked = ["items=docs/questions/induction.jsonl", "run=own"]
+    for arguments in (
+        ["train", *SMALL], ["eval", *SMALL_PROBE], ["train", *english], ["train", *induction], ["eval", *asked],
+    ):  # fmt: skip
         process = run_python("-m", "antecedent_lab", *arguments, cache, cwd=elsewhere, path=installed)
         assert process.returncode == 0, process.stderr
     [report] = elsewhere.glob("runs/*/probe/report.html")

@@ -5,13 +5,16 @@ from hashlib import sha256
 
 from tokenizers import Tokenizer
 
-from data.pairs import link_pairs
-from data.tokenizer import encode_text, unknown_id
-from extras.own.file import OwnQuestion
+from data.loader import Corpus
+from data.pairs import Items, link_pairs
+from data.tokenizer import encode_text, end_id, unknown_id
+from extras.own.file import OwnQuestion, load_question
+from probe.emergence import spread
 from probe.opened_model import OpenedModel
 from probe.questions import DEV, LINK_BARS, Question, link_question
 from probe.source import UNKNOWN_TRAINING, Source, check_items
 from settings.errors import UserError
+from settings.files import found
 
 
 def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
@@ -20,7 +23,7 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     check_words(own, *reader)
     dev = link_pairs(own.dev, *reader).named(part=DEV)
     items = (dev + link_pairs([*own.test, *own.control], *reader)).named(question=own.name)
-    may_be_known = "The texts are the user's own: the model may have seen them in training."
+    may_be_known = "The texts come from a file: the model may have seen them in training."
     if opened.is_external:
         may_be_known = UNKNOWN_TRAINING
     warnings = [may_be_known, *check_items(opened, items), *own.notes()]
@@ -28,6 +31,19 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     question = replace(question, exclusions=tuple(each for each in question.exclusions if each != own.head_type))
     texts = "\n".join(map(repr, [*own.dev, *own.test, *own.control]))
     return Source(own.name, [question], items, {"fingerprint": sha256(texts.encode()).hexdigest()}, warnings=warnings)
+
+
+def watched_question(path: str, corpus: Corpus, context_length: int, n_sequences: int) -> dict[Question, Items]:
+    """Return `n_sequences` texts of dev of a question, to watch in training; UserError if a model cannot read them."""
+    own = load_question(found(path))
+    reader = corpus.tokenizer, end_id(corpus.tokenizer)
+    check_words(own, *reader)
+    items = link_pairs(own.dev, *reader).named(question=own.name)
+    longest = 1 + max(len(cell.tokens) for cell in items.cells)
+    if longest > context_length:
+        raise UserError(f"items={path}: has {longest} tokens in a text, model.context_length={context_length}")
+    question = question_of_file(own.name, own.description, path, has_control=bool(own.control))
+    return {question: spread(items, n_sequences // 4)}
 
 
 def question_of_file(name: str, description: str, file: str, *, has_control: bool) -> Question:

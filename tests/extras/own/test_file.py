@@ -12,9 +12,10 @@ from antecedent_lab import open_model
 from extras.own import file as own_file
 from extras.own.file import load_question
 from extras.own.source import own_source
+from probe.results import ProbeResults
 from research import induction
 from settings.errors import UserError
-from tests.program import ROOT
+from tests.program import ROOT, SHORT, run_program
 
 ABOUT = {"question": "names", "description": "she or he"}
 PATTERN = "Here {A} met {B}. <She|He> [slept|ran]"
@@ -188,3 +189,41 @@ def test_the_question_about_induction_is_what_its_program_writes():
         antecedent, distractor = (text.text[slice(*span)] for span in (link.antecedents[0], link.distractors[0]))
         assert words[words.index(last) + 1] == antecedent == link.answers[0] != distractor
         assert words.count(last) == 2 and words.count(distractor) == 1  # the answer stands at the end once more
+
+
+@pytest.mark.slow
+def test_heads_of_the_second_layer_form_in_words_that_come_again_and_one_layer_has_none(tmp_path):
+    places = [f"cache_dir={tmp_path / 'cache'}", "threads=2"]
+    for n_layer, verdict in ((2, "supported"), (1, "not established")):
+        run = tmp_path / str(n_layer)
+        arguments = [f"model.n_layer={n_layer}", "max_steps=200", f"out={run}", *places]
+        trained = run_program("train.py", "experiment=induction", *arguments)
+        assert trained.status == 0, trained.err
+        *_, accuracy = re.findall(r"induction L\d+H\d accuracy (\S+) ", trained.out)
+        evaluated = run_program("eval.py", f"run={run}", *places)  # asks the same question
+        assert evaluated.status == 0, evaluated.err
+        (finding,) = ProbeResults.from_json(json.loads((run / "probe/probe.json").read_text())).findings
+        assert (finding.question, finding.verdict) == ("induction", verdict)
+        if verdict == "supported":
+            assert float(accuracy) > 0.9 and {head.layer for head in finding.judged.heads} == {1}
+            page = (run / "probe/report.html").read_text()
+            assert "experiment=induction" in page and "items=" not in page.split("experiment=induction")[1][:200]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["items=nowhere.jsonl"], "items=nowhere.jsonl: no such file"),
+        (["items=docs/questions/er_sie.jsonl"], "words that are read or answered are not in this model's vocabulary"),
+        (["model.context_length=16", "data=text", "data.path=README.md"], "model.context_length=16"),
+    ],
+)
+def test_a_question_that_a_run_cannot_watch_is_refused_before_a_file_is_written(cache, tmp_path, arguments, problem):
+    given = ["experiment=induction", *SHORT, "probe_sequences=8", "data.n_documents=100", *arguments, cache]
+    if "data=text" in arguments:
+        (tmp_path / "text.txt").write_text(" ".join(induction.WORDS) * 40)
+        given = [each for each in given if "n_documents" not in each]
+        given += ["data.tokenizer=words", "data.vocab_size=1000", f"data.path={tmp_path / 'text.txt'}"]
+    out = tmp_path / "run"
+    assert problem in run_program("train.py", *given, f"out={out}").error
+    assert not (out / "config.json").exists()

@@ -31,10 +31,11 @@ from model.edits import cut_link, exchange_links, remove_head  # noqa: F401 (pub
 from model.observe import HeadEdit, only_layers  # noqa: F401 (HeadEdit is a public name)
 from probe.claim import claim_of
 from probe.config import ProbeConfig
+from probe.elsewhere import elsewhere
 from probe.opened_model import BATCH_TOKENS, OpenedModel
 from probe.opened_run import open_run
 from probe.questions import QUESTIONS
-from probe.results import Finding, ProbeResults, TestedModel
+from probe.results import Estimate, Finding, ProbeResults, TestedModel
 from probe.saved import PAGE, read_metrics
 from probe.source import Source, check_items
 from probe.study import askable, study
@@ -225,7 +226,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
     warnings = [*opened.began, *source.warnings]
     if _is_slow(opened):
         warnings.append(f"Untrained models, on a CPU with a model of this size: at most {MAX_UNTRAINED_LARGE}.")
-    findings = [_with_examples(opened, finding) for finding in studied.findings]
+    findings = [_seen_elsewhere(opened, _with_examples(opened, each), source, config) for each in studied.findings]
     studied = replace(studied, findings=findings)
     return ProbedModel(opened, _results(opened, source, config, warnings=warnings, **vars(studied)))
 
@@ -297,6 +298,14 @@ def _with_examples(opened: OpenedModel, finding: Finding) -> Finding:
         return finding
     examples = [opened.measure_example(example, finding.place) for example in question.examples]
     return replace(finding, examples=[*examples, *finding.examples])
+
+
+def _seen_elsewhere(opened: OpenedModel, finding: Finding, source: Source, config: ProbeConfig) -> Finding:
+    """Return a finding with what its judged heads do in running text."""
+    seen = elsewhere(opened.model, source.running, finding, config.tokens_per_batch, opened.decode_all)
+    if seen is not None:
+        finding.judged.values["link_share"] = Estimate(seen.n_link / seen.n_strong)
+    return replace(finding, elsewhere=seen)
 
 
 def _check_comparable(before: OpenedModel, after: OpenedModel) -> None:

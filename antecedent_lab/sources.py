@@ -17,7 +17,7 @@ from probe.emergence import Watched, watched_stories
 from probe.opened_model import OpenedModel
 from probe.opened_run import load_data
 from probe.questions import DEV, SAME_WORDS, STORY_QUESTIONS
-from probe.source import UNKNOWN_TRAINING, Source, check_items
+from probe.source import UNKNOWN_TRAINING, Source, check_items, running_texts
 from settings.data import StoriesConfig
 from settings.files import found
 from settings.train import TrainSettings
@@ -45,7 +45,9 @@ def _story_source(opened: OpenedModel, corpus: Corpus) -> Source:
     warnings: list[str] = []
     if opened.is_external:
         warnings = [UNKNOWN_TRAINING, *check_items(opened, items)]
-    return Source("", list(STORY_QUESTIONS), items, data, warnings=warnings)
+    stories = load_stories(corpus, "validation")
+    running = running_texts(opened, link_pairs(stories, *reader), [story.text for story in stories])
+    return Source("", list(STORY_QUESTIONS), items, data, warnings=warnings, running=running)
 
 
 def story_items(dev: Iterable[LinkedText], test: Iterable[LinkedText], reader: tuple[Tokenizer, int]) -> Items:

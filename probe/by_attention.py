@@ -94,6 +94,7 @@ class AttentionOutcome(Outcome):
         "swap": Column("swap", ".2f"),
         "carries": Column("carries", ".2f"),
         "answer": Column("answer_accuracy", ".2f", part=HEADLINE),
+        "link": Column("link_share", ".2f"),
     }
     over_seeds = (
         "accuracy",
@@ -108,8 +109,8 @@ class AttentionOutcome(Outcome):
 accuracy: the antecedent gets more attention than each other mention (chance: 0.5; of three: 1/3), in the sentences
 held out for it. p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's
 weights on both words are exchanged. carries: the share that follows if its output changes places with that in the
-other sentence. answer: how often the model itself is right. carried: heads carry the answer, but are not shown to look
-at the antecedent. E0 to E3: docs/probe.md."""
+other sentence. answer: how often the model is right. link: the share of its strong weights in running text that are
+this link. carried: heads carry the answer, but are not shown to look at the antecedent. E0 to E3: docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:
         missing = {DEV, HEADLINE} - set(items.parts(question.name))

@@ -153,6 +153,10 @@ class OpenedModel:
             return f"…{text}"
         return "(new line)" if text == "\n" else text.strip() or json.dumps(text or name)
 
+    def decode_all(self, tokens: Sequence[int]) -> str:
+        """Return the text of several tokens."""
+        return self.tokenizer.decode(list(tokens), skip_special_tokens=False)
+
     def __repr__(self) -> str:
         shape = f"{self.model.n_layer} layers of {self.model.n_head} heads{only_layers(self.model)}"
         return f"<{self.name[:80]}: {shape}, {self.n_parameters:,} weights, reads {self.model.context_length:,} tokens>"

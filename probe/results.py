@@ -13,7 +13,7 @@ from probe.config import ProbeConfig
 from settings.errors import UserError
 from settings.typed_json import flattened, from_json, may_be_absent, to_json
 
-SCHEMA_VERSION = 20  # the version of probe.json; raise it with every change of a field
+SCHEMA_VERSION = 21  # the version of probe.json; raise it with every change of a field
 Grid = list[list[float]]  # a value of every head, [L][H]
 SUPPORTED = "supported"
 CARRIED = "carried"  # by heads that are not shown to look at the antecedent
@@ -91,6 +91,7 @@ MEASURES = {
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads; doubled for a set", ".4f", True),
     "p_contrast": Measure("p of the contrast", "corrected for all heads; doubled for a set", ".4f", True),
     "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
+    "link_share": Measure("strong weights on the link", "of all of .3 or more in running text", is_share=True),
     "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
     "swap": Measure("attention swap", "share of the answer that changes sides if the weights on both do; 1: all"),
     "swap_25": Measure("a quarter exchanged", "as the attention swap, with a quarter of the weights"),
@@ -245,6 +246,29 @@ class Carrier:
         return (self.values["carries"].low or 0.0) >= MIN_CARRIED and not moved > MAX_SAME_ANSWER
 
 
+class Place(NamedTuple):
+    """A strong weight of a head in running text."""
+
+    head: Head
+    weight: float
+    word: str  # that attends
+    on: str  # that it attends to
+    text: str  # around them, with brackets around both
+    is_link: bool  # of the question
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What the judged heads do in running text (`probe.elsewhere`)."""
+
+    n_texts: int
+    n_tokens: int  # that were read
+    n_strong: int  # weights of .3 or more, but those on the start token and of a token on itself
+    n_link: int  # of them: the link of the question
+    n_queries: int  # texts with such a link
+    places: list[Place]  # the ten strongest, each of another pair of words
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """The answer to one question: the chosen head, its measures, and the verdict."""
@@ -267,6 +291,7 @@ class Finding:
     parts: dict[str, Part] = field(default_factory=dict)  # the head on each part of the items
     examples: list[Shown] = field(default_factory=list)
     carrier: Carrier | None = None
+    elsewhere: Elsewhere | None = None
     notes: list[str] = field(default_factory=list)
     file: str | None = may_be_absent()  # file of a question of the user's own
 

@@ -16,6 +16,7 @@ from probe.results import (
     NO_BAR,
     NOT_KNOWN,
     RULES,
+    Elsewhere,
     Estimate,
     Finding,
     Head,
@@ -159,6 +160,8 @@ def finding_tables(finding: Finding, verbose: bool = False) -> list[Table]:
     note = "Swap of heads together, added one by one on dev: sentences to choose heads on, none of which is tested."
     together = Table("Heads together", header, rows, note)
     tables = [_criteria_table(finding), _measure_table(finding), _part_table(finding, verbose), together]
+    if finding.elsewhere is not None:
+        tables.append(_elsewhere_table(finding.elsewhere))
     return [table for table in tables if table.rows]
 
 
@@ -211,6 +214,19 @@ def _part_table(finding: Finding, verbose: bool) -> Table:
         rows.insert(0, ["texts", *(f"{part.n:,}" for part in parts)])
     note = _PARTS_NOTE if {SAME_WORDS, HEADLINE} <= finding.parts.keys() else ""
     return Table("Parts of the tested texts", ["measure", *finding.parts], rows, note)
+
+
+def _elsewhere_table(seen: Elsewhere) -> Table:
+    rows = []
+    for place in seen.places:
+        rows.append([str(place.head), number(place.weight), place.text, "the link" if place.is_link else ""])
+    note = (
+        f"{seen.n_link:,} of the {seen.n_strong:,} weights of .3 or more are the link of this question, which "
+        f"{seen.n_queries:,} of the {seen.n_texts:,} texts ({seen.n_tokens:,} tokens) have. Not counted: weights on the "
+        "start token and of a token on itself. The strongest place of each pair of words; the second word in brackets "
+        "attends to the first."
+    )
+    return Table("Elsewhere: the strongest places in running text", ["head", "weight", "text", ""], rows, note)
 
 
 def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]]) -> list[list[str]]:

@@ -20,7 +20,7 @@ from probe.config import ProbeConfig
 from probe.edits import all_heads
 from probe.opened_model import OpenedModel
 from probe.questions import DEV, Question
-from probe.source import UNKNOWN_TRAINING, Source
+from probe.source import UNKNOWN_TRAINING, Source, running_texts
 from settings.data import TextConfig
 
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
@@ -69,7 +69,7 @@ def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None,
     if path is not None:
         source_name = "_".join(Path(file.strip()).stem for file in path.split(","))
         data = {"fingerprint": sha256("\n".join(texts).encode()).hexdigest(), "path": path}
-    return Source(source_name, questions, items, data, documents, warnings)
+    return Source(source_name, questions, items, data, documents, warnings, running_texts(opened, items))
 
 
 def _training_documents(corpus: Corpus | None) -> list[tuple[str, str]]:

@@ -6,13 +6,13 @@ from hashlib import sha256
 from tokenizers import Tokenizer
 
 from data.loader import Corpus
-from data.pairs import Items, link_pairs
+from data.pairs import CONTROL, Items, link_pairs
 from data.tokenizer import encode_text, end_id, unknown_id
 from extras.own.file import OwnQuestion, load_question
 from probe.emergence import spread
 from probe.opened_model import OpenedModel
 from probe.questions import DEV, LINK_BARS, Question, link_question
-from probe.source import UNKNOWN_TRAINING, Source, check_items
+from probe.source import UNKNOWN_TRAINING, Source, check_items, running_texts
 from settings.errors import UserError
 from settings.files import found
 
@@ -30,7 +30,9 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     question = question_of_file(own.name, own.description, own.file, has_control=bool(own.control))
     question = replace(question, exclusions=tuple(each for each in question.exclusions if each != own.head_type))
     texts = "\n".join(map(repr, [*own.dev, *own.test, *own.control]))
-    return Source(own.name, [question], items, {"fingerprint": sha256(texts.encode()).hexdigest()}, warnings=warnings)
+    data = {"fingerprint": sha256(texts.encode()).hexdigest()}
+    running = running_texts(opened, items.where(lambda pair: pair.part not in (DEV, CONTROL)))
+    return Source(own.name, [question], items, data, warnings=warnings, running=running)
 
 
 def watched_question(path: str, corpus: Corpus, context_length: int, n_sequences: int) -> dict[Question, Items]:

@@ -661,4 +661,4 @@ def test_the_page_prints_the_numbers_of_the_derivation(view):
         assert float(adds) == pytest.approx(expected, abs=0.0051)
     for name, later in (("L0H1", "What the MLP and later layers make of it"), ("L1H1", "What the MLP makes of it")):
         view.pick(name)
-        assert later in view.find("#live-how").text_content()
+        view.find("#live-how").filter(has_text=later).wait_for(state="attached")

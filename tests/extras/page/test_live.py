@@ -315,6 +315,7 @@ def test_a_model_of_characters_has_every_card(show):
         for card in range(1, 8):  # the last card needs a head that looks at a word
             view.card(card)
             view.press("show me")
+            view.find("#cards table").wait_for(timeout=10_000)
             assert view.find("#cards table").count() == 1, card
         view.card(8)
 

@@ -11,7 +11,9 @@ SERVER, NAME = (os.environ.get(f"GITHUB_{part}", "") for part in ("SERVER_URL", 
 REPOSITORY = f"{SERVER}/{NAME}" if SERVER and NAME else ""
 # Other servers publish pages at addresses of their own.
 ON_GITHUB = REPOSITORY.startswith("https://github.com/")
-PAGES = "https://{}.github.io/{}/".format(*NAME.split("/")) if ON_GITHUB else ""
+OWNER, _, PROJECT = NAME.partition("/")
+SITE = f"{OWNER.lower()}.github.io"  # a repository of this name is published at the root
+PAGES = f"https://{SITE}/{'' if PROJECT.lower() == SITE else f'{PROJECT}/'}" if ON_GITHUB else ""
 
 
 def urls() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,21 @@ def test_a_package_that_knows_its_address_names_it_in_urls_links_and_citation(tm
 
     citation = yaml.safe_load((site / "antecedent_lab/CITATION.cff").read_text())
     assert (citation["repository-code"], citation["url"]) == (REPOSITORY, PUBLISHED) and citation["date-released"]
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "pages"),
+    [
+        ("https://github.com", "someone/some-lab", PUBLISHED),
+        ("https://github.com", "Someone/someone.github.io", "https://someone.github.io/"),
+        ("https://git.example.org", "someone/some-lab", ""),
+    ],
+)
+def test_pages_are_where_github_publishes_them(monkeypatch, server, name, pages):
+    monkeypatch.setenv("GITHUB_SERVER_URL", server)
+    monkeypatch.setenv("GITHUB_REPOSITORY", name)
+    address = runpy.run_path(str(ROOT / "settings/address.py"))
+    assert (address["REPOSITORY"], address["PAGES"]) == (f"{server}/{name}", pages)
 
 
 @pytest.mark.slow

@@ -1,5 +1,10 @@
 """Writing: the same text for the same seed, and the tokens and probabilities of transformers."""
 
+import os
+import runpy
+import signal
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +16,7 @@ from data.tokenizer import END, bpe_tokenizer
 from extras.others.llama import export_transformers
 from probe.writing import Sampling, write_on
 from settings.errors import UserError
-from tests.program import run_program
+from tests.program import ROOT, forked, run_program
 from tests.tiny_models import untrained
 
 transformers = pytest.importorskip("transformers")
@@ -92,6 +97,28 @@ def test_eval_writes_as_it_goes_and_says_what_it_cannot(run, tmp_path):
         refused = run_program("eval.py", f"run={run}", *arguments)
         assert refused.status == 2 and said in refused.err and refused.err.count("\n") == 1
     assert "zebra" in run_program("eval.py", f"run={run}", "write=the zebra", "length=1").out.splitlines()[1]
+
+
+def test_ctrl_c_ends_a_text_and_keeps_what_was_written(run):
+    reader, writer = os.pipe()
+
+    def write():
+        sys.argv = ["eval.py", f"run={run}", f"write={BEGUN}", "n=100000"]
+        sys.stdout = os.fdopen(writer, "w")
+        try:
+            runpy.run_path(str(ROOT / "eval.py"), run_name="__main__")
+        except SystemExit as ended:
+            return ended.code
+        return 0
+
+    pid = forked(write)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        first = "".join(stream.readline() for _ in range(4))
+        os.kill(pid, signal.SIGINT)
+        rest = stream.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert first.count(BEGUN) >= 1 and len(rest) < 10**6
 
 
 class Next:

@@ -17,7 +17,7 @@ from probe.results import Elsewhere, Finding, Head, Place
 STRONG = 0.3  # a convention: a token has three such weights at most
 N_PLACES = 10
 MAX_TOKENS = 20_000  # that are read; texts between are left out
-_BEFORE, _BETWEEN = 4, 16  # tokens around a place that are shown
+_BEFORE, _BETWEEN = 3, 12  # tokens around a place that are shown
 
 
 class Running(NamedTuple):

@@ -91,7 +91,7 @@ MEASURES = {
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads; doubled for a set", ".4f", True),
     "p_contrast": Measure("p of the contrast", "corrected for all heads; doubled for a set", ".4f", True),
     "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
-    "link_share": Measure("strong weights on the link", "of all of .3 or more in running text", is_share=True),
+    "link_share": Measure("strong weights on the link", "of all weights of .3 or more in running text", is_share=True),
     "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
     "swap": Measure("attention swap", "share of the answer that changes sides if the weights on both do; 1: all"),
     "swap_25": Measure("a quarter exchanged", "as the attention swap, with a quarter of the weights"),

@@ -24,6 +24,7 @@ from research.deciding import DecidingResults, measured
 from research.decoders import DecoderResults
 from research.example_reports import REPORTS, written_again
 from research.gold import GoldResults
+from research.induction import InductionResults
 from research.it_cat import ItCatResults
 from research.lab import LabResults
 from research.meaning import PARTS, MeaningResults, parts_of
@@ -69,6 +70,7 @@ PAGES: dict[str, Any] = {
     "whose_long": SeedsResults,
     "curve": CurveResults,
     "gold": GoldResults,
+    "induction": InductionResults,
     "it_cat": ItCatResults,
     "it_cat_long": ItCatResults,
     "peers": PeerResults,

@@ -32,10 +32,11 @@ from settings.command_line import FLAGS, check_arguments, hydra_arguments, setti
 from settings.train import CONFIGS, compose_settings, flatten, settings_from_arguments, train_settings
 from tests.program import ROOT, SMALL
 
-README, ATTENTION, PROBE, USAGE, WORKSHEET, TEACH, ENGLISH, REGISTERED = (
+README, ATTENTION, PROBE, USAGE, DATA, WORKSHEET, TEACH, ENGLISH, REGISTERED = (
     (ROOT / f"{name}.md").read_text()
     for name in (
-        "README docs/attention docs/probe docs/usage docs/worksheet docs/teach docs/english research/preregistration"
+        "README docs/attention docs/probe docs/usage docs/data docs/worksheet docs/teach docs/english "
+        "research/preregistration"
     ).split()
 )
 WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -82,6 +83,25 @@ def test_the_tables_of_results_are_the_measured_ones():
         numbers = " | ".join(f"{value:.3f}" for value in values)
         supported = f"{mean['supported']} of {mean['n_seeds']}"
         check_says(README, f"| {name} | {QUESTIONS[name].description} | {supported} | {numbers} |")
+
+
+def test_the_sentences_about_induction_are_the_measured_ones():
+    found = result("induction")
+    supported = {row["name"]: row["verdicts"].count("supported") for row in found["rows"]}
+    n_runs = {row["name"]: len(row["verdicts"]) for row in found["rows"]}
+    recipe, one_layer, *others, default = supported
+    assert default == "the default run, on the stories" and one_layer == "with one layer" and len(others) == 3
+    of_all = (
+        f"{supported[recipe]} of {n_runs[recipe]} runs, with one layer in {supported[one_layer]} of {n_runs[one_layer]}"
+    )
+    assert sum(supported[name] for name in others) == 0
+    check_says(README, f"supported in {of_all}, in three other kinds of text in none")
+    check_says(DATA, f"heads are supported in {of_all}")
+    model = {each["name"]: each for each in found["models"]}["SmolLM2-135M"]
+    assert model["verdict"] == "supported" and model["head"].count("+") == 4
+    assert all(min(each["same_words"], each["random_tokens"]) > 0.9 for each in found["models"])
+    seconds = {row["name"]: np.median(row["cpu_seconds"]) for row in found["rows"]}
+    assert seconds[recipe] < seconds[default]
 
 
 def test_the_sentence_about_the_lab_is_the_measured_one():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data.pairs import CONTROL, Items
+from data.pairs import CONTROL, Cell, Items, Word
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
 from probe.behaviour import (
@@ -189,6 +189,9 @@ this link. carried: heads carry the answer, but are not shown to look at the ant
         if abs(same) > MAX_SAME_ANSWER:
             parts.append(f"but with outputs of other texts that have the same answer {show(same)} of it is lost")
         return f"What carries {carries} of the answer: {'; '.join(parts)}."
+
+    def targets(self, cell: Cell) -> tuple[Word, ...]:
+        return cell.meant
 
     def limits(self, finding: Finding) -> list[str]:
         if finding.level == "E3":

@@ -12,6 +12,7 @@ import numpy as np
 from data.pairs import Cell
 from model.observe import ObservableModel
 from probe.batches import text_batches
+from probe.outcomes import OUTCOMES
 from probe.results import Elsewhere, Finding, Head, Place
 
 STRONG = 0.3  # a convention: a token has three such weights at most
@@ -70,9 +71,7 @@ def is_link(text: Running, finding: Finding, query: int, key: int) -> bool:
     """Return whether a weight is the link of a finding: from the query to the antecedent, or to both entities."""
     if text.cell is None or (text.question, text.cell.query) != (finding.question, query):
         return False
-    # A head that copies attends to either entity; only one that links chooses.
-    words = text.cell.meant if finding.outcome == "attention" else text.cell.meant + text.cell.other
-    return any(key in word for word in words)
+    return any(key in word for word in OUTCOMES[finding.outcome].targets(text.cell))
 
 
 def _in_context(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.pairs import Items
+from data.pairs import Cell, Items, Word
 from model.observe import ObservableModel
 from probe.batches import Progress
 from probe.config import ProbeConfig
@@ -133,6 +133,10 @@ class Outcome(ABC):
     def what_carries(self, finding: Finding) -> str:
         """Return a sentence: which heads carry the answer, and what they read; "" if it was not measured."""
         return ""
+
+    def targets(self, cell: Cell) -> tuple[Word, ...]:
+        """Return the words on which weight at the query of a text is the link of a question, or its copy."""
+        return cell.meant + cell.other  # one that copies attends to either entity
 
     @abstractmethod
     def limits(self, finding: Finding) -> list[str]:

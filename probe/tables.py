@@ -219,13 +219,13 @@ def _part_table(finding: Finding, verbose: bool) -> Table:
 def _elsewhere_table(seen: Elsewhere) -> Table:
     rows = []
     for place in seen.places:
-        rows.append([str(place.head), number(place.weight), place.text, "the link" if place.is_link else ""])
+        rows.append([str(place.head), number(place.weight), place.text, "yes" if place.is_link else ""])
     note = (
         f"{seen.n_link:,} of the {seen.n_strong:,} weights of .3 or more are the link of this question, which "
         f"{seen.n_queries:,} of the {seen.n_texts:,} texts ({seen.n_tokens:,} tokens) have; those on the start token "
         "and of a token on itself do not count. One place for each pair of words; the second attends to the first."
     )
-    return Table("Elsewhere: strongest places in running text", ["head", "weight", "text", ""], rows, note)
+    return Table("Elsewhere: strongest places in running text", ["head", "weight", "text", "link"], rows, note)
 
 
 def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]]) -> list[list[str]]:

@@ -38,7 +38,10 @@ class Split:
 
 @dataclass(frozen=True)
 class StorySplit(Split):
-    """Concatenated stories; story i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END."""
+    """Concatenated stories, or documents of `data.repeats`.
+
+    Number i, tokens[starts[i] : starts[i + 1]], begins with END, and the last token is END.
+    """
 
     starts: np.ndarray  # [n_stories + 1] int64
     floor: np.ndarray | None  # [N] float32, -log p in nats of the Bayes-optimal predictor
@@ -198,7 +201,7 @@ def _check_lengths(split: StorySplit, context_length: int) -> None:
     longest = int(np.diff(split.starts).max())
     if longest > context_length:
         raise UserError(
-            f"model.context_length={context_length}: the longest story has {longest} tokens; set it or more"
+            f"model.context_length={context_length}: the longest text has {longest} tokens; set it or more"
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -19,7 +20,6 @@ from probe.opened_run import load_data
 from probe.questions import DEV, SAME_WORDS, STORY_QUESTIONS
 from probe.source import UNKNOWN_TRAINING, Source, check_items, running_texts
 from settings.data import StoriesConfig
-from settings.files import found
 from settings.train import TrainSettings
 
 
@@ -28,9 +28,9 @@ def source_of(
 ) -> Source:
     """Return the questions of `own_file`, else of the text of `path`, else of the model; UserError if it reads none."""
     if own_file is not None:
-        return own_source(opened, load_question(found(own_file)))
+        return own_source(opened, load_question(Path(own_file)))
     if path is None and opened.settings is not None and opened.settings.run.items is not None:
-        return replace(own_source(opened, load_question(found(opened.settings.run.items))), name="")
+        return replace(own_source(opened, load_question(Path(opened.settings.run.items))), name="")
     corpus = None if opened.data is None or path is not None else load_data(opened, cache_dir)
     if corpus is not None and opened.has_stories:
         return _story_source(opened, corpus)

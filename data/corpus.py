@@ -189,13 +189,15 @@ def _write_generated(config: StoriesConfig | RepeatsConfig, folder: Path, tokeni
         train = generate_split(config, "train")
         validation = generate_split(config, "validation", train)
         of_split = [[story.text for story in stories] for stories in (train, validation)]
+        vocabulary = of_split[0]
         folder.mkdir()
         _keep_stories(folder / "validation_stories.json", validation)  # they need those of training, which take seconds
     else:
         of_split = repeated(config)
+        vocabulary = [" ".join(WORDS)]
         folder.mkdir()
     if tokenizer is None:
-        tokenizer = word_tokenizer(of_split[0])
+        tokenizer = word_tokenizer(vocabulary)
 
     # A flat stream with END before each document and after the last.
     n_bytes = {}

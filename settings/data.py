@@ -61,7 +61,7 @@ class RepeatsConfig:
     seed: int = _setting("of the words; training has its own seed", low=0)
     n_documents: int = _setting("documents of 62 words, one in fifty for validation", low=100)
     fewest_words: int = _setting("different words of a document, at least", low=2)
-    most_words: int = _setting("at most; with 62 or more no word comes again", low=2, high=128)
+    most_words: int = _setting("at most; with 62 or more, in the same order, no word comes again", low=2, high=128)
     same_order: bool = _setting("whether they come again in the order of the first time; false: in any order")
 
     def __post_init__(self) -> None:

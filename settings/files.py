@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from settings.errors import UserError
 
 PROGRAM = Path(__file__).resolve().parent.parent  # the checkout, or the installed package
+SHIPPED = ("data/tinystories", "docs/questions")  # folders of texts and questions that come with it
 LOCK = ".lock"
 # Temporary files of `write_atomically`, left by a killed process.
 UNFINISHED = re.compile(r"\..+\.\d+")
@@ -28,9 +29,10 @@ def now() -> str:
 
 
 def found(path: str | Path) -> Path:
-    """Return a file of the user, or the one that comes with the project under this name, which any folder finds."""
-    own, shipped = Path(path).expanduser(), PROGRAM / path
-    return shipped if not own.exists() and shipped.is_file() else own
+    """Return a file of the user, or the one of SHIPPED that has this name, which any folder finds."""
+    own = Path(path).expanduser()
+    is_shipped = own.parent.as_posix() in SHIPPED and (PROGRAM / own).is_file()
+    return PROGRAM / own if is_shipped and not own.exists() else own
 
 
 def write_atomically(path: Path, content: bytes) -> None:

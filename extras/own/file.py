@@ -14,6 +14,7 @@ from data.pairs import CONTROL, LinkedText
 from extras.own.pattern import fill, start_of
 from extras.own.split import ENOUGH, divided
 from settings.errors import UserError, one_line
+from settings.files import found
 from settings.typed_json import from_json
 
 _CELLS = 4  # texts of a block
@@ -152,7 +153,7 @@ def load_question(path: Path) -> OwnQuestion:
 
 def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield "FILE line N" and the object of each line that is not blank; UserError if one is none."""
-    with path.open("rb") as file:
+    with found(path).open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -14,7 +15,6 @@ from probe.opened_model import OpenedModel
 from probe.questions import DEV, LINK_BARS, Question, link_question
 from probe.source import UNKNOWN_TRAINING, Source, check_items, running_texts
 from settings.errors import UserError
-from settings.files import found
 
 
 def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
@@ -37,7 +37,7 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
 
 def watched_question(path: str, corpus: Corpus, context_length: int, n_sequences: int) -> dict[Question, Items]:
     """Return `n_sequences` texts of dev of a question, to watch in training; UserError if a model cannot read them."""
-    own = load_question(found(path))
+    own = load_question(Path(path))
     reader = corpus.tokenizer, end_id(corpus.tokenizer)
     check_words(own, *reader)
     items = link_pairs(own.dev, *reader).named(question=own.name)

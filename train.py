@@ -45,8 +45,8 @@ def main(config: DictConfig) -> int:
         resume = run.resume and (out / "config.json").is_file()  # a run that was not started starts now
         config.out, config.resume = str(out), resume
     settings = None if config.resume else train_settings(config)
-    if run.items is not None and not found(run.items).is_file():  # before the data are prepared
-        raise UserError(f"items={run.items}: no such file")
+    if run.items is not None and not (run.items.endswith(".jsonl") and found(run.items).is_file()):
+        raise UserError(f"items={run.items}: no such file; give FILE.jsonl")  # before the data are prepared
 
     # These import torch: seconds that --help and a typo need not wait for.
     from antecedent_lab.sources import watched
@@ -71,9 +71,8 @@ def main(config: DictConfig) -> int:
         print(f"{label}{' '.join(arguments)}", flush=True)
 
     def make_probe(corpus: Corpus, settings: TrainSettings) -> Probe | None:
-        if not settings.run.probe_sequences:
-            return None
-        return training_probe(corpus, settings, watched(corpus, settings))
+        items = watched(corpus, settings)
+        return training_probe(corpus, settings, items) if settings.run.probe_sequences else None
 
     with open_training(settings, make_probe, record_step, arguments, label, initial) as training:
         return train(*training)

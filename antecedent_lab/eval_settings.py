@@ -107,5 +107,5 @@ class EvalSettings(Machine):
         if self.check and not self.own_file:
             raise UserError("check=true: give items=FILE.jsonl, the file to check")
         # A model may take minutes to open.
-        if self.own_file and not found(self.own_file).exists():
+        if self.own_file and not found(self.own_file).is_file():
             raise UserError(f"items={self.items}: no such file")

@@ -200,9 +200,7 @@ def validation_batches(
 def _check_lengths(split: StorySplit, context_length: int) -> None:
     longest = int(np.diff(split.starts).max())
     if longest > context_length:
-        raise UserError(
-            f"model.context_length={context_length}: the longest text has {longest} tokens; set it or more"
-        )
+        raise UserError(f"model.context_length={context_length}: the longest text has {longest} tokens; set it or more")
 
 
 def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int | None) -> Iterator[Batch]:

@@ -109,7 +109,7 @@ class AttentionOutcome(Outcome):
 accuracy: the antecedent gets more attention than each other mention (chance: 0.5; of three: 1/3), in the sentences
 held out for it. p: corrected for all heads, doubled for a set. swap: the share of the answer that flips if the head's
 weights on both words are exchanged. carries: the share that follows if its output changes places with that in the
-other sentence. answer: how often the model is right. link: the share of its strong weights in running text that are
+other sentence. answer: how often the model is right. link: the share of its strong weights in many texts that are
 this link. carried: heads carry the answer, but are not shown to look at the antecedent. E0 to E3: docs/probe.md."""
 
     def problem(self, question: Question, items: Items) -> str:

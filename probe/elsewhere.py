@@ -5,11 +5,12 @@ start token, where a head rests that has nothing to do, and those of a token on 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from data.pairs import Cell
+from data.pairs import Cell, Items
 from model.observe import ObservableModel
 from probe.batches import text_batches
 from probe.outcomes import OUTCOMES
@@ -17,7 +18,7 @@ from probe.results import Elsewhere, Finding, Head, Place
 
 STRONG = 0.3  # a convention: a token has three such weights at most
 N_PLACES = 10
-MAX_TOKENS = 20_000  # that are read; texts between are left out
+MAX_TOKENS = 20_000  # that are read, of texts drawn at random
 _BEFORE, _BETWEEN = 3, 12  # tokens around a place that are shown
 
 
@@ -29,19 +30,44 @@ class Running(NamedTuple):
     cell: Cell | None = None
 
 
+@dataclass(frozen=True)
+class RunningTexts:
+    """Different texts in which it is seen what heads do elsewhere."""
+
+    name: str  # "the validation stories"
+    texts: list[Running]
+
+    def sample(self) -> list[Running]:
+        """Return the texts, in a random order that is always the same, as far as MAX_TOKENS go."""
+        order = np.random.default_rng(0).permutation(len(self.texts))  # blocks of four would alias with a step
+        n_tokens = np.cumsum([len(self.texts[i].tokens) for i in order])
+        return [self.texts[i] for i in order[n_tokens <= MAX_TOKENS]]
+
+
+def item_texts(items: Items) -> RunningTexts:
+    """Return the texts of items up to the query: later words may have links that the items do not name."""
+    found: dict[tuple[int, ...], Running] = {}
+    for pair in items.pairs:
+        for cell in pair.cells[: 2 if items.has_blocks else 1]:  # the counterpart of a passage is not the author's
+            tokens = cell.tokens[: cell.query + 1]
+            found[tokens] = Running(tokens, pair.question, cell)
+    return RunningTexts("the tested texts up to the word that is read", list(found.values()))
+
+
 def elsewhere(
     model: ObservableModel,
-    texts: Sequence[Running],
+    running: RunningTexts,
     finding: Finding,
     tokens_per_batch: int,
     decode: Callable[[Sequence[int]], str],
 ) -> Elsewhere | None:
-    """Return what the judged heads of a finding do in `texts`, None if they have no strong weight there.
+    """Return what the judged heads of a finding do in texts; None if these have no link of it, or no strong weight.
 
     Of the strongest places each is of another pair of words, so that no pair takes all.
     """
-    texts = texts[:: max(1, -(-sum(len(text.tokens) for text in texts) // MAX_TOKENS))]
-    n_strong = n_link = 0
+    texts = running.sample()
+    n_queries = sum(text.question == finding.question for text in texts)
+    links: list[bool] = []  # of each strong weight: is it the link of the finding?
     strongest: dict[tuple[int, int], tuple[float, Head, Running, int, int]] = {}  # by the tokens of both places
     for indices, rows, tokens, _ in text_batches([text.tokens for text in texts], tokens_per_batch):
         of_row = dict(zip(rows, indices, strict=True))
@@ -52,34 +78,40 @@ def elsewhere(
                 text = texts[of_row[row]]
                 if key in (0, query) or query >= len(text.tokens):  # behind a text is padding
                     continue
-                n_strong += 1
-                n_link += is_link(text, finding, query, key)
+                links.append(link_of(text, finding, query, key) == finding.question)
                 place = float(weights[row, query, key]), head, text, query, key
                 pair = text.tokens[query], text.tokens[key]
                 strongest[pair] = max(strongest.get(pair, place), place, key=lambda each: each[0])
-    if not n_strong:
+    if not (links and n_queries):
         return None
     places = []
     for weight, head, text, query, key in sorted(strongest.values(), key=lambda each: -each[0])[:N_PLACES]:
-        shown = _in_context(text.tokens, query, key, decode)
-        places.append(Place(head, weight, *shown, is_link(text, finding, query, key)))
-    n_queries = sum(text.question == finding.question for text in texts)
-    return Elsewhere(len(texts), sum(len(text.tokens) for text in texts), n_strong, n_link, n_queries, places)
+        shown = in_context(text.tokens, query, key, decode)
+        places.append(Place(head, weight, *shown, link_of(text, finding, query, key)))
+    n_tokens = sum(len(text.tokens) for text in texts)
+    return Elsewhere(running.name, len(texts), n_tokens, len(links), sum(links), n_queries, places)
 
 
-def is_link(text: Running, finding: Finding, query: int, key: int) -> bool:
-    """Return whether a weight is the link of a finding: from the query to the antecedent, or to both entities."""
-    if text.cell is None or (text.question, text.cell.query) != (finding.question, query):
-        return False
-    return any(key in word for word in OUTCOMES[finding.outcome].targets(text.cell))
+def link_of(text: Running, finding: Finding, query: int, key: int) -> str:
+    """Return the question whose link a weight is, "" if it is none: on a word that the finding's outcome looks for."""
+    if text.cell is None or text.cell.query != query:
+        return ""
+    return text.question if any(key in word for word in OUTCOMES[finding.outcome].targets(text.cell)) else ""
 
 
-def _in_context(
+def in_context(
     tokens: Sequence[int], query: int, key: int, decode: Callable[[Sequence[int]], str]
 ) -> tuple[str, str, str]:
     """Return the token that attends, the one that it attends to, and both in their text."""
-    between = tokens[key + 1 : query]
-    gap = decode(between) if len(between) <= _BETWEEN else "…"
-    before = decode(tokens[max(1, key - _BEFORE) : key])
-    word, on = decode(tokens[query : query + 1]).strip(), decode(tokens[key : key + 1]).strip()
-    return word, on, " ".join(f"{before} [{on}] {gap} [{word}]".split())
+    first = max(1, key - _BEFORE)
+
+    def piece(start: int, end: int) -> str:
+        return decode(tokens[first:end])[len(decode(tokens[first:start])) :]
+
+    def marked(place: int) -> str:
+        text = piece(place, place + 1)
+        return text.replace(text.strip(), f"[{text.strip()}]") if text.strip() else "[↵]"
+
+    gap = piece(key + 1, query) if query - key <= _BETWEEN else " …"
+    text = piece(first, key) + marked(key) + gap + marked(query)
+    return piece(query, query + 1).strip(), piece(key, key + 1).strip(), " ".join(text.split())

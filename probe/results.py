@@ -91,7 +91,7 @@ MEASURES = {
     "p_pair_accuracy": Measure("p of the pair accuracy", "corrected for all heads; doubled for a set", ".4f", True),
     "p_contrast": Measure("p of the contrast", "corrected for all heads; doubled for a set", ".4f", True),
     "selectivity": Measure("selectivity", "accuracy minus that of the best head for random labels; .5 for a link head"),
-    "link_share": Measure("strong weights on the link", "of all weights of .3 or more in running text", is_share=True),
+    "link_share": Measure("strong weights on the link", "of all weights of .3 or more, see Elsewhere", is_share=True),
     "mass": Measure("weight on mentions", "attention on all mentions together", is_share=True),
     "swap": Measure("attention swap", "share of the answer that changes sides if the weights on both do; 1: all"),
     "swap_25": Measure("a quarter exchanged", "as the attention swap, with a quarter of the weights"),
@@ -254,15 +254,16 @@ class Place(NamedTuple):
     word: str  # that attends
     on: str  # that it attends to
     text: str  # around them, with brackets around both
-    is_link: bool  # of the question
+    link: str  # the question whose link it is, or ""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
     """What the judged heads do in running text (`probe.elsewhere`)."""
 
+    texts: str  # which were read
     n_texts: int
-    n_tokens: int  # that were read
+    n_tokens: int
     n_strong: int  # weights of .3 or more, but those on the start token and of a token on itself
     n_link: int  # of them: the link of the question
     n_queries: int  # texts with such a link

@@ -1,11 +1,10 @@
 """A source of questions, and of their items in the tokens of a model."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from data.pairs import Items
-from probe.elsewhere import Running
+from probe.elsewhere import RunningTexts
 from probe.opened_model import OpenedModel
 from probe.questions import Question
 from settings.errors import UserError
@@ -21,24 +20,9 @@ class Source:
     questions: list[Question]
     items: Items
     data: dict[str, Any]  # for probe.json
+    running: RunningTexts
     documents: list[tuple[str, str]] = field(default_factory=list)  # name and text, of English text
     warnings: list[str] = field(default_factory=list)
-    running: list[Running] = field(default_factory=list)  # in which it is seen what heads do elsewhere
-
-
-def running_texts(opened: OpenedModel, items: Items, texts: Iterable[str] = ()) -> list[Running]:
-    """Return the texts of pairs, each once, with their links, then `texts` without any; cut to what a model reads."""
-    found: dict[tuple[int, ...], Running] = {}
-    limit = opened.model.context_length
-    for pair in items.pairs:
-        # The counterpart of a passage is not the author's.
-        for text, cell in list(zip(pair.texts, pair.cells, strict=True))[: 2 if items.has_blocks else 1]:
-            tokens = opened.encode(text)[:limit]
-            found[tokens] = Running(tokens, pair.question, cell)
-    for text in texts:
-        tokens = opened.encode(text)[:limit]
-        found.setdefault(tokens, Running(tokens))
-    return list(found.values())
 
 
 def check_items(opened: OpenedModel, items: Items) -> list[str]:

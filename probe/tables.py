@@ -219,13 +219,13 @@ def _part_table(finding: Finding, verbose: bool) -> Table:
 def _elsewhere_table(seen: Elsewhere) -> Table:
     rows = []
     for place in seen.places:
-        rows.append([str(place.head), number(place.weight), place.text, "yes" if place.is_link else ""])
+        rows.append([str(place.head), number(place.weight), place.text, place.link])
     note = (
-        f"{seen.n_link:,} of the {seen.n_strong:,} weights of .3 or more are the link of this question, which "
-        f"{seen.n_queries:,} of the {seen.n_texts:,} texts ({seen.n_tokens:,} tokens) have; those on the start token "
-        "and of a token on itself do not count. One place for each pair of words; the second attends to the first."
+        f"{seen.n_link:,} of the {seen.n_strong:,} weights of .3 or more in {seen.texts} are the link of this "
+        f"question, which {seen.n_queries:,} of {seen.n_texts:,} ({seen.n_tokens:,} tokens) have; not counted: on the "
+        "start token, on itself. Each pair of words once; the later attends to the earlier."
     )
-    return Table("Elsewhere: strongest places in running text", ["head", "weight", "text", "link"], rows, note)
+    return Table("Elsewhere: the strongest places", ["head", "weight", "text", "link of"], rows, note)
 
 
 def _measure_rows(columns: Sequence[tuple[Values, Mapping[str, float]]]) -> list[list[str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from probe.outcome import Measured
 from probe.questions import ABOUT_ANSWER, Bar, Question
-from probe.results import NOT_ESTABLISHED, NOT_KNOWN, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
+from probe.results import MEASURES, NOT_ESTABLISHED, NOT_KNOWN, SUGGESTIVE, SUPPORTED, Criterion, Head, Tested, show
 
 _COMPARE: dict[str, Callable[[Any, float], bool]] = {
     "above": operator.gt,
@@ -72,7 +72,7 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
         measured[bar.key] = None
         limits[bar.key] = f"{bar.needed} {bar.limit:g}"
         if value is None or not math.isfinite(value):
-            missing.append(bar.key.replace("_", " "))
+            missing.append(MEASURES[bar.measure].label)
         else:
             measured[bar.key] = value
             passes &= _COMPARE[bar.needed](value, bar.limit)
@@ -81,7 +81,7 @@ def _criterion(name: str, bars: Sequence[Bar], found: Measured) -> Criterion:
         reason = found.instead[name]
     elif missing:
         outcome = "not measured"
-        reason = f"{' and '.join(missing)} not measured"
+        reason = f"not measured: {' and '.join(dict.fromkeys(missing))}"
     elif passes:
         outcome = "met"
         reason = ""

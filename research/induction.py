@@ -121,8 +121,8 @@ class InductionResults:
         ]  # fmt: skip
         return [
             f"Seeds {', '.join(map(str, self.seeds))}, none of which was used while the recipe was made; "
-            "medians and ranges, of the supported the 95 % interval; heads in the order of the seeds. Previous: the largest weight "
-            "of a head on the previous token, of random tokens. CPU-seconds: of train.py.",
+            "medians and ranges, of the supported the 95 % interval; heads in the order of the seeds. Previous: the "
+            "largest weight of a head on the previous token, of random tokens. CPU-seconds: of train.py.",
             "",
             *markdown_table(columns, [row.cells() for row in self.rows]),
             "",

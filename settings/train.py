@@ -59,7 +59,7 @@ class Optimizer(Enum):
 DIRECTORIES = ("out", "resume", "cache_dir")
 # The other settings that a resumed run may change. The text of a path is compared by its fingerprint.
 CHANGEABLE = {"max_steps", "device", "threads", "keep_checkpoints", "log_every_steps"}
-CHANGEABLE |= {"data.path", "data.validation_path"}
+CHANGEABLE |= {"data.path", "data.validation_path", "items"}
 _presentation = partial(setting, affects_result=False)
 _positive = partial(setting, above=0, high=MAX_LEARNING_RATE)
 
@@ -87,7 +87,7 @@ class RunSettings:
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
     items: str | None = _presentation(
-        "FILE.jsonl: a question of your own (docs/probe.md), in place of those of the data",
+        "FILE.jsonl: a question of your own that is watched (docs/probe.md); eval.py asks it but of stories",
         default=None,
     )
     cache_dir: str = _presentation("folder for tokenized corpora")

@@ -18,9 +18,10 @@ from extras.english.questions import NEXT_PRONOUN, REPLACED, TESTED, WHOSE
 from extras.english.replaced import ContentWords, with_replaced
 from probe.config import ProbeConfig
 from probe.edits import all_heads
+from probe.elsewhere import item_texts
 from probe.opened_model import OpenedModel
 from probe.questions import DEV, Question
-from probe.source import UNKNOWN_TRAINING, Source, running_texts
+from probe.source import UNKNOWN_TRAINING, Source
 from settings.data import TextConfig
 
 MAX_PASSAGES = (300, 300)  # with one entity and with two; the others are left out at random
@@ -43,6 +44,7 @@ def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None,
     n_heads = len(all_heads(opened.model))
     passages = passages_in(documents)
     items = passages_of(reader, n_heads, passages, config)
+    tested = item_texts(items)  # as the author wrote them, of both parts; those of WHOSE have other names
     questions = [NEXT_PRONOUN]
     warnings = [UNKNOWN_TRAINING] if opened.is_external else []
 
@@ -69,7 +71,7 @@ def english_source(opened: OpenedModel, corpus: Corpus | None, path: str | None,
     if path is not None:
         source_name = "_".join(Path(file.strip()).stem for file in path.split(","))
         data = {"fingerprint": sha256("\n".join(texts).encode()).hexdigest(), "path": path}
-    return Source(source_name, questions, items, data, documents, warnings, running_texts(opened, items))
+    return Source(source_name, questions, items, data, tested, documents, warnings)
 
 
 def _training_documents(corpus: Corpus | None) -> list[tuple[str, str]]:

@@ -10,10 +10,11 @@ from data.loader import Corpus
 from data.pairs import CONTROL, Items, link_pairs
 from data.tokenizer import encode_text, end_id, unknown_id
 from extras.own.file import OwnQuestion, load_question
+from probe.elsewhere import item_texts
 from probe.emergence import spread
 from probe.opened_model import OpenedModel
 from probe.questions import DEV, LINK_BARS, Question, link_question
-from probe.source import UNKNOWN_TRAINING, Source, check_items, running_texts
+from probe.source import UNKNOWN_TRAINING, Source, check_items
 from settings.errors import UserError
 
 
@@ -31,8 +32,8 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     question = replace(question, exclusions=tuple(each for each in question.exclusions if each != own.head_type))
     texts = "\n".join(map(repr, [*own.dev, *own.test, *own.control]))
     data = {"fingerprint": sha256(texts.encode()).hexdigest()}
-    running = running_texts(opened, items.where(lambda pair: pair.part not in (DEV, CONTROL)))
-    return Source(own.name, [question], items, data, warnings=warnings, running=running)
+    tested = item_texts(items.where(lambda pair: pair.part not in (DEV, CONTROL)))
+    return Source(own.name, [question], items, data, tested, warnings=warnings)
 
 
 def watched_question(path: str, corpus: Corpus, context_length: int, n_sequences: int) -> dict[Question, Items]:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from antecedent_lab import open_model
+from antecedent_lab.sources import source_of
 from extras.own import file as own_file
 from extras.own.file import load_question
 from extras.own.source import own_source
+from probe.config import ProbeConfig
 from probe.results import ProbeResults
 from research import induction
 from settings.errors import UserError
-from tests.program import ROOT, SHORT, run_program
+from tests.program import ROOT, SHORT, SMALL, run_program
 
 ABOUT = {"question": "names", "description": "she or he"}
 PATTERN = "Here {A} met {B}. <She|He> [slept|ran]"
@@ -213,9 +215,11 @@ def test_heads_of_the_second_layer_form_in_words_that_come_again_and_one_layer_h
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["items=nowhere.jsonl"], "items=nowhere.jsonl: no such file"),
+        (["items=nowhere.jsonl"], "items=nowhere.jsonl: no such file; give FILE.jsonl"),
+        (["items=docs/probe.md"], "items=docs/probe.md: no such file; give FILE.jsonl"),
         (["items=docs/questions/er_sie.jsonl"], "words that are read or answered are not in this model's vocabulary"),
-        (["model.context_length=16", "data=text", "data.path=README.md"], "model.context_length=16"),
+        (["items=docs/questions/er_sie.jsonl", "probe_sequences=0"], "words that are read or answered"),
+        (["model.context_length=16", "data=text"], "items=docs/questions/induction.jsonl: has 1"),
     ],
 )
 def test_a_question_that_a_run_cannot_watch_is_refused_before_a_file_is_written(cache, tmp_path, arguments, problem):
@@ -227,3 +231,36 @@ def test_a_question_that_a_run_cannot_watch_is_refused_before_a_file_is_written(
     out = tmp_path / "run"
     assert problem in run_program("train.py", *given, f"out={out}").error
     assert not (out / "config.json").exists()
+
+
+def test_a_run_whose_file_has_moved_says_so_and_can_go_on_with_another(cache, tmp_path):
+    moved, kept = tmp_path / "moved.jsonl", ROOT / "docs/questions/induction.jsonl"
+    moved.write_text(kept.read_text())
+    run = tmp_path / "run"
+    new = ["experiment=induction", *SHORT, "probe_sequences=8", "data.n_documents=100", f"items={moved}", cache]
+    assert run_program("train.py", *new, f"out={run}").status == 0
+    moved.unlink()
+    asked = ["eval.py", f"run={run}", "probe.n_bootstrap=100", "probe.n_untrained=2", cache]
+    assert run_program(*asked).error == f"{run}: asks items={moved}, which is not there; give items=FILE.jsonl"
+    assert run_program(*asked, f"items={kept}").status == 0
+    again = ["train.py", f"out={run}", "resume=true", "max_steps=5", cache]
+    assert "moved.jsonl" in run_program(*again).error
+    assert run_program(*again, f"items={kept}").status == 0
+    assert f"asks items={moved}" not in run_program(*asked).err
+
+
+def test_a_run_on_stories_watches_a_question_beside_its_own_and_is_asked_its_own(cache, tmp_path):
+    run = tmp_path / "run"
+    items = tmp_path / "cats.jsonl"
+    lines = []
+    for part, places in (("dev", ["sat near", "stood beside"]), ("test", ["rested behind", "stayed close to"])):
+        for place in places:
+            pattern = f"One sunny day, the {{A}} {place} the {{B}}. <It|They>"
+            lines.append(
+                {"pattern": pattern, "words": ["cat", "buses"] if part == "dev" else ["dog", "cars"], "split": part}
+            )
+    items.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    trained = run_program("train.py", *SMALL, "probe_sequences=8", f"items={items}", f"out={run}", cache)
+    assert trained.status == 0 and {"number", "cats"} <= {*re.findall(r"  (\w+) L\dH\d ", trained.out)}
+    found = source_of(open_model(run, device="cpu"), ProbeConfig(), cache.removeprefix("cache_dir="))
+    assert {question.name for question in found.questions} == {"verb", "number", "gender"}

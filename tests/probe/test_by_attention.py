@@ -194,5 +194,5 @@ def test_effects_are_not_measured_if_the_answer_ignores_the_pronoun():
     assert finding.head.value("answer") == pytest.approx(0, abs=1e-6)
     assert "swap" not in finding.head.values and (finding.curve, finding.set) == ([], None)
     reason, *others = finding.head.reasons
-    assert others == ["carries low not measured", "the model's own answers are right in 0.5; needed: at least 0.9"]
+    assert others == ["not measured: carries", "the model's own answers are right in 0.5; needed: at least 0.9"]
     assert "is not shown to follow what decides" in reason and finding.level == "E2"

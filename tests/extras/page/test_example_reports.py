@@ -551,17 +551,19 @@ def test_each_card_is_guessed_and_answered_and_fits_in_large_type(report, view):
 
 
 def test_a_card_whose_answer_stands_above_it_hides_it_until_the_guess(view):
-    def is_visible():
-        return {view.find(place).last.is_visible() for place in (".lines path.arc:not(.faint)", "#live-next li")}
+    def wait_for(state):  # which the page draws in a task of its own
+        for place in (".lines path.arc:not(.faint)", "#live-next li"):
+            view.find(place).last.wait_for(state="attached")
+            view.find(place).last.wait_for(state=state)
 
     for card in range(1, 8):  # the last one plays the training, which begins without a next word
         view.go(f"lesson={card}")
-        assert is_visible() == {card not in (3, 5, 6)}, card
+        wait_for("hidden" if card in (3, 5, 6) else "visible")
         view.press("show me")
-        assert is_visible() == {True}, card
+        wait_for("visible")
     view.at("")  # the page itself hides nothing
     view.card(3)
-    assert is_visible() == {True}
+    wait_for("visible")
 
 
 def test_each_section_about_attention_ends_with_the_link_to_its_card_on_its_own_sentence(view):

@@ -95,6 +95,7 @@ def test_the_sentences_about_induction_are_the_measured_ones():
         f"{supported[recipe]} of {n_runs[recipe]} runs, with one layer in {supported[one_layer]} of {n_runs[one_layer]}"
     )
     assert sum(supported[name] for name in others) == 0
+    assert all(head.startswith("L1") for heads in found["rows"][0]["heads"] for head in heads.split(" + "))
     check_says(README, f"supported in {of_all}, in three other kinds of text in none")
     check_says(DATA, f"heads are supported in {of_all}")
     model = {each["name"]: each for each in found["models"]}["SmolLM2-135M"]

@@ -14,6 +14,7 @@ function drawSlider() {
     range.value = Math.min(state.time, steps.length); // a link may have changed it
     range.setAttribute("aria-valuetext", stepName());
     show("step-name", stepName());
+    show("model-name", state.here === null ? `${content.run.name}, ${content.run.step}` : stepName());
     play.textContent = state.playing ? "❚❚ stop" : "▶ play training";
   });
 }

@@ -21,7 +21,7 @@ from probe.sentences import next_tokens, word_attention
 from settings.typed_json import from_json
 from tests.extras.conftest import OUTSIDE
 from tests.extras.page import sample
-from tests.extras.page.conftest import shown_weights
+from tests.extras.page.conftest import NEXT_TASK, shown_weights
 
 DOCS = Path(__file__).parents[3] / "docs"
 FILES = {"stories": DOCS / "report.html", "english": DOCS / "report_english.html"}
@@ -584,6 +584,7 @@ def test_each_card_of_the_published_page_leads_back_to_its_section(browser, page
     written_pages = (pages / "attention.html").read_text()
     for number in range(1, 9):
         page.locator(f"[data-name=card-{number}]").click()
+        page.evaluate(NEXT_TASK)
         address, anchor = page.get_by_role("link", name="The same in code").get_attribute("href").split("#")
         assert address == "attention.html" and anchor[0] == str(number) and f'id="{anchor}"' in written_pages
     page.goto(FILES["stories"].as_uri())  # a file alone has no document beside it

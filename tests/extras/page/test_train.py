@@ -277,6 +277,7 @@ def step_of(view):
 def test_the_page_trains_its_model_and_shows_it_meanwhile(opened):
     view = opened
     view.type("The dog")
+    of_file = view.said("#model-name")
     view.press("Train here")
     view.find("#train-said:has-text('Step 60 of 60')").wait_for(timeout=30_000)
     assert view.next_words()[0].startswith(("slept", "and"))
@@ -288,7 +289,7 @@ def test_the_page_trains_its_model_and_shows_it_meanwhile(opened):
 
     # The slider has its own steps.
     view.find("#step").fill("0")
-    assert view.said("#step-name") == "step 0, trained in this page"
+    assert view.said("#step-name") == view.said("#model-name") == "step 0, trained in this page" != of_file
     assert float(view.next_words()[0].split()[-1]) < 0.2
     view.find("#step").fill(view.find("#step").get_attribute("max"))
     assert view.next_words()[0].startswith(".")

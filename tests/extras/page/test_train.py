@@ -370,7 +370,7 @@ def test_a_double_click_trains_once_and_clicks_are_heard_meanwhile(opened):
 
     # Of a stopped model the page has the weights of its last step.
     reached = stopped_step(view)
-    assert view.said("#step-name") == f"step {reached}, trained in this page"
+    view.find(f"#step-name:text-is('step {reached}, trained in this page')").wait_for(timeout=10_000)
 
 
 # A worker that trains nothing and reports what `heads` of the page says.

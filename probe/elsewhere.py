@@ -1,7 +1,7 @@
-"""What heads do elsewhere: their strong weights in running text, and how many of them are the link of a question.
+"""What heads do elsewhere: their strong weights in many texts, and how many of them are the link of a question.
 
-A head that passes a narrow test may do other things in most texts. So all its weights are looked at, but those on the
-start token, where a head rests that has nothing to do, and those of a token on itself.
+A head that passes a narrow test may do other things in most texts, so all its strong weights are counted. Weights on
+the start token are left out, as heads put weight there that have nothing to do, and those of a token on itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,11 +63,11 @@ def elsewhere(
 ) -> Elsewhere | None:
     """Return what the judged heads of a finding do in texts; None if these have no link of it, or no strong weight.
 
-    Of the strongest places each is of another pair of words, so that no pair takes all.
+    The strongest places are of different pairs of words: one frequent pair would take all ten.
     """
     texts = running.sample()
     n_queries = sum(text.question == finding.question for text in texts)
-    links: list[bool] = []  # of each strong weight: is it the link of the finding?
+    links: list[bool] = []  # for each strong weight, whether it is the link of the finding
     strongest: dict[tuple[int, int], tuple[float, Head, Running, int, int]] = {}  # by the tokens of both places
     for indices, rows, tokens, _ in text_batches([text.tokens for text in texts], tokens_per_batch):
         of_row = dict(zip(rows, indices, strict=True))

@@ -265,7 +265,7 @@ class Elsewhere:
     n_texts: int
     n_tokens: int
     n_strong: int  # weights of .3 or more, but those on the start token and of a token on itself
-    n_link: int  # of them: the link of the question
+    n_link: int  # strong weights that are the link of the question
     n_queries: int  # texts with such a link
     places: list[Place]  # the ten strongest, each of another pair of words
 

@@ -55,7 +55,7 @@ class _Options:
     - models: folders of save_pretrained
     """
 
-    seeds: str = "11,12,13,14,15"  # 1 to 5 were looked at while the recipe was made
+    seeds: str = "11,12,13,14,15"  # the recipe was made with seeds 1 to 5
     models: str = ""
     threads: int = 1
 

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from data.loader import BatchLoader, LoadedBatch, Split, training_batches
 from model.transformer import Transformer
 from settings.errors import UserError
 from settings.train import Compile, TrainSettings
-from training.device import ComputeDevice, Distributed
+from training.device import ComputeDevice, Distributed, average_gradients
 from training.optim import WeightOptimizer, learning_rate_factor, make_optimizers, set_learning_rates
 
 # Batches -> loss [] and gradient norm []; changes the weights
@@ -146,7 +145,7 @@ def make_trainer(
 
     ddp_model: Any = model
     if n_ranks > 1:
-        ddp_model = DistributedDataParallel(ddp_model, gradient_as_bucket_view=True)  # no copy of the gradients
+        ddp_model = average_gradients(model, device.device)
     optimizers = make_optimizers(model, settings.optim, device.dtype)
     loss_fn = ddp_model if run.compile is Compile.none else torch.compile(ddp_model, dynamic=False)
 

@@ -42,17 +42,23 @@ const state = {
   width: 800, // of the picture of the lines, in pixels
 };
 const views = []; // functions, each of which draws a part of the page
-const below = []; // others, of the parts below the first screen: in a task of their own, so that the answer is there sooner
+const below = []; // those below the first screen, drawn in the next task: so the answer is there sooner
 let belowTimer = null;
 
-// Change the state, and draw the whole page again: the passes of the model are kept, so this takes no second pass.
+// Change the state, and draw the page again from the kept passes of the model.
 function update(changes) {
   const isChanged = Object.keys(changes).some((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
   if (!isChanged) return;
   for (const draw of views) draw();
   clearTimeout(belowTimer);
-  belowTimer = setTimeout(() => below.forEach((draw) => draw()));
+  document.body.ariaBusy = true;
+  belowTimer = setTimeout(drawBelow);
+}
+
+function drawBelow() {
+  below.forEach((draw) => draw());
+  document.body.ariaBusy = false;
 }
 
 // The head of a finding; the first one without findings, or if a model trained in the page has no such head.

@@ -27,6 +27,8 @@ class Opened:
     complaints: list[str] = field(default_factory=list)  # console messages, uncaught errors, dialogs
 
     def find(self, selector):
+        """Return where these elements are, once all parts show the state."""
+        self.page.wait_for_selector("body:not([aria-busy=true])")
         return self.page.locator(selector)
 
     def said(self, selector):

@@ -168,7 +168,7 @@ def _joint(language: Language, plot_name: str) -> tuple[list[str], np.ndarray]:
         joint[index[b.word], index[a.word]] += 1
     if "{C}" in plot.frames[0]:
         shares_none = np.array([[not set(REFERENTS[a].verbs) & set(REFERENTS[b].verbs) for b in words] for a in words])
-        weights = shares_none[:, None] & shares_none[None] & True  # [A, B, C]
+        weights = shares_none[:, None] & shares_none[None]  # [A, B, C]
         weights = weights * np.array([_weight(REFERENTS[word]) for word in words])
         total = weights.sum(-1, keepdims=True)
         joint = joint[..., None] * weights / np.where(total, total, 1)
@@ -176,14 +176,22 @@ def _joint(language: Language, plot_name: str) -> tuple[list[str], np.ndarray]:
 
 
 def _pronouns(form: Callable[[str], str]) -> _Rule:
-    """Return the rule of a pronoun in one form; it draws the antecedent and binds MEANT."""
+    """Return the rule of a pronoun in one form; it binds MEANT."""
 
     @_depends_on("MEANT", "A", "B")
     def options(language: Language, meant: str | None, a: str, b: str) -> list[Option]:
-        slots = meant or "AB"  # each is the antecedent with the same probability
-        words = {"A": form(REFERENTS[a].pronoun), "B": form(REFERENTS[b].pronoun)}
-        return [Option(1 / len(slots), (words[slot],), (("MEANT", slot),)) for slot in slots]
+        return _draw_meant(meant, [form(REFERENTS[a].pronoun)], [form(REFERENTS[b].pronoun)])
 
+    return options
+
+
+def _draw_meant(meant: str | None, *texts_of: list[str]) -> list[Option]:
+    """Draw one of the texts of A or of those of B, each a single symbol, by a coin until one of them is meant."""
+    slots = meant or "AB"
+    options = []
+    for slot in slots:
+        texts = texts_of["AB".index(slot)]
+        options += [Option(1 / len(texts) / len(slots), (text,), (("MEANT", slot),)) for text in texts]
     return options
 
 
@@ -207,10 +215,6 @@ def _inflected(word: str, form: str) -> Options:
 
 def _uniform(*texts: str) -> Options:
     return Options(Option(1 / len(texts), tuple(text.split())) for text in texts)
-
-
-def _mention_again(form: str = "") -> Options:
-    return Options(Option(0.5, (f"{{{slot}{form}}}",), (("MEANT", slot),)) for slot in "AB")
 
 
 @_depends_on()
@@ -241,8 +245,8 @@ def _filler(language: Language, used: str | None) -> list[Option]:
 
 
 @_depends_on("MEANT", "A", "B")
-def _verb(language: Language, meant: str, a: str, b: str | None) -> list[Option]:
-    return _uniform(*REFERENTS[a if meant == "A" or b is None else b].verbs)
+def _verb(language: Language, meant: str, a: str, b: str) -> list[Option]:
+    return _uniform(*REFERENTS[a if meant == "A" else b].verbs)
 
 
 def _one_voice() -> frozenset[str]:
@@ -257,29 +261,25 @@ def _one_voice() -> frozenset[str]:
 ONE_VOICE = _one_voice()
 
 
-def _cause(by_first: str, by_second: str, *, is_passive: bool) -> _Rule:
-    """Return the rule of a verb whose cause is the first mention, or the second; it binds MEANT."""
+@_depends_on("MEANT")
+def _cause(language: Language, meant: str | None) -> list[Option]:
+    """Draw a verb whose subject, or whose object, is the reason of what follows."""
+    return _draw_meant(meant, frames.TEXTS["BY_FIRST"], frames.TEXTS["BY_SECOND"])
 
-    @_depends_on("MEANT")
-    def options(language: Language, meant: str | None) -> list[Option]:
-        found = []
-        for slot in meant or "AB":
-            texts = frames.TEXTS[by_first if slot == "A" else by_second]
-            if is_passive:
-                texts = [text for text in texts if (text in ONE_VOICE) == (language.holdout == "voice")]
-            found += [Option(1 / len(texts) / len(meant or "AB"), (text,), (("MEANT", slot),)) for text in texts]
-        return found
 
-    return options
+@_depends_on("MEANT")
+def _caused(language: Language, meant: str | None) -> list[Option]:
+    """Draw a verb in the passive: "the cat was feared by the dog", where the first is the reason."""
+
+    def known(slot: str) -> list[str]:
+        return [verb for verb in frames.TEXTS[slot] if (verb in ONE_VOICE) == (language.holdout == "voice")]
+
+    return _draw_meant(meant, known("BY_SECOND"), known("BY_FIRST"))
 
 
 @_depends_on("MEANT", "A", "B")
 def _state(language: Language, meant: str | None, a: str, b: str) -> list[Option]:
-    options = []
-    for slot in meant or "AB":
-        texts = frames.TEXTS[f"{REFERENTS[a if slot == 'A' else b].kind.upper()}_STATE"]
-        options += [Option(1 / len(texts) / len(meant or "AB"), (text,), (("MEANT", slot),)) for text in texts]
-    return options
+    return _draw_meant(meant, *(frames.TEXTS[f"{REFERENTS[word].kind.upper()}_STATE"] for word in (a, b)))
 
 
 @_depends_on("PLOT")
@@ -307,13 +307,12 @@ _RULES |= {
     "PRONOUN.lower": _pronouns(str.lower),
     "VERB": _verb,
     "REPEAT": lambda language, bindings: _uniform(f"{{{bindings['MEANT']}}}"),
-    # "The cat was feared by the dog": the cause is the first.
-    "CAUSE": _cause("BY_FIRST", "BY_SECOND", is_passive=False),
-    "CAUSED": _cause("BY_SECOND", "BY_FIRST", is_passive=True),
+    "CAUSE": _cause,
+    "CAUSED": _caused,
     "SIZED": Options([Option(0.6, ()), Option(0.4, ("{SIZE}",))]),
     "STATE": _state,
     # "The animals" and "The girl" refer back to the mention by its number or gender.
-    "MENTION_AGAIN": _mention_again(),
-    "KIND_AGAIN": _mention_again(".kind"),
+    "MENTION_AGAIN": Options(_draw_meant(None, ["{A}"], ["{B}"])),
+    "KIND_AGAIN": Options(_draw_meant(None, ["{A.kind}"], ["{B.kind}"])),
     "INTRODUCTION": _introduction,
 }

@@ -7,8 +7,6 @@ give a bound that is too high.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 
 from data.stories.grammar import Symbols, is_slot
@@ -23,23 +21,8 @@ _Bindings = tuple[tuple[str, str], ...]  # sorted by name
 _Start = tuple[float, Symbols | None, _Bindings]
 
 
-@dataclass(slots=True, eq=False)  # one object per distinct state, so identity is equality
-class _State:
-    """The symbols that are still to be derived, and the bindings."""
-
-    symbols: Symbols
-    bindings: _Bindings
-    # Cache: (probability, next state) by the next word.
-    successors: dict[str, list[tuple[float, "_State"]]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Belief:
-    """A probability distribution over the states that agree with the words read so far."""
-
-    states: dict[_State, float]
-    # Cache: (probability, next belief) by the next word.
-    successors: dict[str, tuple[float, "_Belief"]] = field(default_factory=dict)
+_State = tuple[Symbols, _Bindings]  # the symbols that are still to be derived
+_Belief = tuple[tuple[_State, float], ...]  # the states that agree with the words read so far, and their probabilities
 
 
 class Floor:
@@ -47,39 +30,31 @@ class Floor:
 
     def __init__(self, language: Language) -> None:
         self._language = language
-        self._state = cache(_State)  # one object for the same symbols and bindings
         self._slot_starts = cache(self._starts_of_slot)
-        # Beliefs in a single state, shared by all texts that lead to it.
-        self._certain: dict[_State, _Belief] = {}
-        self.start = _Belief({self._state((*START, END), ()): 1.0})
+        self._successors = cache(self._successors_of)
+        self._update = cache(self._updated)
 
-    def update(self, belief: _Belief, word: str) -> tuple[float, _Belief]:
+    def _updated(self, belief: _Belief, word: str) -> tuple[float, _Belief]:
         """Return p(word) under a belief and the belief after it; an impossible word has probability 0."""
-        if word not in belief.successors:
-            joint = self._joint(belief.states, word)
-            # Bayes: the weights of the states that agree with the word, normalised.
-            probability = sum(joint.values())
-            posterior = _Belief({state: weight / probability for state, weight in joint.items()})
-            if len(joint) == 1:
-                posterior = self._certain.setdefault(next(iter(joint)), posterior)
-            belief.successors[word] = (probability, posterior)
-        return belief.successors[word]
-
-    def _joint(self, states: Mapping[_State, float], word: str) -> dict[_State, float]:
-        """Return p(word, state after it) for every state after `word`; the values sum to p(word)."""
         joint: dict[_State, float] = defaultdict(float)
-        for state, weight in states.items():
+        for state, weight in belief:
             # A first symbol that is no slot is the only possible next word.
-            if state.symbols[0] != word and not is_slot(state.symbols[0]):
-                continue
-            if word not in state.successors:
-                state.successors[word] = []
-                for probability, rest, next_bindings in self._starts(state.symbols, state.bindings, word):
-                    if rest is not None:
-                        state.successors[word].append((probability, self._state(rest, next_bindings)))
-            for probability, successor in state.successors[word]:
-                joint[successor] += weight * probability
-        return joint
+            first = state[0][0]
+            if first == word or is_slot(first):
+                for probability, successor in self._successors(state, word):
+                    joint[successor] += weight * probability
+
+        # Bayes: the weights of the states that agree with the word, normalised.
+        total = sum(joint.values())
+        return total, tuple((state, weight / total) for state, weight in joint.items())
+
+    def _successors_of(self, state: _State, word: str) -> list[tuple[float, _State]]:
+        """Return the states after `word`, with their probabilities."""
+        successors = []
+        for probability, rest, bindings in self._starts(*state, word):
+            if rest is not None:
+                successors.append((probability, (rest, bindings)))
+        return successors
 
     def _starts(self, symbols: Symbols, bindings: _Bindings, word: str) -> list[_Start]:
         """Return every way to derive `word` as the first word of `symbols`."""
@@ -117,9 +92,9 @@ class Floor:
     def surprisal(self, text: str) -> list[float]:
         """Return -log p in nats of every word and of the end; UserError if the grammar cannot produce the text."""
         surprisal = []
-        belief = self.start
+        belief: _Belief = ((((*START, END), ()), 1.0),)
         for i, word in enumerate([*words_of(text), END]):
-            probability, belief = self.update(belief, word)
+            probability, belief = self._update(belief, word)
             if not probability > 0:
                 raise UserError(f"no story may have {word!r} at word {i + 1} of {text!r}")
             surprisal.append(-math.log(probability))

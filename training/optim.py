@@ -52,11 +52,6 @@ class WeightOptimizer:
         self.groups = groups
         self.state: dict[Tensor, dict[str, Tensor]] = {}
 
-    def zero_grad(self) -> None:
-        for group in self.groups:
-            for weight in group.weights:
-                weight.grad = None
-
     def step(self, is_finite: Tensor) -> None:
         """Update weights and state; `is_finite` [], on the device: 1, or 0 if nothing may change."""
         raise NotImplementedError

@@ -226,7 +226,7 @@ def update(trainer: Trainer, batches: Sequence[LoadedBatch]) -> tuple[Tensor, Te
     is_finite = norm.isfinite().float()
     for optimizer in trainer.optimizers:
         optimizer.step(is_finite)
-        optimizer.zero_grad()
+    trainer.model.zero_grad()
     trainer.skipped += 1 - is_finite
     trainer.skipped_in_row.add_(1).mul_(1 - is_finite)
     return loss, norm

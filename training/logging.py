@@ -175,13 +175,17 @@ class Console(Watcher):
         if trainer.skipped:
             phrases.append(f"skipped steps {int(trainer.skipped)}")
         self.print("  ".join(phrases))
-        if trainer.step == run.max_steps:
-            if not losses.whole:
-                n_tokens = run.validation_tokens * LAST_VALIDATION
-                of_all = f"{n_tokens:,} of {len(self._corpus.validation.tokens):,} tokens"
-                self.print(f"the loss is that of the first {of_all}")
-            for line in gap_lines(losses.gap, losses.gap_error):
-                self.print(line)
+        if trainer.step < run.max_steps:
+            return
+        if not losses.whole:
+            n_tokens = run.validation_tokens * LAST_VALIDATION
+            of_all = f"{n_tokens:,} of {len(self._corpus.validation.tokens):,} tokens"
+            self.print(f"the loss is that of the first {of_all}")
+        if losses.gap is not None and losses.gap_error is not None:
+            self.print(f"gap to the entropy lower bound: {losses.gap:.3f} ± {losses.gap_error:.3f} nats/token")
+            if losses.gap < -MAX_STANDARD_ERRORS * losses.gap_error:
+                problem = f"the loss is below its lower bound by more than {MAX_STANDARD_ERRORS} standard errors"
+                self.print(f"warning: {problem}: a bug or a leak")
 
     def end(self, trainer: Trainer) -> None:
         run, folder = trainer.settings.run, self._folder
@@ -194,13 +198,3 @@ class Console(Watcher):
 
     def close(self) -> None:
         self._bar.close()
-
-
-def gap_lines(gap: float | None, error: float | None) -> list[str]:
-    """Return lines for the terminal about the gap to the lower bound; None if that is unknown."""
-    lines = []
-    if gap is not None and error is not None:
-        lines.append(f"gap to the entropy lower bound: {gap:.3f} ± {error:.3f} nats/token")
-        if gap < -MAX_STANDARD_ERRORS * error:
-            lines.append("warning: the loss is below its lower bound by more than 3 standard errors: a bug or a leak")
-    return lines

@@ -7,29 +7,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from settings.command_line import Groups, given_arguments, run_cli
-from settings.data import SCHEMAS
+from settings.command_line import given_arguments, run_cli
 from settings.errors import UserError
 from settings.files import found
-from settings.model import ModelConfig
-from settings.train import (
-    CONFIGS,
-    OptimSettings,
-    RunSettings,
-    TrainSettings,
-    resumed_settings,
-    run_settings,
-    train_settings,
-)
-
-GROUPS: Groups = {
-    "": [RunSettings],
-    "model": [ModelConfig],
-    "data": list(SCHEMAS.values()),
-    "optim": [OptimSettings],
-    "experiment": [],
-    "variant": [],
-}
+from settings.train import CONFIGS, GROUPS, TrainSettings, resumed_settings, run_settings, train_settings
 
 
 def main(config: DictConfig) -> int:

@@ -128,11 +128,14 @@ class TrainSettings:
     optim: OptimSettings
 
 
-_SCHEMAS: dict[str, list[type[Any]]] = {
-    "run": [RunSettings],
+# Config group of train.py -> dataclasses of its settings; "" has those outside all groups.
+GROUPS: dict[str, list[type[Any]]] = {
+    "": [RunSettings],
     "model": [ModelConfig],
     "data": [*SCHEMAS.values()],
     "optim": [OptimSettings],
+    "experiment": [],
+    "variant": [],
 }
 
 
@@ -221,7 +224,7 @@ def compose_settings(overrides: Sequence[str] = ()) -> TrainSettings:
 def saved_settings(config: Any) -> TrainSettings:
     """Return the settings in the config.json of a run; raises UserError if they are damaged or of another version."""
     groups = {}
-    for name in _SCHEMAS:
+    for name in ("run", "model", "data", "optim"):
         if not (isinstance(config, dict) and isinstance(config.get(name), dict)):
             raise UserError("config.json: not the settings of a run")
         groups[name] = config[name]
@@ -265,7 +268,7 @@ def full_name(group: str, name: str) -> str:
 
 # Meaning and limits of every setting of train.py, by its name on the command line.
 INFOS: dict[str, SettingInfo] = {}
-for group, schemas in _SCHEMAS.items():
+for group, schemas in GROUPS.items():
     for schema in schemas:
         for field in fields(schema):
             INFOS[full_name(group, field.name)] = field.metadata["setting"]
@@ -279,8 +282,9 @@ def resumed_settings(config: DictConfig, saved: Any, overrides: Sequence[str]) -
     """
     saved_settings(saved)  # or a UserError
     named = {override.partition("=")[0].lstrip("+") for override in overrides}
-    groups = {group: dict(saved[group]) for group in _SCHEMAS}
-    for group, values in _groups(config).items():
+    new_groups = _groups(config)
+    groups = {group: dict(saved[group]) for group in new_groups}
+    for group, values in new_groups.items():
         for field, value in values.items():
             name = full_name(group, field)
             # A group stands for all settings that it can change.

@@ -331,8 +331,7 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
         return n_train + n_validation, n_train
 
     character = int(n_train * (1 - validation_fraction))
-    later = int(np.searchsorted(np.asarray(starts), max(1, character)))
-    return n_train, starts[later] if later < len(starts) else character
+    return n_train, next((start for start in starts if start >= max(1, character)), character)
 
 
 def _split_pieces(texts: Texts, validation_start: int) -> Iterator[tuple[str, Piece]]:

@@ -246,18 +246,15 @@ def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
     """Return the pairs of whole blocks; UserError if a word has no tokens for itself."""
     # Few words are in many choices: to encode each once takes a fiftieth of the time of eval.py.
     choices_of = cache(partial(_payoff_choices, cache(partial(_tokens_of_answer, tokenizer))))
+    cell_of = partial(_cell, tokenizer, bos_id, choices_of)
     pairs = list[Pair]()
     linked = [text for text in texts if text.link != NO_LINK]
     for number, (first, second) in enumerate(zip(linked[::2], linked[1::2], strict=True)):
         first_word, *_, second_word = first.pair.split()
-        cells = (
-            _cell(first.text, first.link, tokenizer, bos_id, choices_of),
-            _cell(second.text, second.link, tokenizer, bos_id, choices_of),
-        )
         pair = Pair(
             question=first.link.question,
             part=first.holdout,
-            cells=cells,
+            cells=(cell_of(first.text, first.link), cell_of(second.text, second.link)),
             texts=(first.text, second.text),
             block=number // 2,
             clusters=(first.frame, first_word, second_word),
@@ -267,7 +264,7 @@ def link_pairs(texts: Iterable[LinkedText], tokenizer: Tokenizer, bos_id: int) -
     return Items(pairs)
 
 
-def _cell(text: str, link: Link, tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"]) -> Cell:
+def _cell(tokenizer: Tokenizer, bos_id: int, choices_of: Callable[..., "_Choices"], text: str, link: Link) -> Cell:
     encoding = encode_text(tokenizer, text)
     ids = encoding.ids
     named = [link.query, link.subject, link.payoff, *link.antecedents, *link.distractors, *link.bystanders]

@@ -24,7 +24,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from settings.errors import UserError, extra, printable
-from settings.fields import setting_info
 from settings.train import CONFIGS, did_you_mean, full_name
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--version")
@@ -91,10 +90,9 @@ def _help_text(arguments: Sequence[str], groups: Groups, config_path: Path, conf
             if all(field.name in group_values for field in fields(schema)):
                 fitting.append(fields(schema))
         for field in max(fitting, key=len, default=()):
-            info = setting_info(field)
             value = group_values[field.name]
             text = value if isinstance(value, str) else json.dumps(value)
-            line = f"  {f'{full_name(group, field.name)}={text}':38}  {info.meaning if info else ''}"
+            line = f"  {f'{full_name(group, field.name)}={text}':38}  {field.metadata['setting'].meaning}"
             if choices := getattr(field.type, "__members__", None):
                 line += f" ({', '.join(choices)})"
             lines.append(line)

@@ -19,7 +19,6 @@ from probe.config import ProbeConfig
 from settings.command_line import check_arguments, hydra_arguments, one_line_errors
 from settings.data import HubConfig, StoriesConfig, TextConfig
 from settings.errors import UserError
-from settings.fields import setting_info
 from settings.model import ModelConfig
 from settings.train import CONFIGS, Optimizer, compose_settings, saved_settings, to_settings
 from tests.program import ROOT, run_program
@@ -170,8 +169,8 @@ def test_help_has_a_line_with_the_meaning_of_every_setting(arguments, groups):
     lines = run_program(*arguments.split(), "--help").out.splitlines()
     for group, schemas in groups.items():
         for field in fields(schemas[0]) if schemas else ():
-            info = setting_info(field)
-            assert info is not None and len(info.meaning) > 5 and "\n" not in info.meaning
+            info = field.metadata["setting"]
+            assert len(info.meaning) > 5 and "\n" not in info.meaning
             start = f"  {group}.{field.name}=" if group else f"  {field.name}="
             (line,) = [line for line in lines if line.startswith(start)]
             assert info.meaning in line

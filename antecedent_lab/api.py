@@ -59,7 +59,7 @@ class ProbedModel:
 
     opened: OpenedModel
     results: ProbeResults  # the content of probe.json (docs/probe.md)
-    cache_dir: str = ".cache"  # with the stories of the run, for its page
+    cache_dir: str  # with the stories of the run, for its page
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
@@ -198,15 +198,15 @@ def probe_model(
         raise UserError(f"path={path}: cannot be combined with items=")
     config = to_settings(ProbeConfig, settings, "probe.")
     opened = _opened(model)
-    probed = probe_source(opened, source_of(opened, config, cache_dir, path, items), affordable(config, opened))
-    return replace(probed, cache_dir=cache_dir)
+    source = source_of(opened, config, cache_dir, path, items)
+    return probe_source(opened, source, affordable(config, opened), cache_dir)
 
 
 def _opened(model: Any) -> OpenedModel:
     return model if isinstance(model, OpenedModel) else open_model(model)
 
 
-def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> ProbedModel:
+def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig, cache_dir: str) -> ProbedModel:
     """Test the heads of an opened model on the questions of a source; UserError if the user's text allows none."""
     log = print if opened.n_parameters > LARGE_MODEL else None
     with stages(f"testing {source.name or 'heads'}", log) as show:
@@ -228,7 +228,7 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig) -> Pr
         warnings.append(f"Untrained models, on a CPU with a model of this size: at most {MAX_UNTRAINED_LARGE}.")
     findings = [_seen_elsewhere(opened, _with_examples(opened, each), source, config) for each in studied.findings]
     studied = replace(studied, findings=findings)
-    return ProbedModel(opened, _results(opened, source, config, warnings=warnings, **vars(studied)))
+    return ProbedModel(opened, _results(opened, source, config, warnings=warnings, **vars(studied)), cache_dir)
 
 
 def compare_models(

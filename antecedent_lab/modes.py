@@ -113,7 +113,7 @@ def probe(
 
     # The folder is locked before minutes of work begin.
     with results_folder(opened.folder, opened.results_folder / subfolder, log) as folder:
-        result = replace(probe_source(opened, source, config), cache_dir=settings.cache_dir)
+        result = probe_source(opened, source, config, settings.cache_dir)
         log(printable("\n".join(["", *result.lines(verbose=settings.verbose)])))
         if folder is not None:
             result.save(folder, live=settings.live, figures=settings.figures)

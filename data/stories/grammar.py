@@ -70,7 +70,7 @@ class Derivation:
         places: dict[str, list[Span]] = defaultdict(list)
         for slot, first, stop in self.uses:
             places[slot].append((words[first][0], words[stop - 1][1]))
-        return dict(places)
+        return places
 
 
 def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:
@@ -94,15 +94,9 @@ def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Der
             if len(options) > 1:
                 # As `rng.choices`, which checks and copies what it is given
                 option = options[bisect(options.ends, rng.random() * options.ends[-1], 0, len(options) - 1)]
-            symbols = option.symbols
-            if option.binds:
-                bindings.update(option.binds)
-            if len(symbols) == 1 and symbols[0][0] != "{":  # most slots: finished at once
-                uses.append((slot, len(words), len(words) + 1))
-                words.append(symbols[0])
-            else:
-                stack.append((slot, len(words)))
-                stack.extend(symbols[::-1])
+            bindings.update(option.binds)
+            stack.append((slot, len(words)))
+            stack.extend(option.symbols[::-1])
         else:
             words.append(symbol)
     return Derivation(words, uses, bindings)

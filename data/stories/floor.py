@@ -19,8 +19,6 @@ _Bindings = tuple[tuple[str, str], ...]  # sorted by name
 # A way to derive a word as the first of some symbols: its probability, the symbols after the word, the bindings then.
 # No symbols (None): all were derived without a word.
 _Start = tuple[float, Symbols | None, _Bindings]
-
-
 _State = tuple[Symbols, _Bindings]  # the symbols that are still to be derived
 _Belief = tuple[tuple[_State, float], ...]  # the states that agree with the words read so far, and their probabilities
 
@@ -31,30 +29,20 @@ class Floor:
     def __init__(self, language: Language) -> None:
         self._language = language
         self._slot_starts = cache(self._starts_of_slot)
-        self._successors = cache(self._successors_of)
+        self._successors = cache(self._starts)
         self._update = cache(self._updated)
 
     def _updated(self, belief: _Belief, word: str) -> tuple[float, _Belief]:
         """Return p(word) under a belief and the belief after it; an impossible word has probability 0."""
         joint: dict[_State, float] = defaultdict(float)
         for state, weight in belief:
-            # A first symbol that is no slot is the only possible next word.
-            first = state[0][0]
-            if first == word or is_slot(first):
-                for probability, successor in self._successors(state, word):
-                    joint[successor] += weight * probability
+            for probability, rest, bindings in self._successors(*state, word):
+                assert rest is not None  # every state ends with a word, END
+                joint[rest, bindings] += weight * probability
 
         # Bayes: the weights of the states that agree with the word, normalised.
         total = sum(joint.values())
         return total, tuple((state, weight / total) for state, weight in joint.items())
-
-    def _successors_of(self, state: _State, word: str) -> list[tuple[float, _State]]:
-        """Return the states after `word`, with their probabilities."""
-        successors = []
-        for probability, rest, bindings in self._starts(*state, word):
-            if rest is not None:
-                successors.append((probability, (rest, bindings)))
-        return successors
 
     def _starts(self, symbols: Symbols, bindings: _Bindings, word: str) -> list[_Start]:
         """Return every way to derive `word` as the first word of `symbols`."""
@@ -82,9 +70,7 @@ class Floor:
             # Most options begin with another word.
             if option.symbols and option.symbols[0] != word and not is_slot(option.symbols[0]):
                 continue
-            updated = bindings
-            if option.binds:
-                updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))
+            updated = tuple(sorted((dict(bindings) | dict(option.binds)).items()))
             for probability, rest, next_bindings in self._starts(option.symbols, updated, word):
                 starts.append((option.probability * probability, rest, next_bindings))
         return starts

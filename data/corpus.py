@@ -97,7 +97,8 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     # What is there has been checked. (Files of earlier versions, SPLIT.json, had not.)
     path = corpus.folder / f"{split}_stories.json"
     if path.exists():
-        return list(map(_story_of, json.loads(path.read_text())))
+        rows = json.loads(path.read_text())
+        return [LinkedText(text, Link(*_tuples(link)), *cell) for text, link, *cell in rows]
     stories = generate_split(config, split)
     _encode_documents([story.text for story in stories], split, config, corpus.tokenizer)
     with suppress(PermissionError):  # another user's cache
@@ -111,23 +112,9 @@ def _keep_stories(path: Path, stories: list[LinkedText]) -> None:
     write_atomically(path, rows.encode())
 
 
-def _story_of(row: list[Any]) -> LinkedText:
-    """Return a story from its fields as JSON has them, lists in place of tuples."""
-    text, (question, query, antecedents, distractors, subject, payoff, answers, foils, n, bystanders, more), *cell = row
-    link = Link(
-        question=question,
-        query=tuple(query),
-        antecedents=tuple(map(tuple, antecedents)),
-        distractors=tuple(map(tuple, distractors)),
-        bystanders=tuple(map(tuple, bystanders)),
-        subject=subject and tuple(subject),
-        payoff=payoff and tuple(payoff),
-        answers=tuple(answers),
-        foils=tuple(foils),
-        more_foils=tuple(more),
-        n_fitting=n,
-    )
-    return LinkedText(text, link, *cell)
+def _tuples(value: Any) -> Any:
+    """Return a value with tuples in place of the lists that JSON has."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def split_documents(corpus: Corpus, split: Split) -> list[str]:

@@ -126,7 +126,7 @@ def split_documents(corpus: Corpus, split: Split) -> list[str]:
 
 
 def _write_once(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a folder that is missing under a temporary name and rename it, so that it is always complete.
+    """Fill a folder that is missing under a temporary name and rename it, so that it is always complete.
 
     One process writes, the others wait. What an interrupted process has written is not used.
     """
@@ -141,6 +141,7 @@ def _write_once(target: Path, write: Callable[[Path], object]) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
         try:
             with naming(target):
+                unfinished.mkdir()
                 write(unfinished)
             unfinished.rename(target)
         finally:
@@ -177,12 +178,10 @@ def _write_generated(config: StoriesConfig | RepeatsConfig, folder: Path, tokeni
         validation = generate_split(config, "validation", train)
         of_split = [[story.text for story in stories] for stories in (train, validation)]
         vocabulary = of_split[0]
-        folder.mkdir()
         _keep_stories(folder / "validation_stories.json", validation)  # they need those of training, which take seconds
     else:
         of_split = repeated(config)
         vocabulary = [" ".join(WORDS)]
-        folder.mkdir()
     if tokenizer is None:
         tokenizer = word_tokenizer(vocabulary)
 
@@ -236,7 +235,6 @@ class _Counts:
 
 
 def _write_text(config: TextConfig | HubConfig, cache_dir: Path, folder: Path, tokenizer: Tokenizer | None) -> None:
-    folder.mkdir()
     texts = hub_texts(config, cache_dir) if isinstance(config, HubConfig) else file_texts(config)
     # Measure the text first: the validation part may start inside the training text.
     n_characters, start = _measure(texts, config.validation_fraction)

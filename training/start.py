@@ -39,8 +39,8 @@ def open_training(
     make_probe: MakeProbe,
     record: Recorder,
     arguments: Sequence[str],
-    label: str = "",
-    initial: Initial | None = None,
+    label: str,
+    initial: Initial | None,
 ) -> Iterator[Training]:
     """Yield a training at step 0 or, with resume=true, at the newest checkpoint. The run is locked in the body.
 

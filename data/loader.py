@@ -18,7 +18,6 @@ from settings.data import DataConfig
 from settings.errors import UserError
 
 IGNORE = -100  # a target without loss, the default ignore_index of torch's cross_entropy
-ALL_ROWS = slice(None)
 _PACKING_WINDOW = 1000  # stories that are packed together
 _LENGTH_MULTIPLE = 8  # validation stories whose lengths round up to the same multiple share a batch
 
@@ -87,16 +86,12 @@ class _StreamBatches:
                 f"{len(self.split.tokens)} tokens; set it lower"
             )
 
-    def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the given rows of the batch of `step` (0 or more), each [context_length]."""
+    def at(self, step: int) -> Batch:
+        """Return the batch of `step` (0 or more)."""
         rng = np.random.default_rng([self.seed, step])
-        # All rows are drawn, whichever this process reads, so that its share does not change them.
         starts = rng.integers(len(self.split.tokens) - self.context_length, size=self.n_rows)
-        places = starts[rows, None] + np.arange(self.context_length + 1)  # [B, T + 1]
+        places = starts[:, None] + np.arange(self.context_length + 1)  # [B, T + 1]
         return _next_token_batch(self.split.tokens[places])
-
-    def n_targets(self, step: int) -> int:
-        return self.n_rows * self.context_length
 
 
 class _StoryBatches:
@@ -115,16 +110,8 @@ class _StoryBatches:
         self._epoch_rows = lru_cache(maxsize=1)(partial(_epoch_rows, split.starts, context_length, seed))
         self._first_steps = [0]  # the first step of each epoch planned so far
 
-    def at(self, step: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the given rows of the batch of `step` (0 or more); the last of an epoch may have fewer."""
-        return _packed_batch(self.split, self._stories(step)[rows], self.context_length)
-
-    def n_targets(self, step: int) -> int:
-        stories = np.concatenate(self._stories(step))
-        starts = self.split.starts
-        return int((starts[stories + 1] - starts[stories]).sum())
-
-    def _stories(self, step: int) -> list[np.ndarray]:
+    def at(self, step: int) -> Batch:
+        """Return the batch of `step` (0 or more); the last of an epoch may have fewer rows."""
         # Epochs differ in their number of rows: plan them until the one of the step.
         while self._first_steps[-1] <= step:
             n_rows = len(self._epoch_rows(len(self._first_steps) - 1))
@@ -132,7 +119,8 @@ class _StoryBatches:
 
         epoch = int(np.searchsorted(self._first_steps, step, side="right")) - 1
         first_row = (step - self._first_steps[epoch]) * self.n_rows
-        return self._epoch_rows(epoch)[first_row : first_row + self.n_rows]
+        rows = self._epoch_rows(epoch)[first_row : first_row + self.n_rows]
+        return _packed_batch(self.split, rows, self.context_length)
 
 
 def _epoch_rows(starts: np.ndarray, context_length: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -221,7 +209,7 @@ def _validation_stories(split: StorySplit, tokens_per_batch: int, n_tokens: int 
 def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Batch:
     """Return a batch [len(rows), length] of the stories of each row; a story's last target is the END after it."""
     # Of each story: its row, its number in the row, and how many tokens stand before it, in the batch and in the row
-    stories = np.concatenate([np.empty(0, np.int64), *rows])
+    stories = np.concatenate(rows)
     n_stories = np.fromiter(map(len, rows), np.int64)
     first = n_stories.cumsum() - n_stories  # of each row
     row = np.repeat(np.arange(len(rows)), n_stories)
@@ -272,7 +260,7 @@ class BatchLoader:
         device: torch.device,
         *,
         pad: bool = False,
-        rows: slice = ALL_ROWS,
+        rows: slice = slice(None),
     ) -> None:
         """`rows` are those of this process; with `pad`, ignored rows give all batches one shape."""
         self.batches = batches
@@ -282,16 +270,16 @@ class BatchLoader:
 
     def __call__(self, index: int) -> LoadedBatch:
         """Return the rows of this process from the batch with this index, counted from the start of training."""
-        batch = self.batches.at(index, self._rows)
+        batch = self.batches.at(index)
+        targets = batch.targets[self._rows]
 
         # Rows below the last: token 0 of document -1, without loss.
-        missing = (0, 0, 0, max(0, self._min_rows - len(batch.targets)))
-        inputs = [self._to_device(F.pad(batch.tokens, missing))]
+        missing = (0, 0, 0, max(0, self._min_rows - len(targets)))
+        inputs = [self._to_device(F.pad(batch.tokens[self._rows], missing))]
         if batch.document_ids is not None:
-            inputs.append(self._to_device(F.pad(batch.document_ids, missing, value=-1)))
-        targets = self._to_device(F.pad(batch.targets, missing, value=IGNORE))
-        n_targets = self._to_device(torch.tensor(self.batches.n_targets(index)))
-        return LoadedBatch(tuple(inputs), targets, n_targets)
+            inputs.append(self._to_device(F.pad(batch.document_ids[self._rows], missing, value=-1)))
+        n_targets = self._to_device((batch.targets != IGNORE).sum())
+        return LoadedBatch(tuple(inputs), self._to_device(F.pad(targets, missing, value=IGNORE)), n_targets)
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":

@@ -237,7 +237,7 @@ def _packed_batch(split: StorySplit, rows: list[np.ndarray], length: int) -> Bat
 def _next_token_batch(rows: np.ndarray) -> Batch:
     """Return rows [B, T + 1] as tokens [B, T] and targets [B, T], the same tokens one position later."""
     tokens = torch.from_numpy(rows.astype(np.int64))
-    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 class LoadedBatch(NamedTuple):

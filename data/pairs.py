@@ -188,10 +188,11 @@ class Items:
         """Return how many different frames and words the blocks have, or documents and entities the passages."""
         labels = list(zip(*(pair.clusters for pair in self.pairs), strict=True)) or [(), (), ()]
         counts = [len(set(of_clustering) - {""}) for of_clustering in labels]
+        names = ["documents", "first_class", "second_class"]
         if self.has_blocks:
-            words = {pair.clusters[1:] for pair in self.pairs}
-            return dict(zip(("frames", "first_words", "second_words"), counts, strict=True)) | {"pairs": len(words)}
-        return dict(zip(("documents", "first_class", "second_class"), counts, strict=True))
+            names = ["frames", "first_words", "second_words", "pairs"]
+            counts.append(len({pair.clusters[1:] for pair in self.pairs}))
+        return dict(zip(names, counts, strict=True))
 
     def designs(self, n_values: int | None = None) -> list[Sequence[np.ndarray]]:
         """Return the designs of an interval: frames or documents, crossed with each word and, in blocks, with both.

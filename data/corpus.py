@@ -316,7 +316,10 @@ def _measure(texts: Texts, validation_fraction: float) -> tuple[int, int]:
         return n_train + n_validation, n_train
 
     character = int(n_train * (1 - validation_fraction))
-    return n_train, next((start for start in starts if start >= max(1, character)), character)
+    for start in starts:
+        if start >= max(1, character):
+            return n_train, start
+    return n_train, character
 
 
 def _split_pieces(texts: Texts, validation_start: int) -> Iterator[tuple[str, Piece]]:

@@ -20,7 +20,7 @@ _Bindings = tuple[tuple[str, str], ...]  # sorted by name
 # No symbols (None): all were derived without a word.
 _Start = tuple[float, Symbols | None, _Bindings]
 _State = tuple[Symbols, _Bindings]  # the symbols that are still to be derived
-_Belief = tuple[tuple[_State, float], ...]  # the states that agree with the words read so far, and their probabilities
+_Belief = tuple[tuple[_State, float], ...]  # the states after the words so far, with their probabilities
 
 
 class Floor:

@@ -186,12 +186,13 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
 
 
 def _draw_meant(meant: str | None, *texts_of: list[str]) -> list[Option]:
-    """Draw one of the texts of A or of those of B, each a single symbol, by a coin until one of them is meant."""
+    """Draw a text, a single symbol, of the mention that is meant; until there is one, a coin decides."""
     slots = meant or "AB"
     options = []
     for slot in slots:
         texts = texts_of["AB".index(slot)]
-        options += [Option(1 / len(texts) / len(slots), (text,), (("MEANT", slot),)) for text in texts]
+        for text in texts:
+            options.append(Option(1 / len(texts) / len(slots), (text,), (("MEANT", slot),)))
     return options
 
 
@@ -269,7 +270,7 @@ def _cause(language: Language, meant: str | None) -> list[Option]:
 
 @_depends_on("MEANT")
 def _caused(language: Language, meant: str | None) -> list[Option]:
-    """Draw a verb in the passive: "the cat was feared by the dog", where the first is the reason."""
+    """Draw a verb in the passive: in "the cat was feared by the dog" the cat is the reason."""
 
     def known(slot: str) -> list[str]:
         return [verb for verb in frames.TEXTS[slot] if (verb in ONE_VOICE) == (language.holdout == "voice")]

@@ -40,12 +40,13 @@ function wordRow({ weights }, row, layer, head) {
 }
 
 // The tokens of an edit: read at the last token of its word; null if the sentence has no such words.
-function tokenEdit({ kind, layer, head, query, target, other }) {
-  const { members } = state.sentence;
+function tokenEdit(edit) {
+  const { kind, layer, head } = edit;
   if (kind === "remove") return { kind, layer, head };
-  const [row, left, right] = [members[query]?.at(-1), members[target], kind === "exchange" ? members[other] : []];
-  if (row === undefined || !left?.length || (kind === "exchange" && !right?.length)) return null;
-  if (left === right || [...left, ...right].some((token) => token > row)) return null;
+  const [asking, ...sides] = POSITIONS[kind].map((name) => state.sentence.members[edit[name]]);
+  const row = asking?.at(-1);
+  const [left, right] = sides;
+  if (left === right || !sides.every((tokens) => tokens?.at(-1) <= row)) return null; // no token, or one after the row
   return { kind, layer, head, row, left, right };
 }
 

@@ -27,9 +27,11 @@ function isRemoved(layer = state.layer, head = state.head) {
   return state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
 }
 
-function clickHead(layer, head) {
-  const others = state.edits.filter((edit) => edit.kind !== "remove" || !isOfHead(edit, layer, head));
-  changeTo(isRemoved(layer, head) ? others : [...others, { kind: "remove", layer, head }]);
+// Remove the chosen head, or put it back.
+function clickHead() {
+  const { layer, head, edits } = state;
+  const others = edits.filter((edit) => edit.kind !== "remove" || !isOfHead(edit));
+  changeTo(isRemoved() ? others : [...others, { kind: "remove", layer, head }]);
 }
 
 // The change of the chosen head's line from the chosen word to another, if there is one.
@@ -51,8 +53,7 @@ function clickLine(target, isCutOnly) {
   const present = changeAt(target);
   if (present) return changeTo(edits.filter((edit) => edit !== present));
   const cut = isCutOnly ? null : pendingCut();
-  const place = { layer, head, query: chosenWord() };
-  const edit = cut ? { kind: "exchange", ...place, target: cut.target, other: target } : { kind: "cut", ...place, target };
+  const edit = cut ? { ...cut, kind: "exchange", other: target } : { kind: "cut", layer, head, query: chosenWord(), target };
   if (!tokenEdit(edit)) return addNote("This word has no token of its own: its line stays.");
   changeTo([...edits.filter((known) => known !== cut), edit]);
 }

@@ -87,7 +87,7 @@ function drawHeads() {
   const top = document.querySelector(".heads-row")?.scrollTop;
   const isOut = isRemoved();
   const does = { class: "line-name", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": "remove" };
-  const remove = live && button(isOut ? "put back" : "remove", () => clickHead(layer, head), does);
+  const remove = live && button(isOut ? "put back" : "remove", clickHead, does);
   const weights = attentionRow();
   const most = placeOfLargest(weights);
   const looks = `${name} looks from ${quoted(chosenWord())} most at ${quoted(most)} (${number(weights[most])}). `;

@@ -49,8 +49,7 @@ function embeddingCard({ run, left }) {
   const cosines = liveTokenizer.vocabulary.map((_, id) => cosine(row(id)));
   const isWord = { words: /^\p{L}{2,}$/u, bpe: /^ \p{L}{3,}$/u, characters: /^\p{L}$/u }[liveTokenizer.kind];
   const isOther = (id) => tokenName(id).toLowerCase() !== tokenName(own).toLowerCase();
-  const others = [...cosines.keys()].filter((id) => isWord.test(rawToken(liveTokenizer, id)) && isOther(id));
-  others.sort((a, b) => cosines[b] - cosines[a]);
+  const others = placesOfLargest(cosines).filter((id) => isWord.test(rawToken(liveTokenizer, id)) && isOther(id));
   const ids = [others[0], others[others.length >> 2], others[others.length >> 1]].sort(ascending);
   const named = (id) => `“${tokenName(id)}”`;
   const most = largestCell([own, ...ids].flatMap((id) => [...row(id)]));
@@ -107,7 +106,7 @@ function nextWordCard(facts) {
   const { words, adds } = additions(facts);
   const totals = adds.map(total);
   const most = placeOfLargest(totals);
-  const least = placeOfLargest(totals.map((sum) => -sum));
+  const least = totals.indexOf(Math.min(...totals));
   const shown = [most, least].sort(ascending);
   const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit, scaled`];
   const table = tableOf(header, words.map((word, i) => [word, number(totals[i])]));

@@ -70,7 +70,7 @@ function opened(name, title, ...parts) {
 
 // What the head adds, through each token [T], to the logits of the five most probable next words.
 function additions({ run, layer, head, at, rows }) {
-  const best = likeliest(softmax(logitsOf(run, at)), 5);
+  const best = placesOfLargest(softmax(logitsOf(run, at)), 5);
   const directions = best.map((id) => pulledBack(run, layer, head, at, id));
   const adds = directions.map((direction) => rows.map(({ moved }) => dot(moved, direction)));
   return { words: best.map((id) => `“${label(nextName(id))}”`), adds };

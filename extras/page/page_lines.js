@@ -187,7 +187,7 @@ function linesPicture() {
   const room = isSteep ? x[1] - x[0] : 24;
   const isPending = pendingCut();
   const labels = [];
-  const order = [...weights.keys()].slice(0, chosen + 1).sort((a, b) => weights[a] - weights[b]); // a click hits the thickest
+  const order = placesOfLargest(weights.slice(0, chosen + 1)).reverse(); // a click hits the thickest
   for (const target of order) {
     const weight = weights[target];
     const change = changeAt(target);
@@ -235,8 +235,8 @@ function pressLine(line, target, text, change, isFirst) {
 
 // Positions with an arc, the largest weight last, so that it is on top.
 function strongest(weights, least = LEAST_WEIGHT) {
-  const large = [...weights.keys()].filter((position) => weights[position] >= least);
-  return large.sort((a, b) => weights[a] - weights[b]).slice(-MOST_LINES);
+  const largest = placesOfLargest(weights, MOST_LINES);
+  return largest.filter((position) => weights[position] >= least).reverse();
 }
 
 function arcShapes(path, weight, change, target) {

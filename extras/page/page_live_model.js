@@ -54,15 +54,11 @@ function tokenEdits(edits) {
   return edits.map(tokenEdit).filter(Boolean);
 }
 
-function likeliest(chances, n) {
-  return [...chances.keys()].sort((a, b) => chances[b] - chances[a]).slice(0, n);
-}
-
 // The n most probable next words with their probabilities, what the token writes (null: a special token), and the token.
 function nextWords(run, n) {
   const chances = softmax(logitsOf(run));
   const name = (id) => (id === liveTokenizer.unknown ? "a word it does not know" : nextName(id));
-  return likeliest(chances, n).map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id), id]);
+  return placesOfLargest(chances, n).map((id) => [name(id), chances[id], SPECIAL[id] ? null : rawToken(liveTokenizer, id), id]);
 }
 
 // The text of a token, without spaces around it; white space alone is quoted. As `decode` of probe/opened_model.py.

@@ -86,6 +86,11 @@ function placeOfLargest(values) {
   return values.indexOf(Math.max(...values));
 }
 
+// The places of the n largest values (by default all), the largest first.
+function placesOfLargest(values, n) {
+  return [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, n);
+}
+
 function dot(left, right) {
   let sum = 0;
   for (let i = 0; i < left.length; i++) sum += left[i] * right[i];

@@ -138,20 +138,23 @@ function trainingCard({ layer, head, chosen, left }) {
 const MAKERS = [embeddingCard, matricesCard, scoreCard, softmaxCard, mixtureCard, nextWordCard, exchangeCard, trainingCard];
 
 // Where the page is published, docs/attention.md stands beside it: its section with the same step in code.
-function inCode() {
-  if (!live.english || !location.protocol.startsWith("http") || CARDS[state.card - 1].trains) return null;
-  const anchor = `${state.card}-${CARDS[state.card - 1].name.replace(/[^\w -]/g, "").replaceAll(" ", "-")}`;
+function inCode({ name, trains }) {
+  if (!live.english || !location.protocol.startsWith("http") || trains) return null;
+  const anchor = `${state.card}-${name.replace(/[^\w -]/g, "").replaceAll(" ", "-")}`;
   return element("a", { href: `attention.html#${anchor}` }, "The same in code");
 }
 
 // Draw the chosen card: what happens, a question, texts to guess from; after a guess the answer.
 function drawCard() {
-  const { says, ask, hides, trains } = CARDS[state.card - 1];
-  const isTraining = MAKERS[state.card - 1] === trainingCard;
-  part("slider").hidden = !steps.length || (isLesson() && !isTraining && !(trains && state.here !== null));
+  const card = CARDS[state.card - 1];
+  const { says, ask, hides, trains } = card;
+  const make = MAKERS[state.card - 1];
+  const isTraining = make === trainingCard;
+  const isTrained = trains && state.here !== null; // the guess begins it
+  part("slider").hidden = !steps.length || (isLesson() && !isTraining && !isTrained);
   const told = live.shape.weighting === "sum" ? says.replace("take e to this power", "take what is above 0") : says;
-  const said = element("p", {}, told, " ", inCode());
-  if (live.training) part("train").hidden = isLesson() && !(trains && state.here !== null); // the guess begins it
+  const said = element("p", {}, told, " ", inCode(card));
+  if (live.training) part("train").hidden = isLesson() && !isTrained;
   if (trains) {
     const guesses = [["yes", true], ["no", false]].map(([text, guess]) => chip(text, () => trainOneLayer(guess), `guess-${text}`));
     const answer = state.here === null ? element("p", { class: "actions" }, ...guesses) : remark("What the training shows stands above.");
@@ -161,15 +164,15 @@ function drawCard() {
   const problem = noQuestion(facts, isTraining);
   if (problem) return showCard(element("div", {}, said, remark(problem)));
 
-  const { options, right, table, fields, act } = MAKERS[state.card - 1](facts);
+  const { options, right, table, fields, act } = make(facts);
   const { chosen, run } = facts;
   const [from, head, d] = [quoted(chosen), headName(state.layer, state.head), run.model.width];
   const words = { from, head, d, left: quoted(facts.left), right: quoted(facts.right), d_model: live.shape.d_model, ...fields };
   const asked = element("p", {}, element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, name) => words[name])));
 
   // A guess is about this card, head, word and text, and about the step and the changes, if the answer changes none of them.
-  const ofStep = isTraining ? [] : [state.time, state.here];
-  const key = JSON.stringify([state.card, head, chosen, state.sentence.text, ...(act ? ofStep : [state.time, state.here, state.edits])]);
+  const ofStep = !isTraining && [state.time, state.here];
+  const key = JSON.stringify([state.card, head, chosen, state.sentence.text, ofStep, !act && state.edits]);
   const guess = (choice) => {
     update({ guess: { key, choice } });
     act?.();
@@ -199,8 +202,10 @@ function noQuestion(facts, isTraining) {
 }
 
 function showCard(...parts) {
-  const pressed = (card) => ({ "aria-pressed": String(card === state.card) });
-  const chips = CARDS.map(({ name }, i) => chip(`${i + 1} ${name}`, () => openCard(i + 1), `card-${i + 1}`, pressed(i + 1)));
+  const chips = CARDS.map(({ name }, i) => {
+    const about = { "aria-pressed": String(i + 1 === state.card) };
+    return chip(`${i + 1} ${name}`, () => openCard(i + 1), `card-${i + 1}`, about);
+  });
   const leave = isLesson() && chip("The whole page", () => (location.hash = ""), "leave");
   const row = element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...chips, leave);
   show("cards", remark(`How it comes about, in ${CARDS.length} steps, every number real:`), row, element("div", { class: "card" }, ...parts));

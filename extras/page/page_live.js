@@ -111,14 +111,13 @@ function drawTitle() {
 
 function drawActions() {
   const isFound = decided() && !isGuessing();
-  const name = (text) => ({ "data-name": text });
   const isShuffled = state.sentence.text === shuffled.text;
   show(
     "live-actions",
     isFound && !state.edits.length && turnButton(),
-    !isGuessing() && button("Guess which line decides", askForGuess, name("guess-line")),
-    button(isShuffled ? "Put the words back" : "Shuffle", shuffleWords, name("shuffle")),
-    button("Another sentence", anotherSentence, name("another")),
+    !isGuessing() && button("Guess which line decides", askForGuess, { "data-name": "guess-line" }),
+    button(isShuffled ? "Put the words back" : "Shuffle", shuffleWords, { "data-name": "shuffle" }),
+    button("Another sentence", anotherSentence, { "data-name": "another" }),
   );
 }
 

@@ -8,8 +8,12 @@ const HALVES = Float32Array.from({ length: 65536 }, (_, bits) => {
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
 });
 
+function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}
+
 function floatsOf(base64, type) {
-  const { buffer } = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const { buffer } = bytesOf(base64);
   return type === "float16" ? Float32Array.from(new Uint16Array(buffer), (bits) => HALVES[bits]) : new Float32Array(buffer);
 }
 

@@ -105,10 +105,6 @@ function usableKernel() {
   return WebAssembly.compile(kernel);
 }
 
-function bytesOf(base64) {
-  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-}
-
 function unzipped(base64) {
   return new Response(new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("gzip")));
 }

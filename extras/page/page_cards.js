@@ -14,7 +14,7 @@ function cardFacts() {
   const at = members[chosen].at(-1);
   if (at === undefined) return null;
   const run = passOf();
-  const weights = wordRow(passOf([], live.step), chosen, layer, head); // trained, unchanged: the words stay
+  const weights = wordRow(passOf([], live.step), chosen, state); // trained, unchanged: the words stay
   const isNoun = (word) => (live.verb_groups.length ? NOUNS.includes(word) : /^\p{Lu}\p{L}/u.test(word)); // English: names
   const interest = (word) => weights[word] + (isNoun(words[word]) ? 1 : 0);
   const isKnown = (word) => members[word].length && tokens[members[word].at(-1)] !== liveTokenizer.unknown;
@@ -108,7 +108,7 @@ function nextWordCard(facts) {
   const most = placeOfLargest(totals);
   const least = totals.indexOf(Math.min(...totals));
   const shown = [most, least].sort(ascending);
-  const header = ["next word", `${headName(facts.layer, facts.head)} adds to its logit, scaled`];
+  const header = ["next word", `${headName(facts)} adds to its logit, scaled`];
   const table = tableOf(header, words.map((word, i) => [word, number(totals[i])]));
   return { options: shown.map((i) => words[i]), right: shown.indexOf(most), table };
 }
@@ -123,8 +123,9 @@ function exchangeCard({ layer, head, chosen, left, right }) {
   return { options: [`“${before}” stays`, "it changes"], right: before === after ? 0 : 1, table, act: () => changeTo(changed) };
 }
 
-function trainingCard({ layer, head, chosen, left }) {
-  const weights = [...steps, live.step].map((step) => wordRow(passOf([], step), chosen, layer, head)[left]);
+function trainingCard(facts) {
+  const { chosen, left } = facts;
+  const weights = [...steps, live.step].map((step) => wordRow(passOf([], step), chosen, facts)[left]);
   const all = [...steps, state.here ?? live.step];
   const found = 1 + weights.findLastIndex((weight) => weight < weights.at(-1) / 2);
   const apart = Math.max(1, Math.floor(all.length / 3)); // so that the steps to guess from differ
@@ -166,7 +167,7 @@ function drawCard() {
 
   const { options, right, table, fields, act } = make(facts);
   const { chosen, run } = facts;
-  const [from, head, d] = [quoted(chosen), headName(state.layer, state.head), run.model.width];
+  const [from, head, d] = [quoted(chosen), headName(state), run.model.width];
   const words = { from, head, d, left: quoted(facts.left), right: quoted(facts.right), d_model: live.shape.d_model, ...fields };
   const asked = element("p", {}, element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, name) => words[name])));
 

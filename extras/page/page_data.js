@@ -61,10 +61,15 @@ function drawBelow() {
   document.body.ariaBusy = false;
 }
 
+// A head of the file: there it is [layer, number].
+function headAt([layer, head]) {
+  return { layer, head };
+}
+
 // The head of a finding; the first one without findings, or if a model trained in the page has no such head.
 function placeOf(question) {
-  const [layer, head] = content.findings[question]?.place ?? [];
-  return HEADS.find((place) => place.layer === layer && place.head === head) ?? HEADS[0];
+  const place = headAt(content.findings[question]?.place ?? []);
+  return HEADS.find((head) => isOfHead(head, place)) ?? HEADS[0];
 }
 
 // The position of the word that heads are read at.
@@ -72,11 +77,11 @@ function chosenWord() {
   return state.query ?? state.sentence.query ?? state.sentence.words.length - 1;
 }
 
-// The weights [words] of the chosen word on every word. The stored ones of a head are one row after the other, row r up to
+// The weights [words] of the chosen word on every word, of the chosen head or another place {layer, head}. The stored ones of a head are one row after the other, row r up to
 // word r.
-function attentionRow(layer = state.layer, head = state.head) {
+function attentionRow(place = state) {
   const row = chosenWord();
-  if (live) return wordRow(passOf(), row, layer, head);
-  const ofRow = state.sentence.weights[layer][head].slice((row * (row + 1)) / 2);
+  if (live) return wordRow(passOf(), row, place);
+  const ofRow = state.sentence.weights[place.layer][place.head].slice((row * (row + 1)) / 2);
   return Float64Array.from(state.sentence.words, (_, word) => (word > row ? 0 : ofRow[word] / 10000));
 }

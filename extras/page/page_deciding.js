@@ -30,10 +30,10 @@ function chancesWith(edits) {
 function allLines() {
   const query = chosenWord();
   const lines = [];
-  for (const { layer, head } of HEADS) {
-    wordRow(passOf(), query, layer, head).forEach((weight, target) => {
-      const edit = { kind: "cut", layer, head, query, target };
-      if (weight >= LEAST_CUT && tokenEdit(edit)) lines.push({ layer, head, target, weight, edit });
+  for (const place of HEADS) {
+    wordRow(passOf(), query, place).forEach((weight, target) => {
+      const edit = { kind: "cut", ...place, query, target };
+      if (weight >= LEAST_CUT && tokenEdit(edit)) lines.push({ ...place, target, weight, edit });
     });
   }
   return lines;
@@ -127,9 +127,11 @@ const percent = (chance) => `${Math.round(100 * chance)}\u00a0%`;
 const points = (lost) => `${Math.round(100 * lost)} points`.replace(/^1 points$/, "1 point");
 
 // A word that stands twice has its number: “saw” (2).
-function lineName({ layer, head, target }) {
-  const same = [...state.sentence.words.keys()].filter((at) => state.sentence.words[at] === state.sentence.words[target]);
-  return `${headName(layer, head)} to ${quoted(target)}${same.length > 1 ? ` (${1 + same.indexOf(target)})` : ""}`;
+function lineName(line) {
+  const { target } = line;
+  const { words } = state.sentence;
+  const same = [...words.keys()].filter((at) => words[at] === words[target]);
+  return `${headName(line)} to ${quoted(target)}${same.length > 1 ? ` (${1 + same.indexOf(target)})` : ""}`;
 }
 
 // What was found, as texts and buttons; a click on a line's name shows its head.
@@ -199,8 +201,8 @@ function makeChange(edit) {
 }
 
 // What the probability of the next word loses without a line, or without the best line of a head; 0 for a thin one.
-function lostBy(layer, head, target) {
-  const isWanted = (line) => isOfHead(line, layer, head) && (target === undefined || line.target === target);
+function lostBy(place, target) {
+  const isWanted = (line) => isOfHead(line, place) && (target === undefined || line.target === target);
   return decided().lines.find(isWanted)?.lost ?? 0;
 }
 

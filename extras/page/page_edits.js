@@ -19,12 +19,13 @@ function onUndoKey(event) {
   undo();
 }
 
-function isOfHead(edit, layer = state.layer, head = state.head) {
-  return edit.layer === layer && edit.head === head;
+// Whether an edit or a line is of a head: of the chosen one, or of another place {layer, head}.
+function isOfHead(edit, place = state) {
+  return edit.layer === place.layer && edit.head === place.head;
 }
 
-function isRemoved(layer = state.layer, head = state.head) {
-  return state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, layer, head));
+function isRemoved(place = state) {
+  return state.edits.some((edit) => edit.kind === "remove" && isOfHead(edit, place));
 }
 
 // Remove the chosen head, or put it back.
@@ -67,8 +68,8 @@ function drawChanges() {
 }
 
 function editName(edit) {
-  const { kind, layer, head, query, target, other } = edit;
-  const place = headName(layer, head);
+  const { kind, query, target, other } = edit;
+  const place = headName(edit);
   if (kind === "remove") return `${place} removed`;
   if (kind === "cut") return `${place}: line from ${quoted(query)} to ${quoted(target)} cut`;
   return `${place}: at ${quoted(query)}, the weights on ${quoted(target)} and ${quoted(other)} exchanged`;

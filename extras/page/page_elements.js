@@ -52,7 +52,7 @@ function quoted(position, { words } = state.sentence) {
   return `“${label(words[position], 16)}”`;
 }
 
-function headName(layer, head) {
+function headName({ layer, head }) {
   return `L${layer}H${head}`;
 }
 

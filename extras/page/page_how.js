@@ -3,14 +3,14 @@
 function drawHow() {
   const facts = cardFacts();
   if (!facts) return show("live-how", remark("This word has no token of its own."));
-  const { layer, head, at, rows, query } = facts;
+  const { layer, at, rows, query } = facts;
   const names = state.sentence.tokens.map((id, token) => (token ? label(tokenName(id), 14) : "(start)"));
   const shown = state.row ?? placeOfLargest(rows.map(({ weight }) => weight));
   const { words, adds } = additions(facts);
   const totals = words.map((word, i) => `${word} ${number(total(adds[i]))}`).join(", ");
   const added = [`adds to ${words[0]}`, (token) => number(adds[0][token]), number(total(adds[0]))];
   const from = `“${names[at]}”`;
-  const title = `How ${number(rows[shown].weight)} comes about: ${headName(layer, head)}, ${from} to “${names[shown]}”`;
+  const title = `How ${number(rows[shown].weight)} comes about: ${headName(facts)}, ${from} to “${names[shown]}”`;
   const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
   const later = layer < nLayer - 1 ? "the MLP and later layers make" : "the MLP makes";
   const sum = `In all, this head adds to the logits after ${from}, the last RMSNorm included: ${totals}. What ${later} of it comes on top. ${START}.`;
@@ -19,7 +19,7 @@ function drawHow() {
     "live-how",
     opened("steps", title, steps, remark(sum)),
     opened("numbers", `Every number of the row “${names[shown]}”`, scrolled("Cells", cellTable(query, rows[shown]))),
-    opened("rows", `All rows of ${headName(layer, head)}`, ...rowsOfAll),
+    opened("rows", `All rows of ${headName(facts)}`, ...rowsOfAll),
   );
 }
 
@@ -41,7 +41,7 @@ function rowsPicture() {
   const picture = shape("svg", { class: "rows", role: "img", "aria-label": "The weights of every word on every word", width, height });
   names.forEach((name, row) => {
     const y = row * CELL;
-    const weights = wordRow(passOf(), row, state.layer, state.head);
+    const weights = wordRow(passOf(), row, state);
     picture.append(shape("text", { x: left - 6, y: y + CELL - 5, "text-anchor": "end", class: row === chosenWord() && "chosen" }, name));
     weights.forEach((weight, column) => {
       const isLater = column > row;

@@ -23,22 +23,22 @@ let arcTo = null; // the arc of the present picture to a word
 let painted = []; // of the present picture: lines (with their head and word, and perhaps a name) and cards of heads
 
 // Have a node coloured by what the next word loses without a line, or without the best line of a head.
-function paint(node, layer, head, target, name) {
-  painted.push({ node, layer, head, target, name });
+function paint(node, place, target, name) {
+  painted.push({ node, place, target, name });
   return node;
 }
 
 // Colour what is drawn: when the lines have been cut, nothing is drawn again under the reader's pointer.
 function paintLines() {
   const found = live && !isGuessing() && decided();
-  for (const { node, layer, head, target, name } of painted) {
-    const lost = found ? lostBy(layer, head, target) : 0;
+  for (const { node, place, target, name } of painted) {
+    const lost = found ? lostBy(place, target) : 0;
     const share = lost > 0 ? Math.min(1, lost / found.chance) : 0;
     node.style.setProperty("--strong", `color-mix(in srgb, var(--orange) ${Math.round(100 * share)}%, var(--edge))`);
     const points = Math.round(100 * lost);
     if (target === undefined) {
       node.querySelector(".points").textContent = points > 0 ? `−${points}` : "";
-      node.classList.toggle("decides", lost >= DECIDES && isOfHead(found.lines[0], layer, head));
+      node.classList.toggle("decides", lost >= DECIDES && isOfHead(found.lines[0], place));
     }
     if (!name) continue;
     const whole = lost ? `${name}; cut, “${label(nextName(found.answer))}” loses ${lost.toFixed(4)}` : name;
@@ -79,8 +79,7 @@ function drawLines() {
 
 // The heads, one row for each layer, and what the chosen one looks at.
 function drawHeads() {
-  const { layer, head } = state;
-  const name = headName(layer, head);
+  const name = headName(state);
   const kind = HEADS.length > 16 ? "heads-row many" : "heads-row";
   const heads = element("div", { class: kind, role: "group", "aria-label": "Heads" }, ...HEADS.map(headCell));
   heads.style.setProperty("--n", nHead);
@@ -172,11 +171,11 @@ function linesPicture() {
 
   // Faint behind the chosen head: the others
   const others = HEADS.filter((other) => !isOfHead(other));
-  for (const { layer, head } of HEADS.length > MOST_FAINT ? [] : others) {
-    const weights = attentionRow(layer, head);
+  for (const other of HEADS.length > MOST_FAINT ? [] : others) {
+    const weights = attentionRow(other);
     for (const target of strongest(weights, LEAST_NAMED)) {
       const faint = { class: "arc faint", "stroke-width": 1 + 5 * weights[target] };
-      picture.append(paint(shape("path", { d: arcTo(target).path, ...faint }), layer, head, target));
+      picture.append(paint(shape("path", { d: arcTo(target).path, ...faint }), other, target));
     }
   }
   picture.append(shape("g", { id: "deciding" }));
@@ -227,7 +226,7 @@ function placeField(base, large) {
 // The numbers of a line are its tooltip; a click changes the live model.
 function pressLine(line, target, text, change, isFirst) {
   const name = `Line from ${quoted(chosenWord())} to ${quoted(target)}: ${text}`;
-  paint(line, state.layer, state.head, target, name);
+  paint(line, state, target, name);
   line.append(shape("title", {}, name));
   const about = { "aria-label": name, "aria-pressed": String(Boolean(change)), tabindex: isFirst ? 0 : -1 };
   if (live) pressable(line, (event) => clickLine(target, event.shiftKey), about);
@@ -242,7 +241,7 @@ function strongest(weights, least = LEAST_WEIGHT) {
 function arcShapes(path, weight, change, target) {
   const isDashed = change?.kind === "cut" || isRemoved();
   const visible = shape("path", { class: isDashed ? "arc cut" : "arc", d: path, "stroke-opacity": 0.25 + 0.75 * weight });
-  moveTo(visible, `${headName(state.layer, state.head)} ${target}`, "strokeWidth", `${1 + 8 * weight}px`);
+  moveTo(visible, `${headName(state)} ${target}`, "strokeWidth", `${1 + 8 * weight}px`);
   return [shape("path", { class: "hit", d: path }), visible];
 }
 
@@ -278,8 +277,8 @@ function clickWord(position) {
   update({ query: position, row: null, layer, head });
   if (!feed) return;
   const { question, carriers } = content.findings[state.question];
-  const fed = carriers.map((carrier) => headName(...carrier)).join(" and ");
-  addNote(`Where the mark comes from: over the tested sentences of “${question}”, ${headName(layer, head)} at ${feed[1]} feeds ${fed} (${number(feed[2])} of the answer).`);
+  const fed = carriers.map(headAt).map(headName).join(" and ");
+  addNote(`Where the mark comes from: over the tested sentences of “${question}”, ${headName({ layer, head })} at ${feed[1]} feeds ${fed} (${number(feed[2])} of the answer).`);
 }
 
 // What feeds at a mention: of the heads of the verdict the one without which this answer loses most; undefined: none.
@@ -295,12 +294,12 @@ function feedAt(position) {
 }
 
 // A head: its name, and what the next word loses without its best line. A click shows its lines.
-function headCell({ layer, head }) {
-  const isChosen = isOfHead({ layer, head });
-  const name = headName(layer, head);
-  const kind = isRemoved(layer, head) ? "pick removed" : "pick";
+function headCell(place) {
+  const isChosen = isOfHead(place);
+  const name = headName(place);
+  const kind = isRemoved(place) ? "pick removed" : "pick";
   const about = { class: kind, "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
-  const cell = button(name, () => update({ layer, head, row: null }), about);
+  const cell = button(name, () => update({ ...place, row: null }), about);
   cell.append(" ", element("span", { class: "points" }));
-  return paint(cell, layer, head);
+  return paint(cell, place);
 }

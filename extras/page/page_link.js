@@ -35,10 +35,10 @@ function drawShare() {
 function addressNow() {
   const fields = new URLSearchParams(isLesson() ? { lesson: state.card } : {});
   fields.set("text", field.value);
-  fields.set("head", headName(state.layer, state.head));
+  fields.set("head", headName(state));
   if (state.query !== null) fields.set("query", state.query);
   for (const edit of state.edits) {
-    fields.append(edit.kind, [headName(edit.layer, edit.head), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
+    fields.append(edit.kind, [headName(edit), ...POSITIONS[edit.kind].map((name) => edit[name])].join("."));
   }
   if (state.time !== END) fields.set("step", steps[state.time]);
   return `${pageAddress()}#${fields}`;
@@ -56,7 +56,7 @@ function followState() {
 
 // In a frame of another page: what is drawn there, and the way to the whole page.
 function drawSource() {
-  const about = `Antecedent: ${content.run.name}, ${stepName()}, head ${headName(state.layer, state.head)}. `;
+  const about = `Antecedent: ${content.run.name}, ${stepName()}, head ${headName(state)}. `;
   show("source", about, element("a", { href: addressNow(), target: "_blank", rel: "noopener" }, "Open the page"));
 }
 
@@ -95,7 +95,7 @@ function numberIn(text) {
 }
 
 function headIn(text) {
-  return HEADS.find(({ layer, head }) => headName(layer, head) === text);
+  return HEADS.find((place) => headName(place) === text);
 }
 
 // The edit that a field of the address asks for; null if this model or text has none such.

@@ -30,8 +30,8 @@ function passOf(edits = state.edits, step = liveStep()) {
   return kept(passes, JSON.stringify([text, step, edits]), () => runModel(model, tokens, tokenEdits(edits)));
 }
 
-// The weights [words] of one word on every word, as word_attention of probe/sentences.py.
-function wordRow({ weights }, row, layer, head) {
+// The weights [words] of one word on every word in a head {layer, head}, as word_attention of probe/sentences.py.
+function wordRow({ weights }, row, { layer, head }) {
   const { members, tokens } = state.sentence;
   const last = members[row].at(-1);
   if (last === undefined) return new Float64Array(members.length);

@@ -22,7 +22,7 @@ function standalone() {
   const [width, top] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
   const answers = [...document.querySelectorAll("#live-answers :is(h2, li)")].map(({ innerText }) => innerText.replace(/\s+/g, " "));
   const source = `Antecedent (Apache-2.0): ${content.run.name}, ${stepName()}`;
-  const head = `Head ${headName(state.layer, state.head)}`;
+  const head = `Head ${headName(state)}`;
   const lines = wrapped([part("title").innerText, ...answers, head, ...state.edits.map(editName), source, ...content.run.facts.split(" · ")], width - 16);
   const height = top + LINE * (lines.length + 0.5);
   const colours = getComputedStyle(document.documentElement);

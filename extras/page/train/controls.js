@@ -66,7 +66,7 @@ function drawProgress() {
   show("train-curve", losses.length > 1 && lossCurve(losses, training));
   part("step").max = steps.length; // also while the reader looks at an earlier step
   if (!heads.length) return show("train-heads");
-  const rows = heads.map(({ name, head, accuracy, bar, answers }) => [name, headName(...head), number(accuracy), number(bar), above[name] !== undefined ? `step ${above[name]}` : step < training.max_steps ? "not yet" : "never", number(answers)]);
+  const rows = heads.map(({ name, head, accuracy, bar, answers }) => [name, headName(headAt(head)), number(accuracy), number(bar), above[name] !== undefined ? `step ${above[name]}` : step < training.max_steps ? "not yet" : "never", number(answers)]);
   const note = `At step ${watchedAt}, the best head of each question, in ${training.questions[0].items.length} sentences that the model has not read: the share in which the head looks most at the word that is meant. The bar is what the best of these heads reaches by chance in 5 of 100 cases: now and then one is above it by chance. Whether the answer depends on a head is tested by eval.py.`;
   show("train-heads", scrolled("The best heads", tableOf(["question", "head", "looks right", "bar", "above since", "answers right"], rows)), remark(note));
 }

@@ -3,6 +3,7 @@
 const content = JSON.parse(part("content").textContent);
 let { n_layer: nLayer, n_head: nHead } = content.run;
 const live = content.live.model;
+const ownShape = live?.shape; // of the file's model: live.shape changes with what is trained
 const steps = live ? live.earlier.steps : []; // of the slider: those whose weights the page has
 // Only some layers of a hybrid have heads; a live model has no others, and its sentences no stored weights.
 let HEADS = placesOf().filter(({ layer }) => live || content.sentences.every(({ weights }) => weights[layer].length));

@@ -14,7 +14,8 @@ let isPressed = false; // what is drawn between the press and the release of a b
 for (const [name, pressed] of Object.entries({ pointerdown: true, pointerup: false, pointercancel: false })) addEventListener(name, () => (isPressed = pressed), true);
 
 // Setting, title, and [value, text] of each choice; the first is that of the run.
-function switchesOf({ n_layer, n_head, d_model, position, scale }) {
+function switches() {
+  const { n_layer, n_head, d_model, position, scale } = ownShape;
   const { n_stories } = live.training;
   const upTo = (largest, isPossible) => Array.from({ length: largest }, (_, i) => largest - i).filter(isPossible).map((n) => [n, String(n)]);
   const yesOrNo = (own, yes) => [[own, own === yes ? "yes" : "no"], own === yes ? ["none", "no"] : [yes, "yes"]];
@@ -31,8 +32,7 @@ function switchesOf({ n_layer, n_head, d_model, position, scale }) {
 function drawTraining() {
   const { training } = live;
   const { workers, step, isRunning, chosen, asks, weights } = here;
-  here.switches ??= switchesOf(live.shape); // which changes with what is trained
-  const menus = here.switches.map(([name, title, options]) => {
+  const menus = switches().map(([name, title, options]) => {
     const select = (value) => {
       if (value === options[0][0]) delete chosen[name];
       else chosen[name] = value;
@@ -136,8 +136,8 @@ function openTraining(shape, values) {
 async function beginTraining(guess) {
   const { training } = live;
   const run = (here.run = {}); // a second press while this one waits takes its place
-  const { n_stories: nStories, ...changed } = { ...Object.fromEntries(here.switches.map(([name, , options]) => [name, options[0][0]])), ...here.chosen };
-  const shape = { ...live.shape, ...changed };
+  const { n_stories: nStories = training.n_stories, ...changed } = here.chosen;
+  const shape = { ...ownShape, ...changed };
   const seed = here.seed ?? training.seed;
   try {
     const kernel = await usableKernel();
@@ -245,9 +245,8 @@ function sizesOf(name, size) {
 async function saveTrained() {
   const { shape, parameters, weights, weightsAt: step, losses, heads, above, watchedAt, seedUsed, nStories } = here;
   const { config, tokenizer } = await unzipped(live.training.file).json();
-  const { n_layer, n_head, position, scale } = shape;
-  config.model = { ...config.model, n_layer, n_head, position, scale };
-  config.run = { ...config.run, seed: seedUsed };
+  config.model = shape;
+  config.run.seed = seedUsed;
   const made = { config, tokenizer, step, n_stories: nStories, losses: losses.slice(0, step), heads, above, watchedAt, seconds: secondsHere() };
   const header = { __metadata__: { format: "pt", antecedent: JSON.stringify(made) } };
   let at = 0;
@@ -256,7 +255,7 @@ async function saveTrained() {
   const padded = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(32); // with spaces
   padded.set(text);
   const used = { ...shape, n_stories: nStories };
-  const changed = here.switches.filter(([name, , options]) => used[name] !== options[0][0]).map(([name]) => `_${name}_${used[name]}`);
+  const changed = switches().filter(([name, , options]) => used[name] !== options[0][0]).map(([name]) => `_${name}_${used[name]}`);
   saveAs(`antecedent_seed${seedUsed}${changed.join("")}_step${step}.safetensors`, new Blob([new BigUint64Array([BigInt(padded.length)]), padded, weights]));
   here.isSaved = true;
 }
@@ -269,8 +268,8 @@ async function openTrained(file) {
     const { config, tokenizer, step, n_stories: nStories, losses, heads, above, watchedAt, seconds } = JSON.parse(JSON.parse(text).__metadata__.antecedent);
     const own = await unzipped(live.training.file).json();
     const values = new Float32Array(bytes.slice(8 + length));
-    const shape = { ...live.shape, ...config.model };
-    const isPossible = here.switches.every(([name, , options]) => name === "n_stories" || options.some(([value]) => value === shape[name]));
+    const shape = config.model;
+    const isPossible = switches().every(([name, , options]) => name === "n_stories" || options.some(([value]) => value === shape[name]));
     const isTraining = config.data_fingerprint === own.config.data_fingerprint && config.run.max_steps === own.config.run.max_steps;
     const isSame = isTraining && tokenizer === own.tokenizer && ["d_model", "d_mlp", "context_length"].every((name) => shape[name] === live.shape[name]);
     const size = parametersOf(shape).reduce((sum, [, each]) => sum + each, 0);

@@ -138,7 +138,7 @@ function lineName(line) {
 function decidingTexts() {
   const { answer, chance, lines, pair } = decided();
   const next = `“${label(nextName(answer))}”`;
-  const pick = (line) => button(lineName(line), () => update({ layer: line.layer, head: line.head, row: null }), { class: "line-name" });
+  const pick = (line) => button(lineName(line), () => update({ layer: line.layer, head: line.head, row: null }), "line", { class: "line-name" });
   if (!lines.length) return [`The next word is ${next}.`];
   const [first, ...others] = lines;
   if (first.lost >= DECIDES) {
@@ -190,7 +190,7 @@ function turnButton() {
   if (!turn) return null;
   const { edit } = turn;
   const does = edit.kind === "cut" ? `Cut the line to ${quoted(edit.target)}` : `Move the line to ${quoted(edit.other)}`;
-  return button(`${does}: what then?`, () => makeChange(edit), { id: "turn", "data-name": "turn" });
+  return button(`${does}: what then?`, () => makeChange(edit), "turn", { id: "turn" });
 }
 
 // A change of any head, which becomes the chosen one; by keyboard the next key takes it back.

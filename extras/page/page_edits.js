@@ -63,7 +63,7 @@ function drawChanges() {
   const { edits } = state;
   const rows = edits.map((edit) => element("li", {}, editName(edit)));
   const list = element("ul", { class: "edits", "aria-label": "Your changes" }, ...rows);
-  const changes = edits.length ? [button("Undo", undo, { "data-name": "undo" }), list] : [];
+  const changes = edits.length ? [button("Undo", undo, "undo"), list] : [];
   show("live-changes", ...changes);
 }
 

@@ -60,14 +60,15 @@ function number(value) {
   return value.toFixed(2).replace("-0.00", "0.00");
 }
 
-function button(text, act, attributes = {}) {
-  const node = element("button", { type: "button", ...attributes }, text);
+// `name`: by it `show` finds the button again.
+function button(text, act, name, attributes = {}) {
+  const node = element("button", { type: "button", "data-name": name, ...attributes }, text);
   node.addEventListener("click", act);
   return node;
 }
 
 function chip(text, act, name = text, attributes = {}) {
-  return button(text, act, { class: "chip", "data-name": name, ...attributes });
+  return button(text, act, name, { class: "chip", ...attributes });
 }
 
 // Set a style, moving from the value that the same thing had; without motion for readers who want none.

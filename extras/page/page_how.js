@@ -115,8 +115,7 @@ function howColumns({ at, rows, run }) {
 // The query, one row for each word, and the sums.
 function howTable(names, { at, query }, columns, shown) {
   const lines = names.map((name, token) => {
-    const about = { "aria-pressed": String(token === shown), "data-name": `row-${token}` };
-    const pick = button(name, () => update({ row: token }), about);
+    const pick = button(name, () => update({ row: token }), `row-${token}`, { "aria-pressed": String(token === shown) });
     return [pick, ...columns.map(([, cell]) => cell(token))];
   });
   const first = ["query", cells(query, largestCell(query))];

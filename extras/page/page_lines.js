@@ -85,8 +85,8 @@ function drawHeads() {
   heads.style.setProperty("--n", nHead);
   const top = document.querySelector(".heads-row")?.scrollTop;
   const isOut = isRemoved();
-  const does = { class: "line-name", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}`, "data-name": "remove" };
-  const remove = live && button(isOut ? "put back" : "remove", clickHead, does);
+  const does = { class: "line-name", "aria-label": `${isOut ? "Put back" : "Remove"} ${name}` };
+  const remove = live && button(isOut ? "put back" : "remove", clickHead, "remove", does);
   const weights = attentionRow();
   const most = placeOfLargest(weights);
   const looks = `${name} looks from ${quoted(chosenWord())} most at ${quoted(most)} (${number(weights[most])}). `;
@@ -298,8 +298,8 @@ function headCell(place) {
   const isChosen = isOfHead(place);
   const name = headName(place);
   const kind = isRemoved(place) ? "pick removed" : "pick";
-  const about = { class: kind, "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1, "data-name": name };
-  const cell = button(name, () => update({ ...place, row: null }), about);
+  const about = { class: kind, "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1 };
+  const cell = button(name, () => update({ ...place, row: null }), name, about);
   cell.append(" ", element("span", { class: "points" }));
   return paint(cell, place);
 }

@@ -16,7 +16,7 @@ function drawTools() {
   };
   // The second click of a double one would hit the button that moved into the place of the first.
   part("live-actions").addEventListener("click", (event) => event.detail > 1 && event.stopPropagation(), true);
-  part("tools").prepend(button("Copy link", copy), button("Save picture", savePng, { id: "save-png" }));
+  part("tools").prepend(button("Copy link", copy), button("Save picture", savePng, "save-png", { id: "save-png" }));
 }
 
 function drawShare() {
@@ -26,7 +26,7 @@ function drawShare() {
   address.addEventListener("focus", () => address.select());
   show(
     "live-share",
-    element("p", { class: "actions" }, address, button("Save as SVG", saveSvg, { id: "save-svg" })),
+    element("p", { class: "actions" }, address, button("Save as SVG", saveSvg, "save-svg", { id: "save-svg" })),
     remark("The part from # on works with every copy of this file. With #embed& in the place of # it shows lines and next words only, for a frame in another page. The same in Python, in the folder of the program:"),
     element("pre", { tabindex: 0 }, element("code", { id: "live-code" }, pythonCode())),
   );

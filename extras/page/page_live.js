@@ -115,9 +115,9 @@ function drawActions() {
   show(
     "live-actions",
     isFound && !state.edits.length && turnButton(),
-    !isGuessing() && button("Guess which line decides", askForGuess, { "data-name": "guess-line" }),
-    button(isShuffled ? "Put the words back" : "Shuffle", shuffleWords, { "data-name": "shuffle" }),
-    button("Another sentence", anotherSentence, { "data-name": "another" }),
+    !isGuessing() && button("Guess which line decides", askForGuess, "guess-line"),
+    button(isShuffled ? "Put the words back" : "Shuffle", shuffleWords, "shuffle"),
+    button("Another sentence", anotherSentence, "another"),
   );
 }
 
@@ -125,7 +125,7 @@ function drawActions() {
 function drawFirst() {
   const [[next, chance, written]] = nextWords(passOf(), 1);
   const first = [element("b", {}, element("bdi", {}, label(next))), " ", element("small", {}, number(chance))];
-  const control = written ? button("", () => writeToken(written), { "data-name": "first" }) : element("span");
+  const control = written ? button("", () => writeToken(written), "first") : element("span");
   control.append(...first);
   show("live-first", !isNearUniform(chance) && control);
 }
@@ -136,8 +136,8 @@ function drawAnswers() {
   const after = isChanged ? nextWords(passOf(), 5) : before;
   const title = state.saying ? "Make it say which?" : isChanged ? "With your changes" : "Next word";
   const columns = [answerList(title, after, "live-next")];
-  const say = { class: "line-name", "data-name": "say" };
-  if (live) columns[0].append(button(state.saying ? "leave it" : "make it say …", () => update({ saying: !state.saying }), say));
+  const say = () => update({ saying: !state.saying });
+  if (live) columns[0].append(button(state.saying ? "leave it" : "make it say …", say, "say", { class: "line-name" }));
   if (isChanged) columns.push(answerList("Without your changes", before, "live-before"));
   if (live?.before && !isChanged) {
     const [name, step] = state.time === END ? ["Before", steps[0]] : ["After", live.step];
@@ -170,10 +170,10 @@ function answerList(title, words, id) {
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
     const word = element("bdi", {}, label(text));
     const isSaid = state.saying && i; // the first is said already
-    const about = { title: isSaid ? "Make it say this" : "Write this word", "data-name": `next-${i}` };
+    const does = isSaid ? "Make it say this" : "Write this word";
     const isButton = written && id === "live-next";
     const act = () => (isSaid ? makeItSay(token) : writeToken(written));
-    const named = element("span", {}, isButton ? button(word, act, about) : word);
+    const named = element("span", {}, isButton ? button(word, act, `next-${i}`, { title: does }) : word);
 
     named.append(element("small", {}, written ? markOf(text) : ""));
     return element("li", {}, named, " ", element("span", {}, number(chance)), track);

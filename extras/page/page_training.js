@@ -7,7 +7,7 @@ function drawSlider() {
   if (!steps.length && !live?.training) return;
   const range = element("input", { type: "range", id: "step", "aria-label": live.before ? "Before or after" : "Training step" });
   range.addEventListener("input", () => stopPlaying(range.value === range.max ? END : Number(range.value)));
-  const play = button("", () => (state.playing ? stopPlaying() : playFrom(0)), { id: "play" });
+  const play = button("", () => (state.playing ? stopPlaying() : playFrom(0)), "play", { id: "play" });
   show("slider", !live.before && play, range, element("output", { for: "step", id: "step-name" }));
   views.push(() => {
     range.max = steps.length;

@@ -44,11 +44,11 @@ function drawTraining() {
   const file = element("input", { type: "file", accept: ".safetensors", hidden: true });
   file.addEventListener("change", () => openTrained(file.files[0]));
   const canStop = workers.length && step < training.max_steps;
-  const begin = button(weights ? "Train again" : "Train here", askFirst, { "data-name": "train" });
+  const begin = button(weights ? "Train again" : "Train here", askFirst, "train");
   const actions = [
-    canStop && button(isRunning ? "Stop" : "Continue", () => runTraining(!isRunning), { "data-name": "train-stop" }),
-    weights && button("Save this model", saveTrained, { "data-name": "train-save" }),
-    button("Open a saved one", () => file.click(), { "data-name": "train-open" }),
+    canStop && button(isRunning ? "Stop" : "Continue", () => runTraining(!isRunning), "train-stop"),
+    weights && button("Save this model", saveTrained, "train-save"),
+    button("Open a saved one", () => file.click(), "train-open"),
   ];
   const guesses = [["yes", true], ["no", false], ["do not ask", null]].map(([text, guess]) => chip(text, () => beginTraining(guess), `train-guess-${text}`));
   const question = asks && element("p", { class: "actions" }, `Guess first: will a head find the word that is meant in the question “${training.questions[0].name}”? `, ...guesses);

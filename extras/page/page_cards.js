@@ -91,7 +91,7 @@ function softmaxCard(facts) {
   const columns = [...howColumns(facts).slice(2, 6), [`temperature ${temperature}`, (token) => number(shares[token])]];
   const range = element("input", { type: "range", id: "temperature", ...TEMPERATURES, value: temperature, "data-name": "temperature" });
   range.addEventListener("change", () => update({ temperature: Number(range.value) }));
-  const slider = element("label", { class: "menu" }, element("span", {}, "Temperature, in this table only"), range);
+  const slider = labelled("Temperature, in this table only", range);
   const { table } = wordCard(facts, () => 0, columns);
   return { options: ["more equal", "less equal"], right: 0, table: element("div", {}, table, slider) };
 }
@@ -169,7 +169,7 @@ function drawCard() {
   const { chosen, run } = facts;
   const [from, head, d] = [quoted(chosen), headName(state), run.model.width];
   const words = { from, head, d, left: quoted(facts.left), right: quoted(facts.right), d_model: live.shape.d_model, ...fields };
-  const asked = element("p", {}, element("bdi", {}, ask.replace(/\{(\w+)\}/g, (_, name) => words[name])));
+  const asked = element("p", {}, bdi(ask.replace(/\{(\w+)\}/g, (_, name) => words[name])));
 
   // A guess is about this card, head, word and text, and about the step and the changes, if the answer changes none of them.
   const ofStep = !isTraining && [state.time, state.here];

@@ -33,6 +33,11 @@ function show(id, ...children) {
   (same ?? node.querySelector("[aria-pressed=true]") ?? node.querySelector("button"))?.focus();
 }
 
+// A text that does not change the direction of what stands beside it.
+function bdi(text) {
+  return element("bdi", {}, text);
+}
+
 // A remark in small type.
 function remark(text) {
   return element("p", { class: "rule" }, text);
@@ -101,7 +106,11 @@ function menu(legend, options, selected, select) {
   const items = options.map(([value, text]) => element("option", { value, selected: value === selected }, text));
   const list = element("select", { "data-name": legend }, ...items);
   list.addEventListener("change", () => select(options[list.selectedIndex][0]));
-  return element("label", { class: "menu" }, element("span", {}, legend), list);
+  return labelled(legend, list);
+}
+
+function labelled(legend, control) {
+  return element("label", { class: "menu" }, element("span", {}, legend), control);
 }
 
 // One tab stop for a set of buttons; arrow keys move the focus, `columns` at a time for up and down.

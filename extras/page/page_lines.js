@@ -90,7 +90,7 @@ function drawHeads() {
   const weights = attentionRow();
   const most = placeOfLargest(weights);
   const looks = `${name} looks from ${quoted(chosenWord())} most at ${quoted(most)} (${number(weights[most])}). `;
-  const about = element("p", { class: "rule" }, element("bdi", {}, isOut ? `${name} is removed. ` : looks), remove);
+  const about = element("p", { class: "rule" }, bdi(isOut ? `${name} is removed. ` : looks), remove);
   show("live-heads", element("h2", {}, `${HEADS.length} heads${live ? ": points lost without their best line" : ""}`), heads, about);
   if (top) heads.scrollTop = top;
   arrowKeys([...heads.querySelectorAll(".pick")], nHead);

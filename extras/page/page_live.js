@@ -49,7 +49,7 @@ function typed(text) {
 
 // Add a text or an element to the notes, unless it is there.
 function addNote(note) {
-  const line = element("p", { class: "note" }, element("bdi", {}, note));
+  const line = element("p", { class: "note" }, bdi(note));
   const notes = part("live-notes");
   if (![...notes.children].some(({ textContent }) => textContent === line.textContent)) notes.append(line);
 }
@@ -94,14 +94,14 @@ function drawInvitation() {
   if (!decided()) return show("invitation", "Which line decides the next word? Each is cut in turn …");
   part("invitation").dataset.about = about;
   const found = isGuessing() ? guessTexts() : decidingTexts();
-  show("invitation", ...found.map((part) => (typeof part === "string" ? element("bdi", {}, part) : part)));
+  show("invitation", ...found.map((part) => (typeof part === "string" ? bdi(part) : part)));
 }
 
 // The question that the sentence asks: why this next word, and not that which the proposed change makes of it?
 function drawTitle() {
   if (live.before) return; // of a comparison
   const [[next, chance]] = nextWords(passOf(), 1);
-  const word = element("em", {}, element("bdi", {}, label(next)));
+  const word = element("em", {}, bdi(label(next)));
   const [[before]] = nextWords(passOf([]), 1);
   const other = decided()?.turn && nextName(decided().turn.next);
   if (isNearUniform(chance)) return show("title", "No next word is likely yet");
@@ -124,7 +124,7 @@ function drawActions() {
 // The most likely next word, which ends the sentence.
 function drawFirst() {
   const [[next, chance, written]] = nextWords(passOf(), 1);
-  const first = [element("b", {}, element("bdi", {}, label(next))), " ", element("small", {}, number(chance))];
+  const first = [element("b", {}, bdi(label(next))), " ", element("small", {}, number(chance))];
   const control = written ? button("", () => writeToken(written), "first") : element("span");
   control.append(...first);
   show("live-first", !isNearUniform(chance) && control);
@@ -168,7 +168,7 @@ function answerList(title, words, id) {
     const bar = element("i");
     moveTo(bar, `${id} ${text}`, "width", `${100 * chance}%`);
     const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
-    const word = element("bdi", {}, label(text));
+    const word = bdi(label(text));
     const isSaid = state.saying && i; // the first is said already
     const does = isSaid ? "Make it say this" : "Write this word";
     const isButton = written && id === "live-next";

@@ -52,8 +52,7 @@ function drawTraining() {
   ];
   const guesses = [["yes", true], ["no", false], ["do not ask", null]].map(([text, guess]) => chip(text, () => beginTraining(guess), `train-guess-${text}`));
   const question = asks && element("p", { class: "actions" }, `Guess first: will a head find the word that is meant in the question “${training.questions[0].name}”? `, ...guesses);
-  const seedLabel = element("label", { class: "menu" }, element("span", {}, "Seed"), seed);
-  show("train", element("p", { class: "actions" }, begin, ...actions, file, seedLabel, ...menus), question, element("p", { class: "rule", id: "train-said" }), element("div", { id: "train-curve" }), element("div", { id: "train-heads" }));
+  show("train", element("p", { class: "actions" }, begin, ...actions, file, labelled("Seed", seed), ...menus), question, element("p", { class: "rule", id: "train-said" }), element("div", { id: "train-curve" }), element("div", { id: "train-heads" }));
   drawProgress();
 }
 

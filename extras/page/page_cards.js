@@ -3,7 +3,6 @@
 
 const N_CHOICES = 3; // to guess from
 const TEMPERATURES = { min: 0.25, max: 8, step: 0.25 };
-const ascending = (a, b) => a - b;
 
 // The chosen head at the last token of the chosen word, and up to three earlier words to guess from: nouns of the stories
 // or names first, then those that the head looks at. null: the chosen word has no token of its own.

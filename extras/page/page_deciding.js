@@ -9,7 +9,7 @@ const MOST_MOVED = 6; // lines of largest effect whose weight is moved to each o
 const SLICE = 30; // milliseconds of work between two looks at the keyboard; a pause takes four more
 const N_GUESSES = 4; // words to guess from
 const guesses = { key: null, asked: 0, right: 0 }; // `key`: of the state whose colours are hidden until a guess
-let search = { key: null }; // the state it is about, and the result of `decidingLines` when it is there
+let search = {}; // the state it is about, and the result of `decidingLines` when it is there
 
 function decided() {
   return search.key === searchKey() && search.lines ? search : null;
@@ -40,12 +40,11 @@ function allLines() {
 }
 
 // The exchanges of a line's weight with each other known word before the chosen one.
-function exchangesOf({ layer, head, target }) {
-  const query = chosenWord();
+function exchangesOf({ edit, target }) {
   const { words } = state.sentence;
-  const others = [...words.keys()].slice(1, query).filter((other) => other !== target && /[\p{L}\p{N}]/u.test(words[other]));
-  const edits = others.map((other) => ({ kind: "exchange", layer, head, query, target, other }));
-  return edits.filter((edit) => tokenEdit(edit));
+  const before = [...words.keys()].slice(1, edit.query);
+  const others = before.filter((other) => other !== target && /[\p{L}\p{N}]/u.test(words[other]));
+  return others.map((other) => ({ ...edit, kind: "exchange", other })).filter(tokenEdit);
 }
 
 // Whether a token is a whole word, not a part of one or a sign; in a model of characters none is.
@@ -60,8 +59,7 @@ function* decidingLines() {
   const chance = before[answer];
   const lines = allLines();
   for (const line of lines) {
-    const chances = chancesWith([line.edit]);
-    Object.assign(line, { lost: chance - chances[answer], next: placeOfLargest(chances) });
+    line.lost = chance - chancesWith([line.edit])[answer];
     yield;
   }
   lines.sort((a, b) => b.lost - a.lost);
@@ -69,7 +67,7 @@ function* decidingLines() {
   // Two lines, where none alone decides
   let pair = null;
   const most = lines[0]?.lost >= DECIDES ? [] : lines.slice(0, MOST_PAIRED);
-  if (most.length > 1) yield { answer, chance, lines, turn: null }; // their pair is not yet known
+  if (most.length > 1) yield { answer, chance, lines }; // their pair is not yet known
   for (const [i, left] of most.entries()) {
     for (const right of most.slice(i + 1)) {
       const lost = chance - chancesWith([left.edit, right.edit])[answer];
@@ -78,7 +76,7 @@ function* decidingLines() {
     }
   }
 
-  yield { answer, chance, lines, pair, turn: null };
+  yield { answer, chance, lines, pair };
 
   // What turns the next word: the line moved to another word, else cut
   let turn = null;
@@ -115,12 +113,12 @@ function searchLines() {
   const key = searchKey();
   if (search.key === key || state.playing) return;
   search = { key };
-  const isWanted = () => search.key === key;
-  inSlices(decidingLines(), isWanted, (result) => {
+  const found = (result) => {
     search = { key, ...result };
     paintLines();
     drawInvitation();
-  });
+  };
+  inSlices(decidingLines(), () => search.key === key, found);
 }
 
 const percent = (chance) => `${Math.round(100 * chance)}\u00a0%`;
@@ -170,7 +168,7 @@ function isGuessing() {
 function guessTexts() {
   const { answer, lines } = decided();
   const thickest = [...lines].sort((a, b) => b.weight - a.weight).map(({ target }) => target);
-  const targets = [...new Set([lines[0].target, ...thickest])].slice(0, N_GUESSES).sort((a, b) => a - b);
+  const targets = [...new Set([lines[0].target, ...thickest])].slice(0, N_GUESSES).sort(ascending);
   const guess = (target) => {
     guesses.key = null;
     guesses.asked += 1;

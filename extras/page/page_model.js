@@ -86,6 +86,10 @@ function total(values) {
   return values.reduce((a, b) => a + b, 0);
 }
 
+function ascending(left, right) {
+  return left - right;
+}
+
 function placeOfLargest(values) {
   return values.indexOf(Math.max(...values));
 }

@@ -14,21 +14,18 @@ function drawHow() {
   const steps = scrolled("The steps for each word", howTable(names, facts, [...howColumns(facts), added], shown));
   const later = layer < nLayer - 1 ? "the MLP and later layers make" : "the MLP makes";
   const sum = `In all, this head adds to the logits after ${from}, the last RMSNorm included: ${totals}. What ${later} of it comes on top. ${START}.`;
-  const rowsOfAll = state.opened.has("rows") ? allRows() : []; // of a long text they have thousands of cells
+  const isOpen = state.opened.has("rows"); // of a long text they have thousands of cells
+  const allRows = isOpen ? [scrolled("The weights of every word", rowsPicture()), remark(MASK)] : [];
   show(
     "live-how",
     opened("steps", title, steps, remark(sum)),
     opened("numbers", `Every number of the row “${names[shown]}”`, scrolled("Cells", cellTable(query, rows[shown]))),
-    opened("rows", `All rows of ${headName(facts)}`, ...rowsOfAll),
+    opened("rows", `All rows of ${headName(facts)}`, ...allRows),
   );
 }
 
 const CELL = 20; // pixels
 const MASK = "A row: what one word looks at; it sums to 1. A column: who looks at a word. Grey: later words, which the mask hides (their score is −∞), so the picture is a triangle.";
-
-function allRows() {
-  return [scrolled("The weights of every word", rowsPicture()), remark(MASK)];
-}
 
 // The weights of the chosen head from every word (rows) on every word (columns).
 function rowsPicture() {

@@ -38,10 +38,6 @@ function listWords() {
   return words.filter((word) => /^(\p{L}{2,}|a|I)$/u.test(word));
 }
 
-function knows(text) {
-  return text.split(" ").every((word) => knownWords.includes(word));
-}
-
 function typedPrefix() {
   return /\p{L}*$/u.exec(field.value.slice(0, field.selectionStart))[0];
 }
@@ -58,7 +54,7 @@ function drawChips() {
   const isOfPeople = !live.verb_groups.length; // English: "cat" and "mat" lead nowhere
   const isStart = SENTENCE_START.test(field.value.slice(0, beforePronoun(field.value)));
   const isRight = (chip) => !isPronoun(chip) || (chip === titled(chip)) === isStart; // "It" or "it"
-  const isWritten = (chip) => liveTokenizer.kind === "bpe" || knows(chip);
+  const isWritten = (chip) => liveTokenizer.kind === "bpe" || chip.split(" ").every((word) => knownWords.includes(word));
   const common = (isOfPeople ? [...PEOPLE, "She", "He"] : CHIPS).filter((chip) => isWritten(chip) && isRight(chip));
   const usual = common.length > 3 ? common : knownWords.slice(0, MOST_CHIPS);
   const words = (isBegun ? begun : usual).map((word) => chip(word, () => putWord(word, isBegun)));

@@ -8,12 +8,6 @@ class Rule {
     this.states = trainer.names.map((name) => [0, 1].map(() => new Float32Array(trainer.views[name].length)));
   }
 
-  // Learning rate / peak at a step: linear warm-up, then (remaining fraction of the steps) ** decay_power.
-  factor(step, maxSteps) {
-    const { warmup_steps: warmup, decay_power: power } = this.settings;
-    return step < warmup ? (step + 1) / warmup : Math.max(0, (maxSteps - step) / Math.max(1, maxSteps - warmup)) ** power;
-  }
-
   // Change the weights by the gradients that the trainer has.
   step(step, maxSteps) {
     const { trainer, settings } = this;
@@ -21,7 +15,10 @@ class Rule {
     let squares = 0;
     for (const name of names) for (const cell of views[`d ${name}`]) squares += cell * cell;
     const clip = Math.min(1, settings.clip_norm / (Math.sqrt(squares) + 1e-6));
-    const factor = this.factor(step, maxSteps);
+    // Learning rate / peak: linear warm-up, then (remaining fraction of the steps) ** decay_power
+    const { warmup_steps: warmup, decay_power: power } = settings;
+    const remaining = (maxSteps - step) / (maxSteps - warmup); // read after the warm-up only
+    const factor = step < warmup ? (step + 1) / warmup : remaining ** power;
     names.forEach((name, i) => {
       const isMatrix = name.startsWith("blocks.") && name.endsWith("weight");
       const rate = factor * (isMatrix ? settings.learning_rate : settings.embedding_learning_rate);

@@ -29,7 +29,7 @@ function show(id, ...children) {
   const name = node.contains(document.activeElement) && document.activeElement.dataset.name;
   node.replaceChildren(...children.filter(Boolean));
   if (!name) return;
-  const same = [...node.querySelectorAll("[data-name]")].find((control) => control.dataset.name === name);
+  const same = node.querySelector(`[data-name=${CSS.escape(name)}]`);
   (same ?? node.querySelector("[aria-pressed=true]") ?? node.querySelector("button"))?.focus();
 }
 

@@ -51,7 +51,7 @@ function paintLines() {
   const isOther = first && !isOfHead(first);
   for (const word of document.querySelectorAll(".word")) word.classList.toggle("decides", word.dataset.name === `word-${first?.target}`);
   const about = isOther && { class: "arc deciding", "stroke-width": 1 + 8 * first.weight, d: arcTo(first.target).path };
-  part("deciding").replaceChildren(...(isOther ? [shape("path", about)] : []));
+  show("deciding", isOther && shape("path", about));
 }
 
 function drawLines() {

@@ -17,11 +17,11 @@ for (const [name, pressed] of Object.entries({ pointerdown: true, pointerup: fal
 function switches() {
   const { n_layer, n_head, d_model, position, scale } = ownShape;
   const { n_stories } = live.training;
-  const upTo = (largest, isPossible) => Array.from({ length: largest }, (_, i) => largest - i).filter(isPossible).map((n) => [n, String(n)]);
+  const upTo = (largest) => Array.from({ length: largest }, (_, i) => [largest - i, largest - i]);
   const yesOrNo = (own, yes) => [[own, own === yes ? "yes" : "no"], own === yes ? ["none", "no"] : [yes, "yes"]];
   return [
-    ["n_layer", "Layers", upTo(n_layer, () => true)],
-    ["n_head", "Heads in a layer", upTo(n_head, (n) => d_model % (16 * n) === 0)], // the kernel multiplies sixteen columns
+    ["n_layer", "Layers", upTo(n_layer)],
+    ["n_head", "Heads in a layer", upTo(n_head).filter(([n]) => d_model % (16 * n) === 0)], // the kernel multiplies sixteen columns
     ["position", "Positions", yesOrNo(position, "rope")],
     ["scale", "Scores divided by √d", yesOrNo(scale, "inverse_sqrt")],
     ["n_stories", "Stories", [n_stories, Math.ceil(n_stories / 2)].map((n) => [n, n.toLocaleString("en")])],

@@ -99,8 +99,8 @@ function drawHeads() {
 // The place of each word of a sentence that is drawn once, in one line with the field on it; null: there is no room for that.
 function sentenceLayout() {
   const { text, spans } = state.sentence;
-  const written = field?.value ?? "";
-  const isRead = live && written.trimEnd().length === text.trimEnd().length; // the model reads all of it
+  const written = field.value;
+  const isRead = written.trimEnd().length === text.trimEnd().length; // the model reads all of it
   if (!isRead || NO_LINE.test(written) || document.documentElement.classList.contains("embed")) return null;
   const isNarrow = state.width < NARROW;
   const { fontFamily } = getComputedStyle(field);
@@ -118,12 +118,12 @@ function sentenceLayout() {
   const texts = ["(start)", ...spans.map(([start, end]) => written.slice(start, end))];
   const x = edges.map(([from, to]) => (from + to) / 2);
   const below = 1.3 * size + (isNarrow ? 56 : 24); // where the screen is narrow, the next word stands below
-  return { width: state.width, x, isSteep: false, below, large: { size, gap, edges, texts, end: wide(size) } };
+  return { x, below, large: { size, gap, edges, texts, end: wide(size) } };
 }
 
 // Where each word stands, in pixels: side by side if there is room, else at equal distances with slanted labels.
 function layoutOf(words, size) {
-  const sentence = sentenceLayout();
+  const sentence = live && sentenceLayout();
   if (sentence) return sentence;
   pen.font = `${size}px system-ui`;
   const widths = words.map((word) => pen.measureText(label(word, 14)).width + 12);
@@ -136,7 +136,7 @@ function layoutOf(words, size) {
   const gap = Math.min(28, (state.width - all) / words.length);
   let end = (state.width - all - gap * words.length) / 2;
   const x = widths.map((width) => (end += width + gap) - (width + gap) / 2);
-  return { width: state.width, x, isSteep: false, below: 2.2 * size };
+  return { x, below: 2.2 * size };
 }
 
 // The arcs of one picture from x[chosen] to each word, up to `height` above `base`: higher the longer; a loop at one word.
@@ -159,7 +159,7 @@ function linesPicture() {
   const { words } = state.sentence;
   const chosen = chosenWord();
   const size = parseFloat(getComputedStyle(part("live-lines")).fontSize);
-  const { width, x, isSteep, below, large } = layoutOf(words, size);
+  const { width = state.width, x, isSteep, below, large } = layoutOf(words, size);
   const usual = state.width < NARROW ? 96 : 160;
   const height = isLesson() && innerHeight < 800 ? Math.max(40, innerHeight / 6) : usual;
   const base = height + size + 10;

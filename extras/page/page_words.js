@@ -139,9 +139,7 @@ function putWord(word, isBegun) {
   if (isBegun) [from, to] = [caret - typedPrefix().length, caret];
   else if (isPronoun(word)) from = beforePronoun(value);
   else if (verb) [from, to] = [verb.index, verb.index + verb[0].length];
-  const before = value.slice(0, from);
-  const start = before + (/\S$/.test(before) ? " " : "") + word;
-  field.value = start + value.slice(to);
-  field.setSelectionRange(start.length, start.length);
+  const space = /\S$/.test(value.slice(0, from)) ? " " : "";
+  field.setRangeText(space + word, from, to, "end");
   typed(field.value);
 }

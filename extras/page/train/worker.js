@@ -23,6 +23,9 @@ function unpacked(all, prefix, put) {
 const replace = (view, values) => view.set(values);
 const add = (view, values) => values.forEach((value, i) => (view[i] += value));
 
+// The page gets what stands now.
+const tell = () => postMessage({ step: run.step, weights: packed(), heads: run.watched() });
+
 function open(message) {
   run = message;
   const { kernel, shape, parameters, settings, seed, questions } = run;
@@ -32,7 +35,7 @@ function open(message) {
   const rows = packItems(questions.flatMap(({ items }) => items), shape.context_length);
   Object.assign(run, { step: 0, rule: new Rule(trainer, settings), watched: () => watch(trainer, questions, rows) });
   run.batches = batchesOf(run.stories, run.end, run.nStories, run.nRows, shape.context_length, seed);
-  postMessage({ step: 0, weights: packed(), heads: run.watched() });
+  tell();
 }
 
 async function train() {
@@ -61,7 +64,7 @@ async function train() {
     await new Promise((resolve) => setTimeout(resolve)); // a message to stop is heard here
   }
   run.isTraining = false;
-  if (!run.isShown) postMessage({ step: run.step, weights: packed(), heads: run.watched() }); // stopped: what stands now
+  if (!run.isShown) tell(); // it was stopped
 }
 
 // What a worker that helps does for the one that trains.

@@ -42,9 +42,7 @@ def page_content(
     findings = results.findings if results else []
     untested = results.missing if results and not findings else []
 
-    live_model = live_content(opened, results, history, live, omissions)
-    if live_model.model is not None:
-        live_model = replace(live_model, model=replace(live_model.model, training=training))
+    live_model = live_content(opened, results, history, live, omissions, training)
     sentences = _sentences(opened, findings, texts)
     if live_model.model is None:
         sentences = within_size(sentences, omissions)

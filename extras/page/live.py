@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.stories.lexicon import REFERENTS
 from data.tokenizer import tokenizer_kind
-from extras.page.shown import Live, LiveModel, LiveTokenizer
+from extras.page.shown import Live, LiveModel, LiveTokenizer, LiveTraining
 from probe.opened_model import OpenedModel
 from probe.results import ProbeResults
 from settings.errors import UserError
@@ -34,10 +34,12 @@ def live_content(
     history: WeightHistory | None,
     wanted: bool | None,
     omissions: list[str],
+    training: LiveTraining | None = None,
 ) -> Live:
     """Return the live model of the page, if the page can run it and the user wants it.
 
-    `wanted` None: if it is small. The page begins with an example of the first finding.
+    `wanted` None: if it is small. The page begins with an example of the first finding, and can train a
+    new model if it has `training`.
     """
     if wanted is False:
         return Live(None, "")
@@ -75,6 +77,7 @@ def live_content(
         text=text,
         verb_groups=_verb_groups() if opened.has_stories else [],
         chosen_tokenizer=opened.shape.get("tokenizer"),
+        training=training,
     )
     return Live(shown_model, "")
 

@@ -166,16 +166,16 @@ function linesPicture() {
   placeField(base, large);
   const whole = base + below;
   arcTo = arcsFrom(x, base, height);
-  const about = { class: "lines", role: "group", "aria-label": "Words and lines" };
-  const picture = shape("svg", { ...about, width, height: whole, viewBox: `0 0 ${width} ${whole}` });
+  const place = { width, height: whole, viewBox: `0 0 ${width} ${whole}` };
+  const picture = shape("svg", { class: "lines", role: "group", "aria-label": "Words and lines", ...place });
 
   // Faint behind the chosen head: the others
   const others = HEADS.filter((other) => !isOfHead(other));
   for (const other of HEADS.length > MOST_FAINT ? [] : others) {
     const weights = attentionRow(other);
     for (const target of strongest(weights, LEAST_NAMED)) {
-      const faint = { class: "arc faint", "stroke-width": 1 + 5 * weights[target] };
-      picture.append(paint(shape("path", { d: arcTo(target).path, ...faint }), other, target));
+      const faint = { class: "arc faint", "stroke-width": 1 + 5 * weights[target], d: arcTo(target).path };
+      picture.append(paint(shape("path", faint), other, target));
     }
   }
   picture.append(shape("g", { id: "deciding" }));

@@ -63,11 +63,12 @@ function* decidingLines() {
     yield;
   }
   lines.sort((a, b) => b.lost - a.lost);
+  const decides = lines[0]?.lost >= DECIDES && lines[0];
 
   // Two lines, where none alone decides
   let pair = null;
-  const most = lines[0]?.lost >= DECIDES ? [] : lines.slice(0, MOST_PAIRED);
-  if (most.length > 1) yield { answer, chance, lines }; // their pair is not yet known
+  const most = decides ? [] : lines.slice(0, MOST_PAIRED);
+  if (most.length > 1) yield { answer, chance, lines, decides }; // their pair is not yet known
   for (const [i, left] of most.entries()) {
     for (const right of most.slice(i + 1)) {
       const lost = chance - chancesWith([left.edit, right.edit])[answer];
@@ -76,7 +77,7 @@ function* decidingLines() {
     }
   }
 
-  yield { answer, chance, lines, pair };
+  yield { answer, chance, lines, decides, pair };
 
   // What turns the next word: the line moved to another word, else cut
   let turn = null;
@@ -91,7 +92,7 @@ function* decidingLines() {
     }
     if (turn) break; // of the line with the largest effect that can
   }
-  return { answer, chance, lines, pair, turn };
+  return { answer, chance, lines, decides, pair, turn };
 }
 
 // Work until it ends or the state has changed; `found` gets what it yields or returns.
@@ -134,12 +135,12 @@ function lineName(line) {
 
 // What was found, as texts and buttons; a click on a line's name shows its head.
 function decidingTexts() {
-  const { answer, chance, lines, pair } = decided();
+  const { answer, chance, lines, decides, pair } = decided();
   const next = `“${label(nextName(answer))}”`;
   const pick = (line) => button(lineName(line), () => update({ layer: line.layer, head: line.head, row: null }), "line", { class: "line-name" });
   if (!lines.length) return [`The next word is ${next}.`];
   const [first, ...others] = lines;
-  if (first.lost >= DECIDES) {
+  if (decides) {
     const losses = [0, ...others.map(({ lost }) => lost)];
     const [most, gain] = [Math.max(...losses), -Math.min(...losses)];
     const cut = `${first.lost >= CLEAR * most ? "decides" : "takes most of"} ${next}. Cut: ${percent(chance)} → ${percent(chance - first.lost)}. `;
@@ -162,7 +163,7 @@ function askForGuess() {
 
 // There is nothing to guess where no line decides.
 function isGuessing() {
-  return guesses.key === searchKey() && !(decided() && !(decided().lines[0]?.lost >= DECIDES));
+  return guesses.key === searchKey() && (!decided() || Boolean(decided().decides));
 }
 
 function guessTexts() {

@@ -31,6 +31,7 @@ function paint(node, place, target, name) {
 // Colour what is drawn: when the lines have been cut, nothing is drawn again under the reader's pointer.
 function paintLines() {
   const found = live && !isGuessing() && decided();
+  const first = found && found.decides;
   for (const { node, place, target, name } of painted) {
     const lost = found ? lostBy(place, target) : 0;
     const share = lost > 0 ? Math.min(1, lost / found.chance) : 0;
@@ -38,7 +39,7 @@ function paintLines() {
     const points = Math.round(100 * lost);
     if (target === undefined) {
       node.querySelector(".points").textContent = points > 0 ? `−${points}` : "";
-      node.classList.toggle("decides", lost >= DECIDES && isOfHead(found.lines[0], place));
+      node.classList.toggle("decides", Boolean(first) && isOfHead(first, place));
     }
     if (!name) continue;
     const whole = lost ? `${name}; cut, “${label(nextName(found.answer))}” loses ${lost.toFixed(4)}` : name;
@@ -47,7 +48,6 @@ function paintLines() {
   }
 
   // The line that decides: its word, and its arc if it is of another head, which is chosen by its name above
-  const first = found && found.lines[0]?.lost >= DECIDES && found.lines[0];
   const isOther = first && !isOfHead(first);
   for (const word of document.querySelectorAll(".word")) word.classList.toggle("decides", word.dataset.name === `word-${first?.target}`);
   const about = isOther && { class: "arc deciding", "stroke-width": 1 + 8 * first.weight, d: arcTo(first.target).path };

@@ -158,11 +158,11 @@ function drawCard() {
   if (trains) {
     const guesses = [["yes", true], ["no", false]].map(([text, guess]) => chip(text, () => trainOneLayer(guess), `guess-${text}`));
     const answer = state.here === null ? element("p", { class: "actions" }, ...guesses) : remark("What the training shows stands above.");
-    return showCard(element("div", {}, said, element("p", {}, ask), answer));
+    return showCard([said, element("p", {}, ask), answer]);
   }
   const facts = cardFacts();
   const problem = noQuestion(facts, isTraining);
-  if (problem) return showCard(element("div", {}, said, remark(problem)));
+  if (problem) return showCard([said, remark(problem)]);
 
   const { options, right, table, fields, act } = make(facts);
   const { chosen, run } = facts;
@@ -180,7 +180,7 @@ function drawCard() {
   if (state.guess.key !== key) {
     const buttons = [...options, "show me"].map((option, i) => chip(option, () => guess(i), `guess-${i}`));
     const guesses = element("p", { class: "actions", "data-hides": hides }, ...buttons); // what shows the answer above
-    return showCard(element("div", {}, said, asked, guesses));
+    return showCard([said, asked, guesses]);
   }
   const { choice } = state.guess;
   const wrong = options[choice] ? ` You guessed ${options[choice]}.` : ""; // or "show me"
@@ -189,7 +189,7 @@ function drawCard() {
   const turned = live.shape.position === "rope" ? " The place of a word turns its query and key, so that two equal words differ." : "";
   const ofQuery = state.card > 1 ? ` d = ${d}: the numbers of a query.${turned}` : "";
   const legend = table.querySelector(".cells") && remark(`Blue: above 0; orange: below.${ofQuery}`);
-  showCard(element("div", {}, said, asked, answer), element("div", {}, scrolled("The answer", table), legend));
+  showCard([said, asked, answer], element("div", {}, scrolled("The answer", table), legend));
 }
 
 // Why a card has no question here; "" if it has one.
@@ -201,14 +201,16 @@ function noQuestion(facts, isTraining) {
   return "";
 }
 
-function showCard(...parts) {
+// The chips of all cards, and the parts of the chosen one; `beside` them stands the answer.
+function showCard(parts, beside) {
   const chips = CARDS.map(({ name }, i) => {
     const about = { "aria-pressed": String(i + 1 === state.card) };
     return chip(`${i + 1} ${name}`, () => openCard(i + 1), `card-${i + 1}`, about);
   });
   const leave = isLesson() && chip("The whole page", () => (location.hash = ""), "leave");
   const row = element("div", { class: "chips", role: "group", "aria-label": "From a word to the next word" }, ...chips, leave);
-  show("cards", remark(`How it comes about, in ${CARDS.length} steps, every number real:`), row, element("div", { class: "card" }, ...parts));
+  const card = element("div", { class: "card" }, element("div", {}, ...parts), beside);
+  show("cards", remark(`How it comes about, in ${CARDS.length} steps, every number real:`), row, card);
   row.scrollLeft = chips[state.card - 1].offsetLeft - row.offsetLeft - 8; // on a phone the chips are one row
 }
 

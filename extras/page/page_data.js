@@ -73,6 +73,11 @@ function placeOf(question) {
   return HEADS.find((head) => isOfHead(head, place)) ?? HEADS[0];
 }
 
+// A choice of the head of a line or an edit: its derivation opens at the largest weight.
+function choiceOf({ layer, head }) {
+  return { layer, head, row: null };
+}
+
 // The position of the word that heads are read at.
 function chosenWord() {
   return state.query ?? state.sentence.query ?? state.sentence.words.length - 1;

@@ -137,7 +137,7 @@ function lineName(line) {
 function decidingTexts() {
   const { answer, chance, lines, decides, pair } = decided();
   const next = `“${label(nextName(answer))}”`;
-  const pick = (line) => button(lineName(line), () => update({ layer: line.layer, head: line.head, row: null }), "line", { class: "line-name" });
+  const pick = (line) => button(lineName(line), () => update(choiceOf(line)), "line", { class: "line-name" });
   if (!lines.length) return [`The next word is ${next}.`];
   const [first, ...others] = lines;
   if (decides) {
@@ -195,7 +195,7 @@ function turnButton() {
 // A change of any head, which becomes the chosen one; by keyboard the next key takes it back.
 function makeChange(edit) {
   past.push(state.edits);
-  update({ layer: edit.layer, head: edit.head, row: null, edits: [...state.edits, edit] });
+  update({ ...choiceOf(edit), edits: [...state.edits, edit] });
   part("live-changes").querySelector("button").focus();
 }
 

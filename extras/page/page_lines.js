@@ -299,7 +299,7 @@ function headCell(place) {
   const name = headName(place);
   const kind = isRemoved(place) ? "pick removed" : "pick";
   const about = { class: kind, "aria-pressed": String(isChosen), tabindex: isChosen ? 0 : -1 };
-  const cell = button(name, () => update({ ...place, row: null }), name, about);
+  const cell = button(name, () => update(choiceOf(place)), name, about);
   cell.append(" ", element("span", { class: "points" }));
   return paint(cell, place);
 }

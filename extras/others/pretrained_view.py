@@ -6,8 +6,8 @@ Llama, Mistral, Qwen, OPT, Phi, Gemma, OLMo and many others. In a hybrid only th
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
 from copy import deepcopy
 from functools import partial
@@ -135,20 +135,18 @@ class PretrainedView(ObservedModel):
     def forward(self, tokens: Tensor, current: Pass) -> Tensor:
         self.model.eval()  # its owner may have trained it
         arguments = {} if current.places is None else {"position_ids": current.places}
-        token = _current_pass.set(current)
-        try:
-            with ExitStack() as stack:
-                projections = self._projections if current.keeps_streams or current.is_recording else []
-                joined = stack.enter_context(_keeping_inputs(projections))
-                if current.keeps_streams:
-                    stack.enter_context(self._keeping_streams(current.streams))
-                stack.enter_context(self.starting_at(current.first, current.start))
-                stack.enter_context(self.answering(current.positions, current.words))
-                module = self.model if current.has_logits else self.model.base_model
-                output = module(input_ids=tokens, use_cache=False, **arguments)
-        finally:
-            _current_pass.reset(token)
-        # Without the last attending layer replaced (`starting_at`), our attention must have run.
+        joined = list[Tensor]()
+        with ExitStack() as stack:
+            stack.callback(_current_pass.reset, _current_pass.set(current))
+            if current.keeps_streams or current.is_recording:
+                _keep_inputs(stack, self._projections, joined)
+            if current.keeps_streams:
+                self._keep_streams(stack, current.streams)
+            self._start_at(stack, current.first, current.start)
+            self._answer(stack, current.positions, current.words)
+            module = self.model if current.has_logits else self.model.base_model
+            output = module(input_ids=tokens, use_cache=False, **arguments)
+        # Without the last attending layer replaced (`_start_at`), our attention must have run.
         if self._layers and not current.modules and current.first <= self.attention_layers[-1]:
             raise UserError("the model's attention was changed after it was opened; open it again")
         for layer, each in zip(current.modules, joined, strict=False):
@@ -171,8 +169,7 @@ class PretrainedView(ObservedModel):
                 return site_pass
         return SitePass(self, tokens, site)
 
-    @contextmanager
-    def _keeping_streams(self, streams: list[Tensor]) -> Iterator[None]:
+    def _keep_streams(self, stack: ExitStack, streams: list[Tensor]) -> None:
         """Put the L + 1 streams of `residual_stream` into a list."""
 
         def keep_output(_: nn.Module, inputs: Any, output: Any) -> None:
@@ -182,24 +179,24 @@ class PretrainedView(ObservedModel):
                 output = output[0]
             streams.append(output)
 
-        with _keeping_inputs(self._layers, streams), self._layers[-1].register_forward_hook(keep_output):
-            yield
+        _keep_inputs(stack, self._layers, streams)
+        stack.enter_context(self._layers[-1].register_forward_hook(keep_output))
 
-    def starting_at(self, first: int, stream: Tensor | None) -> AbstractContextManager[None]:
+    def _start_at(self, stack: ExitStack, first: int, stream: Tensor | None) -> None:
         """Let passes begin at the layer `first` with the residual stream `stream` [B, T, D]; 0: as usual."""
         output = (stream, *[None] * (self._n_outputs - 1)) if self._n_outputs else stream
-        return _replaced(self._layers[:first], lambda *_, **__: output)
+        _replace(stack, self._layers[:first], lambda *_, **__: output)
 
-    def answering(self, positions: Tensor | None, words: Tensor | None) -> AbstractContextManager[Any]:
+    def _answer(self, stack: ExitStack, positions: Tensor | None, words: Tensor | None) -> None:
         """Let the output layer compute the logits at `positions` [B] or [B, n] only, or of `words` [B, n] only."""
         layer: Any = self.model.get_output_embeddings()
         if words is None:
-            hook: AbstractContextManager[Any]
             hook = layer.register_forward_pre_hook(lambda _, inputs: (at_positions(inputs[0], positions),))
-            return hook
+            stack.enter_context(hook)
+            return
         weight = layer.weight[words]  # [B, n, D]
         bias = 0 if getattr(layer, "bias", None) is None else layer.bias[words][:, None]  # [B, 1, n]
-        return _replaced([layer], lambda stream: stream @ weight.mT + bias)
+        _replace(stack, [layer], lambda stream: stream @ weight.mT + bias)
 
     def output_weights(self, layer: int) -> Tensor | None:
         if not self._projections:
@@ -243,29 +240,21 @@ class PretrainedView(ObservedModel):
         return PretrainedView(model.to(self.device))
 
 
-@contextmanager
-def _keeping_inputs(modules: Sequence[nn.Module], kept: list[Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """Yield a list (`kept`) that receives the hidden states [B, T, D] that each of `modules` reads in a pass."""
-    inputs = [] if kept is None else kept
+def _keep_inputs(stack: ExitStack, modules: Sequence[nn.Module], kept: list[Tensor]) -> None:
+    """Put the hidden states [B, T, D] that each of `modules` reads into a list, until the stack is closed."""
 
     def keep(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        inputs.append(hidden)
+        kept.append(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
 
-    with ExitStack() as hooks:
-        for module in modules:
-            hooks.enter_context(module.register_forward_pre_hook(keep, with_kwargs=True))
-        yield inputs
+    for module in modules:
+        stack.enter_context(module.register_forward_pre_hook(keep, with_kwargs=True))
 
 
-@contextmanager
-def _replaced(modules: Sequence[Any], forward: Callable[..., Any]) -> Iterator[None]:
-    """Let `modules` compute `forward` instead of their own in the body."""
-    with ExitStack() as stack:
-        for module in modules:
-            module.forward = forward  # only this object's method; its class keeps the real one
-            stack.callback(delattr, module, "forward")
-        yield
+def _replace(stack: ExitStack, modules: Sequence[Any], forward: Callable[..., Any]) -> None:
+    """Let `modules` compute `forward` instead of their own until the stack is closed."""
+    for module in modules:
+        module.forward = forward  # only this object's method; its class keeps the real one
+        stack.callback(delattr, module, "forward")
 
 
 def check_memory(model: nn.Module, device: torch.device, what: str = "", n_copies: int = 1) -> None:

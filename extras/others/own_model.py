@@ -104,12 +104,17 @@ def check_passes(model: ObservableModel) -> None:
             raise UserError(f"{kind}: edits of {what} change nothing, so no effect can be measured")
     if isinstance(model, OwnModel):
         reference = model.reference(tokens).float()
-        if not torch.allclose(reference, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+        if not are_near(reference, logits):
             raise UserError(f"{kind}: the logits of run are not those of the module")
 
     shapes = [tuple(stream.shape[:2]) for stream in model.residual_stream(tokens)]
     if shapes != (model.n_layer + 1) * [(2, length)]:
         raise UserError(f"{kind}: residual_stream must have the stream before each layer and after the last")
+
+
+def are_near(logits: Tensor, expected: Tensor) -> bool:
+    """Return whether logits differ by no more than rounding and another order of sums."""
+    return torch.allclose(logits, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
 def _on_first(weights: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from extras.others.own_model import are_near
 from model.observe import CachedSitePass, Heads, ObservedModel, Pass, SitePass, at_positions
 from model.transformer import n_parameters
 from settings.errors import UserError
@@ -72,6 +73,7 @@ def _full_mask(*args: Any, **kwargs: Any) -> Tensor | None:
 class PretrainedView(ObservedModel):
     """The `ObservableModel` of a causal language model of transformers."""
 
+    @torch.no_grad()
     def __init__(self, model: Any) -> None:
         """Switch a float32 `PreTrainedModel` with logits to our attention; UserError if they then differ."""
         from transformers import AttentionInterface
@@ -92,22 +94,20 @@ class PretrainedView(ObservedModel):
 
         length = min(16, self.context_length)
         tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
-        with torch.no_grad():
-            reference = model(input_ids=tokens, use_cache=False).logits
+        reference = model(input_ids=tokens, use_cache=False).logits
         AttentionInterface.register(_INTERFACE, _observed_attention)
         AttentionMaskInterface.register(_INTERFACE, _full_mask)
         model.set_attn_implementation(_INTERFACE)
         first_pass = Pass(is_recording=True)
         other_form = f"{kind}, its attention is not softmax(scores) @ values by AttentionInterface"
         try:
-            with torch.no_grad():
-                logits = self.forward(tokens, first_pass)
+            logits = self.forward(tokens, first_pass)
         except (TypeError, RuntimeError, AssertionError):  # masks, queries or keys of another form (Doge)
             raise UserError(other_form) from None
         self._modules = dict(sorted(first_pass.modules.items()))
         self._layers = _layers_around(self._modules, model, self.n_layer)
         heads = {record.scores.shape[1] for record in first_pass.records.values()}
-        if not self._layers or len(heads) != 1 or not _are_near(logits, reference):
+        if not self._layers or len(heads) != 1 or not are_near(logits, reference):
             raise UserError(other_form)
 
         [self.n_head] = heads
@@ -115,9 +115,8 @@ class PretrainedView(ObservedModel):
         self._projections = projections if all(projections) else []
         # Whether a pass that starts at the middle layer gives the logits of the whole pass.
         middle = self.n_layer // 2
-        with torch.no_grad():
-            late = self.forward(tokens, Pass(first=middle, start=self.residual_stream(tokens)[middle]))
-        self.starts_late = _are_near(late, logits)
+        late = self.forward(tokens, Pass(first=middle, start=self.residual_stream(tokens)[middle]))
+        self.starts_late = are_near(late, logits)
 
     @property
     def device(self) -> torch.device:
@@ -165,7 +164,7 @@ class PretrainedView(ObservedModel):
         is_hybrid = len(self._modules) < self.n_layer
         if not is_hybrid and "position_ids" in signature(self.model.forward).parameters:
             site_pass = CachedSitePass(self, tokens, site)
-            if _are_near(*site_pass.both_ways()):
+            if are_near(*site_pass.both_ways()):
                 return site_pass
         return SitePass(self, tokens, site)
 
@@ -278,10 +277,6 @@ def _layers_around(modules: dict[int, nn.Module], model: nn.Module, n_layer: int
         if is_around and all(is_around):
             return list(layers)
     return []
-
-
-def _are_near(logits: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(logits, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
 def _first_attribute(module: Any, names: Sequence[str]) -> Any:

@@ -32,8 +32,7 @@ class _ExternalModel(NamedTuple):
     view: PretrainedView
     tokenizer: Tokenizer  # adds nothing around a text
     bos_id: int  # the token before every text
-    path: Path  # folder or hub snapshot
-    facts: dict[str, Any]  # its description in results, with the names of probe.json; commit None: not from the hub
+    facts: dict[str, Any]  # about its files, with the names of probe.json; commit None: not from the hub
 
 
 def open_transformers(
@@ -57,13 +56,11 @@ def open_transformers(
     if bos_id >= view.vocab_size:
         raise UserError(f"{named}: its start token {bos_id} is outside its {view.vocab_size:,} tokens")
 
-    config = view.model.config
     facts = dict(
-        source="transformers", model_type=config.model_type, n_layer=view.n_layer, n_head=view.n_head,
-        d_model=config.hidden_size, context_length=view.context_length, vocab_size=view.vocab_size,
-        tokenizer=tokenizer_source, commit=commit, sha256=_sha256(path), transformers=version("transformers"),
+        source="transformers", model_type=view.model.config.model_type, tokenizer=tokenizer_source, commit=commit,
+        sha256=_sha256(path), transformers=version("transformers"),
     )  # fmt: skip
-    return _ExternalModel(view, tokenizer, bos_id, path, facts)
+    return _ExternalModel(view, tokenizer, bos_id, facts)
 
 
 def find_model(source: str, setting: str = "model", *, has_weights: bool = True) -> tuple[Path, str | None]:

@@ -90,7 +90,7 @@ def open_external(
     facts = external.facts
     short, place = name, ""
     if Path(name).is_dir():
-        folder = external.path.resolve()
+        folder = Path(name).resolve()
         short = folder.name
         if (folder.parent.name, folder.name) == ("export", "hf"):  # that of a run
             short = folder.parent.parent.name
@@ -127,15 +127,9 @@ def open_loaded(model: Any, out: str | None, stories: DataConfig | None, tokeniz
         else:
             check_passes(model)
         _check_attention(model)
-        width = model.residual_stream(torch.tensor([[read[1]]], device=model.device))[0].shape[-1]
+        return _external(model, read, kind, out, stories, {"source": "python", "model_type": kind})
     except UserError as error:
         raise UserError(f"model={kind}: {error}") from None
-
-    facts = dict(
-        source="python", model_type=kind, n_layer=model.n_layer, n_head=model.n_head, d_model=width,
-        context_length=model.context_length, vocab_size=model.vocab_size,
-    )  # fmt: skip
-    return _external(model, read, kind, out, stories, facts)
 
 
 def _external(
@@ -147,7 +141,7 @@ def _external(
     facts: Mapping[str, Any],
     place: str = "",
 ) -> OpenedModel:
-    """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say about it.
+    """Return a model of another program; `reader`: tokenizer and start token, `facts`: what results say of its source.
 
     `place` ends the name of the default folder of its results.
     """
@@ -160,6 +154,11 @@ def _external(
     module = module_of(model)
     n_weights = n_parameters(module) if module else 0
     kind = facts["model_type"]
+    width = model.residual_stream(torch.tensor([[reader[1]]], device=model.device))[0].shape[-1]
+    shape = dict(
+        name=name, items=items, source=facts["source"], model_type=kind, n_layer=model.n_layer, n_head=model.n_head,
+        d_model=width, context_length=model.context_length, vocab_size=model.vocab_size,
+    )  # fmt: skip
     departures = () if kind == "llama" else (f"model_type={kind}",)
     as_ours = partial(from_llama, model.model) if isinstance(model, PretrainedView) else None
     return OpenedModel(
@@ -172,7 +171,7 @@ def _external(
         bos_id=reader[1],
         data=stories,
         data_fingerprint=fingerprint,
-        shape={"name": name, "items": items, **facts},
+        shape={**shape, **facts},
         n_parameters=n_weights,
         departures=departures,
         environment={"model": name},

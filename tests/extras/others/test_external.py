@@ -57,8 +57,9 @@ def folder(tmp_path, tokenizer):
 def test_an_exported_folder_opens_with_the_same_tokens(folder, tokenizer):
     opened, text = open_transformers(str(folder), CPU), "The cat purred near it.\n"
     assert opened.tokenizer.encode(text).ids == tokenizer.encode(text).ids
-    assert (opened.bos_id, opened.path) == (tokenizer.token_to_id(END), folder)
-    assert opened.facts.items() >= {"model_type": "llama", "n_layer": 2, "commit": None}.items()
+    assert (opened.bos_id, opened.view.n_layer) == (tokenizer.token_to_id(END), 2)
+    assert opened.facts.items() >= {"model_type": "llama", "commit": None}.items()
+    assert find_model(str(folder)) == (folder, None)
 
 
 def change_config(folder, **values):

@@ -28,12 +28,10 @@ def own_source(opened: OpenedModel, own: OwnQuestion) -> Source:
     if opened.is_external:
         may_be_known = UNKNOWN_TRAINING
     warnings = [may_be_known, *check_items(opened, items), *own.notes()]
-    question = question_of_file(own.name, own.description, own.file, has_control=bool(own.control))
-    question = replace(question, exclusions=tuple(each for each in question.exclusions if each != own.head_type))
     texts = "\n".join(map(repr, [*own.dev, *own.test, *own.control]))
     data = {"fingerprint": sha256(texts.encode()).hexdigest()}
     tested = item_texts(items.where(lambda pair: pair.part not in (DEV, CONTROL)))
-    return Source(own.name, [question], items, data, tested, warnings=warnings)
+    return Source(own.name, [question_of_file(own)], items, data, tested, warnings=warnings)
 
 
 def watched_question(path: str, corpus: Corpus, context_length: int, n_sequences: int) -> dict[Question, Items]:
@@ -45,15 +43,15 @@ def watched_question(path: str, corpus: Corpus, context_length: int, n_sequences
     longest = 1 + max(len(cell.tokens) for cell in items.cells)
     if longest > context_length:
         raise UserError(f"items={path}: has {longest} tokens in a text, model.context_length={context_length}")
-    question = question_of_file(own.name, own.description, path, has_control=bool(own.control))
-    return {question: spread(items, n_sequences // 4)}
+    return {question_of_file(own): spread(items, n_sequences // 4)}
 
 
-def question_of_file(name: str, description: str, file: str, *, has_control: bool) -> Question:
+def question_of_file(own: OwnQuestion) -> Question:
     """Return a question of the user's own: one about links, which may have texts without the link."""
-    question = link_question(name, description)
-    bars = LINK_BARS if has_control else question.bars
-    return replace(question, link="the query to its antecedent", bars=bars, file=file)
+    question = link_question(own.name, own.description)
+    bars = LINK_BARS if own.control else question.bars
+    exclusions = tuple(each for each in question.exclusions if each != own.head_type)
+    return replace(question, link="the query to its antecedent", bars=bars, exclusions=exclusions, file=own.file)
 
 
 def check_words(own: OwnQuestion, tokenizer: Tokenizer, bos_id: int) -> None:

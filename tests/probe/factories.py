@@ -13,12 +13,13 @@ import torch
 from tokenizers import Tokenizer
 
 from antecedent_lab.sources import story_items
-from data.pairs import Cell, Items, Pair, Word, link_pairs
+from data.pairs import NO_LINK, Cell, Items, LinkedText, Pair, Word, link_pairs
 from data.stories import generate_split
 from data.tokenizer import end_id, word_tokenizer
 from extras.english.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from extras.english.passages import Passage, Reader, passages_in
 from extras.english.source import passages_of
+from extras.own.file import OwnQuestion
 from model.observe import TransformerView
 from model.transformer import Transformer
 from probe.config import ProbeConfig
@@ -47,6 +48,12 @@ def story_pairs(split: str, *questions: str) -> Items:
     if split == "study":
         return story_items(*(generate_split(CONFIG, name) for name in ("dev", "test")), reader)
     return link_pairs(generate_split(CONFIG, split), *reader)
+
+
+def own_question(name: str, *, has_control: bool) -> OwnQuestion:
+    """Return a question of a file without its texts, but for one of the control."""
+    control = [LinkedText("", NO_LINK, "", "", "", "", 0, 0)] if has_control else []
+    return OwnQuestion("a.jsonl", name, "nouns", dev=[], test=[], control=control, n_left_out=0, places={})
 
 
 def planted(kind: str, **options: Any) -> Transformer:

@@ -24,6 +24,7 @@ from tests.probe.factories import (
     SETTINGS,
     blank,
     noun_pairs,
+    own_question,
     planted,
     story_model,
     story_pairs,
@@ -175,7 +176,7 @@ def test_one_head_that_decides_is_supported_alone():
 
 
 def test_a_head_that_does_the_same_without_the_link_is_not_supported():
-    question = question_of_file("number", "nouns", "a.jsonl", has_control=True)
+    question = question_of_file(own_question("number", has_control=True))
     # A control whose texts are both the first one has no contrast.
     same = many_nouns(CONTROL)
     alike = []

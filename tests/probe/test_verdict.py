@@ -12,6 +12,7 @@ from probe.outcome import Measured
 from probe.questions import QUESTIONS, WITHOUT_LINK
 from probe.results import MEASURES, Estimate, Head
 from probe.verdict import judged
+from tests.probe.factories import own_question
 
 LINK = QUESTIONS["number"]
 EDGE = QUESTIONS["next_pronoun_gender"]
@@ -85,7 +86,7 @@ def test_another_head_type_excludes_any_claim():
 
 
 def test_a_question_of_the_users_own_asks_for_a_control_only_if_it_has_one():
-    own, with_control = (question_of_file("agree", "", "a.jsonl", has_control=has) for has in (False, True))
+    own, with_control = (question_of_file(own_question("agree", has_control=has)) for has in (False, True))
     assert set(with_control.criteria) - set(own.criteria) == {WITHOUT_LINK}
 
 

@@ -11,7 +11,6 @@ from data.pairs import Span
 from data.words import ENGLISH_WORD
 from extras.english.lexicon import NAME_CLASSES, NOUN_CLASSES, TITLES, word_set
 
-MAX_WORDS = 64  # in a passage, with punctuation marks
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset("\"'\u201d\u2019)")
 # The forms of either class by the word in the text; "her" needs the next word.
@@ -42,7 +41,7 @@ def pronoun_forms(word: str, next_word: str) -> tuple[str, str] | None:
     forms = _FORMS.get(lower)
     if lower == "her" and following and following not in _UNCLEAR:
         forms = ("her", "him") if following in _AFTER_OBJECT else ("her", "his")
-    if lower == "his" and following and following in _AFTER_OBJECT:
+    if lower == "his" and following in _AFTER_OBJECT:
         return None  # "it was his": "hers"
 
     # Small letters or one capital; a pronoun in capitals has no form of the other class.
@@ -59,12 +58,6 @@ class ParsedText:
         self.words = ENGLISH_WORD.findall(text)
         self.sentences = _sentence_starts(self.words)  # index of the first word of each
         self.mentions = _find_mentions(self.words)
-
-    def windows(self, i: int) -> Iterator[tuple[int, list[Mention]]]:
-        """Yield the first word and the mentions of each run of sentences up to word `i`, the longest first."""
-        for begin in self.sentences:
-            if i - MAX_WORDS <= begin < i:
-                yield begin, [mention for mention in self.mentions if begin <= mention.first < i]
 
     def pronouns(self) -> Iterator[tuple[int, tuple[str, str]]]:
         """Yield the index of each pronoun, and its forms in both classes."""

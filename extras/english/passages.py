@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from extras.english.lexicon import COUNTERPARTS, FEMININE_NAMES, MASCULINE_NAMES
 from extras.english.parsing import PRONOUNS, Mention, ParsedText, pronoun_forms
 from settings.errors import UserError
 
+MAX_WORDS = 64  # in a passage, with punctuation marks
 SECTION_CHARACTERS = 5000  # longer documents are cut into sections of this size
 MAX_SHARE = 0.1  # largest fraction of the passages that may mention the same entity
 N_LAST = 2  # words before a pronoun, of `ngram_rule`
@@ -94,10 +95,7 @@ def sections(documents: Sequence[str], prefix: str = "") -> list[Document]:
 
 def passages_in(documents: Iterable[Document]) -> list[Passage]:
     """Return the passages of all documents."""
-    found: list[Passage] = []
-    for name, text in documents:
-        found += find_passages(name, text)
-    return found
+    return list(chain.from_iterable(starmap(find_passages, documents)))
 
 
 def with_two(passages: Iterable[Passage]) -> list[Passage]:
@@ -141,9 +139,11 @@ def find_passages(doc: str, text: str) -> Iterator[Passage]:
 def _best_window(parsed: ParsedText, i: int, meant: int) -> tuple[int, list[Mention]] | None:
     """Return the first word and the mentions of the window before word i that `find_passages` prefers, if any."""
     with_one = None
-    for begin, mentions in parsed.windows(i):  # the longest first
-        if not _EARLIER.isdisjoint(map(str.lower, parsed.words[begin:i])):
+    for begin in parsed.sentences:  # the longest first
+        is_window = i - MAX_WORDS <= begin < i
+        if not is_window or not _EARLIER.isdisjoint(map(str.lower, parsed.words[begin:i])):
             continue
+        mentions = [mention for mention in parsed.mentions if begin <= mention.first < i]
         entities = {(mention.side, mention.entity) for mention in mentions}
         names = dict(entities)  # by class
         if len(entities) == len(names) == len({*names.values()}) == 2:
@@ -337,8 +337,7 @@ def _cells(passage: Passage, twin: Passage, control: int | None, reader: Reader)
     first = _cell(passage, control, reader)
     second = _cell(twin, control, reader)
     answers = (*first.answers, *first.foils)
-    is_unknown = unknown_id(reader.tokenizer) in answers
-    if answers != (*second.foils, *second.answers) or first.answers == first.foils or is_unknown:
+    if answers != (*second.foils, *second.answers) or unknown_id(reader.tokenizer) in answers:
         raise UserError("a pronoun is not one token")
     if max(len(first.tokens), len(second.tokens)) > reader.max_tokens:
         raise UserError("longer than the context")

@@ -12,7 +12,7 @@ from data.tokenizer import word_tokenizer
 from data.words import with_words
 from extras.english import passages
 from extras.english.lexicon import FEMININE_NAMES, FEMININE_NOUNS, MASCULINE_NAMES, MASCULINE_NOUNS
-from extras.english.parsing import MAX_WORDS, ParsedText
+from extras.english.parsing import ParsedText
 from extras.english.place import N_NAMES, fit_place_rule, nearest, place_features, redrawn
 from settings.errors import UserError
 from tests.probe import factories as made
@@ -65,7 +65,7 @@ def test_a_passage_is_the_best_run_of_sentences(text, expected):
     "Tom came. She ran home.", "Lily and Anna came. She ran home.",
     "Lily met Tom and Anna. She ran home.", "She ran home. Lily met Tom.",
     "Lily came. She",  # no next word
-    "Lily came. " + "It was late again. " * (MAX_WORDS // 5 + 1) + "She ran home.",
+    "Lily came. " + "It was late again. " * (passages.MAX_WORDS // 5 + 1) + "She ran home.",
     "A big dog lay near the kites. They fell down.",
     # The form of the other pronoun is not known: in capitals, "hers", an object or "her" before a noun
     "Lily met Tom. SHE ran home.", "Lily met Tom. The hat was his.",

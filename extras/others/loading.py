@@ -86,8 +86,7 @@ def open_external(
     `name` is a folder written by save_pretrained or a name on the hub; results go to `out` (default: probes/NAME-HASH).
     UserError or OSError with one line if the model cannot be loaded or observed; `setting` is the one that names it.
     """
-    external = open_transformers(name, device, tokenizer, setting)
-    facts = external.facts
+    view, own_tokenizer, bos_id, facts = open_transformers(name, device, tokenizer, setting)
     short, place = name, ""
     if Path(name).is_dir():
         folder = Path(name).resolve()
@@ -96,12 +95,12 @@ def open_external(
             short = folder.parent.parent.name
         # Two folders of one name must not share results.
         place = "-" + sha256(str(folder).encode()).hexdigest()[:6]
-    opened = _external(external.view, (external.tokenizer, external.bos_id), short, out, stories, facts, place)
+    opened = _external(view, (own_tokenizer, bos_id), short, out, stories, facts, place)
     check_results_folder(opened.folder)
 
     # The observed attention must be what the model computes.
     try:
-        _check_attention(external.view)
+        _check_attention(view)
     except ValueError as error:
         raise UserError(f"{setting}={name}: {error}") from None
     recorded = {fact: facts[fact] for fact in ("model_type", "sha256", "commit", "transformers")}

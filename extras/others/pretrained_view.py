@@ -200,8 +200,10 @@ class PretrainedView(ObservedModel):
     def output_weights(self, layer: int) -> Tensor | None:
         if not self._projections:
             return None
-        output = self._projections[self.attention_layers.index(layer)]
-        by_head: Tensor = _matrix(output).unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
+        output: Any = self._projections[self.attention_layers.index(layer)]
+        # GPT-2's Conv1D has its matrix transposed.
+        matrix = output.weight if isinstance(output, nn.Linear) else output.weight.T
+        by_head: Tensor = matrix.unflatten(1, (self.n_head, -1)).transpose(0, 1)  # [H, D, K]
         return by_head
 
     def unembedding(self) -> Tensor:
@@ -285,8 +287,3 @@ def _first_attribute(module: Any, names: Sequence[str]) -> Any:
         if getattr(module, name, None) is not None:
             return getattr(module, name)
     return None
-
-
-def _matrix(projection: Any) -> Tensor:
-    """Return the weight of a linear layer as [outputs, inputs]; GPT-2's Conv1D transposes it."""
-    return projection.weight if isinstance(projection, nn.Linear) else projection.weight.T

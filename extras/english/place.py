@@ -77,17 +77,18 @@ def fit_place_rule(passages: Sequence[Passage]) -> PlaceRule:
     scales = np.maximum(features.std(axis=0), 0.05)  # a feature that is nearly constant gets no large value
     inputs = _with_products((features - means) / scales)
 
-    # The penalty with the smallest loss on documents that the fit has not seen.
     documents = np.unique([passage.doc for passage in passages], return_inverse=True)[1]
     folds = documents % _N_FOLDS
-    losses = []
-    for penalty in _PENALTIES:
+
+    def unseen_loss(penalty: float) -> float:
+        """Return the loss on documents that the fit has not seen."""
         total = 0.0
         for fold in range(_N_FOLDS):
             weights = _fit(inputs[folds != fold], is_nearest[folds != fold], penalty)
             total += _log_losses(inputs[folds == fold] @ weights, is_nearest[folds == fold]).sum()
-        losses.append(total)
-    weights = _fit(inputs, is_nearest, _PENALTIES[int(np.argmin(losses))])
+        return total
+
+    weights = _fit(inputs, is_nearest, min(_PENALTIES, key=unseen_loss))
 
     def rule(features: Sequence[Sequence[float]]) -> np.ndarray:
         return np.asarray(_with_products((np.array(features) - means) / scales) @ weights)

@@ -259,9 +259,9 @@ def ngram_rule(documents: Iterable[Document]) -> Callable[[str], float]:
 
 
 def _endings(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the last N_LAST words in small letters, then fewer; all words if there are not so many."""
+    """Return the last N_LAST words in small letters, or all if there are not so many, then fewer, then none."""
     last = tuple(map(str.lower, words[-N_LAST:]))
-    return [last[max(0, len(last) - n) :] for n in range(N_LAST, -1, -1)]
+    return [last[n:] for n in range(len(last) + 1)]
 
 
 class Reader(NamedTuple):

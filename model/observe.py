@@ -218,11 +218,15 @@ class SiteRecord(NamedTuple):
 class SitePass:
     """The logits at one position of each text, without and with edits of heads there. This one runs whole passes."""
 
-    def __init__(self, model: ObservableModel, tokens: Tensor, site: Tensor) -> None:
-        """Run the unedited pass over `tokens` [B, T]; `site` [B] are the positions."""
+    def __init__(self, model: ObservableModel, tokens: Tensor, site: Tensor, read: Tensor | None = None) -> None:
+        """Run the unedited pass over `tokens` [B, T]; `site` [B] are the positions.
+
+        `read` [B] are those whose logits are returned, if they are later ones.
+        """
         self._model = model
         self._tokens = tokens
         self._site = site
+        self._read = site if read is None else read
         self._streams = model.residual_stream(tokens)
 
     def logits(self, edits: Sequence[SiteEdit] = ()) -> Tensor:
@@ -234,7 +238,7 @@ class SitePass:
         logits = []
         for edits in edit_lists:
             head_edits = [edit.at(self._site) for edit in edits]
-            logits.append(self._model.logits(self._tokens, self._site, head_edits, self._streams))
+            logits.append(self._model.logits(self._tokens, self._read, head_edits, self._streams))
         return of_words(torch.stack(logits), words)
 
     def records(self) -> dict[int, SiteRecord]:

@@ -122,10 +122,6 @@ class Batch:
         margins: np.ndarray = answer_margins(logits, self.answers, self.foils).double().cpu().numpy()
         return margins.reshape(*margins.shape[:-1], -1, 2)
 
-    def margins_at_site(self, site_pass: SitePass, edit_lists: Sequence[Sequence[SiteEdit]]) -> np.ndarray:
-        """Return the margins with each of E lists of edits at the query, which is the payoff, [E, pairs, 2]."""
-        return margins_at_site(site_pass, edit_lists, self.answers, self.foils).reshape(len(edit_lists), -1, 2)
-
 
 def _from_counterpart(outputs: Tensor) -> Tensor:
     """Return the outputs [B, K] with those of the two texts of each pair exchanged."""
@@ -152,7 +148,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
 class EditedPairs:
     """Comparable pairs with the unedited passes over them, which are kept for all edits of heads at the query.
 
-    Only the methods `margins` and `clean` take pairs whose answer is not the word after the query.
+    `direct_effects` and `shown` are of pairs whose answer is the word after the query.
     """
 
     def __init__(self, model: ObservableModel, items: Items, tokens_per_batch: int) -> None:
@@ -164,15 +160,14 @@ class EditedPairs:
         self.batches = list(_batches(items, tokens_per_batch, model.device))
         self._kept: dict[int, SitePass] = {}
         n_kept = 0  # tokens in layers
-        for number, batch in enumerate(self.batches):
-            site_pass = self._site_pass(number)
-            logits = site_pass.logits() if site_pass else model.logits(batch.tokens, batch.payoff)
+        for number, (batch, site_pass) in enumerate(self._passes()):
+            logits = site_pass.logits()
             self.clean[batch.pairs] = batch.margins(logits)
             if NO_TOKEN not in batch.targets:
                 losses = F.cross_entropy(logits, batch.targets, reduction="none").cpu()
                 self.losses[batch.pairs] = losses.numpy().reshape(-1, 2)
             n_kept += batch.tokens.numel() * model.n_layer
-            if site_pass and n_kept <= MAX_KEPT:
+            if n_kept <= MAX_KEPT:
                 self._kept[number] = site_pass
 
     def some(self, most: int) -> "EditedPairs":
@@ -180,20 +175,15 @@ class EditedPairs:
         step = len(self.items) // most | 1
         return EditedPairs(self.model, self.items.take(range(0, len(self.items), step)), self.tokens_per_batch)
 
-    def _site_pass(self, number: int) -> SitePass | None:
-        """Return the unedited pass over a batch; None if an answer is not read at the query."""
-        batch = self.batches[number]
-        if number in self._kept:
-            return self._kept[number]
-        if torch.equal(batch.query, batch.payoff):
-            return self.model.site_pass(batch.tokens, batch.query)
-        return None
-
     def _passes(self) -> Iterator[tuple[Batch, SitePass]]:
+        """Yield every batch with the unedited pass over it."""
         for number, batch in enumerate(self.batches):
-            site_pass = self._site_pass(number)
-            assert site_pass is not None
-            yield batch, site_pass
+            if number in self._kept:
+                yield batch, self._kept[number]
+            elif torch.equal(batch.query, batch.payoff):
+                yield batch, self.model.site_pass(batch.tokens, batch.query)
+            else:
+                yield batch, SitePass(self.model, batch.tokens, batch.query, batch.payoff)
 
     def margins(self, sets: Sets, edits: Sequence[str]) -> Margins:
         """Return the margins with the heads of each set edited together."""
@@ -221,18 +211,9 @@ class EditedPairs:
         """Return the margins [E, N, 2] with each of E lists of edits at the query; `lists_of` makes them of a batch."""
         found = []
         with progress_bar(len(self.items), "pair") as bar:
-            for number, batch in enumerate(self.batches):
-                site_pass = self._site_pass(number)
-                of_batch = []
-                if site_pass:
-                    of_batch = list(batch.margins_at_site(site_pass, lists_of(batch)))
-                else:
-                    streams = self.model.residual_stream(batch.tokens)
-                    for edits in lists_of(batch):
-                        at_query = [edit.at(batch.query) for edit in edits]
-                        logits = self.model.logits(batch.tokens, batch.payoff, at_query, streams)
-                        of_batch.append(batch.margins(logits))
-                found.append(np.stack(of_batch))
+            for batch, site_pass in self._passes():
+                of_lists = margins_at_site(site_pass, lists_of(batch), batch.answers, batch.foils)
+                found.append(of_lists.reshape(len(of_lists), -1, 2))
                 bar.update(len(batch.pairs))
         order = np.argsort(np.concatenate([batch.pairs for batch in self.batches]))
         in_order: np.ndarray = np.concatenate(found, axis=1)[:, order]

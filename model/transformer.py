@@ -158,7 +158,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the update [B, T, D] of the residual stream from the normalised stream `x`."""
         query, key, value = self.project(x)  # each [B, H, T, K]
-        return self.merge_heads(self.weighted_values(query, key, value, bias))
+        heads = self.weighted_values(query, key, value, bias)
+        update: Tensor = self.output(heads.transpose(1, 2).flatten(2))
+        return update
 
     def project(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key (both rotated if RoPE is on) and value [B, H, T, K] of `x` [B, T, D].
@@ -201,11 +203,6 @@ class Attention(nn.Module):
         positive = _positive_scores(scores)
         weights = positive / positive.sum(dim=-1, keepdim=True)
         return (weights @ value.float()).to(value.dtype)
-
-    def merge_heads(self, head_output: Tensor) -> Tensor:
-        """Return the output projection [B, T, D] of the concatenated heads [B, H, T, K]."""
-        update: Tensor = self.output(head_output.transpose(1, 2).flatten(2))
-        return update
 
     def scored(self, products: Tensor) -> Tensor:
         """Return the scores [..., T] of products of queries and keys; with the mask, their softmax is the weights."""

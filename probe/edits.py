@@ -200,10 +200,9 @@ class EditedPairs:
         if "zero" in edits:
             edited["zero"] = np.full((len(self.items), 2, len(sets)), np.nan)
             for batch in self.batches:
-                streams = self.model.residual_stream(batch.tokens) if len(sets) > 1 else None
                 for c, heads in enumerate(sets):
                     removed = list(starmap(remove_head, heads))
-                    logits = self.model.logits(batch.tokens, batch.payoff, removed, streams)
+                    logits = self.model.logits(batch.tokens, batch.payoff, removed)
                     edited["zero"][batch.pairs, :, c] = batch.margins(logits)
         return Margins(self.clean, edited)
 

@@ -22,11 +22,7 @@ def answer_values(model: ObservableModel, items: Items, config: ProbeConfig) -> 
     pairs = items.where(lambda pair: None not in (pair.cells[0].payoff, pair.cells[1].payoff))
     if not pairs.pairs:
         return {}
-    return values_of_answers(pairs, *measure_payoffs(model, pairs.cells, config.tokens_per_batch), config)
-
-
-def values_of_answers(pairs: Items, margins: np.ndarray, losses: np.ndarray, config: ProbeConfig) -> Values:
-    """Return the values of `answer_values` from the margins and losses [2 N] of the texts of N pairs, in nats."""
+    margins, losses = measure_payoffs(model, pairs.cells, config.tokens_per_batch)
     # A tie counts half; both texts of a pair are in the same clusters.
     right = np.heaviside(margins, 0.5).reshape(-1, 2).mean(axis=1)
     values = {"answer_accuracy": sample_of(pairs, right).mean(config)}

@@ -13,13 +13,7 @@ import numpy as np
 from data.pairs import CONTROL, Cell, Items, Word
 from model.observe import ObservableModel
 from probe.attention import SET, HeadScores, Scores, best_head, measure_heads
-from probe.behaviour import (
-    answer_values,
-    answer_with_words_shuffled,
-    measure_payoffs,
-    resolved_share,
-    values_of_answers,
-)
+from probe.behaviour import answer_values, answer_with_words_shuffled, measure_payoffs, resolved_share
 from probe.carry import find_carrier
 from probe.config import ProbeConfig
 from probe.edits import (
@@ -276,13 +270,9 @@ class _AttentionCase(Case):
         return self.trained.of(self.question.name, name)
 
     @cached_property
-    def answers(self) -> Values:
-        """The values of the model's own answers on the items of the verdict."""
-        items = self.tested.items
-        # Without bystanders each answer is known from the edits.
-        if len(self.pairs.items) == len(items) and not any(cell.more_foils for cell in items.cells):
-            return values_of_answers(items, self.pairs.clean.ravel(), self.pairs.losses.ravel(), self.config)
-        return answer_values(self.model, items, self.config)
+    def answers(self) -> dict[str, Values]:
+        """The values of the model's own answers on every part of the tested items."""
+        return {name: answer_values(self.model, self.part(name).items, self.config) for name in self.parts}
 
     def choose(self) -> list[Head]:
         return [self.head]
@@ -325,7 +315,7 @@ class _AttentionCase(Case):
         effects = self._effects(heads)
         mass = float(np.mean([self.tested.rows.mass[:, *head].mean() for head in heads]))
         values = scored | {"mass": Estimate(mass)} | self._beyond_control(heads) | effects
-        values |= self.answers
+        values |= self.answers[HEADLINE]
         values["selectivity"] = Estimate(self._selectivity(heads))
         if len(heads) == 1:
             keys = self.dev.scores().keys
@@ -349,9 +339,7 @@ class _AttentionCase(Case):
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
-            is_headline = name == HEADLINE
-            of_part = self.answers if is_headline else answer_values(self.model, self.part(name).items, self.config)
-            part.values.update(of_part)
+            part.values.update(self.answers[name])
         headline = self.parts[HEADLINE]
         headline.values.update(answer_with_words_shuffled(self.model, self.tested.items, self.config))
         carrier = None

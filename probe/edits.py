@@ -21,7 +21,6 @@ from itertools import chain, product, starmap
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from data.pairs import Cell, Items
@@ -91,7 +90,6 @@ class Batch:
     payoff: Tensor  # [B]
     answers: Tensor  # [B, n] token ids, padded with NO_TOKEN
     foils: Tensor  # [B, n]
-    targets: Tensor  # [B] the next token, NO_TOKEN if it is not known
 
     def site_edits(self, name: str, heads: Iterable[Head]) -> list[SiteEdit]:
         outputs = {"carries": _from_counterpart, "same_answer": self._from_same_answer}
@@ -140,8 +138,7 @@ def _batches(items: Items, tokens_per_batch: int, device: torch.device) -> Itera
             for name, words in (("meant", cell.meant), ("other", cell.other), ("control", (cell.control,))):
                 masks[name][row, list(chain(*words))] = True
         positions = torch.tensor([(cell.query, cell.payoff or 0) for cell in cells])
-        targets = torch.tensor([NO_TOKEN if cell.target is None else cell.target for cell in cells])
-        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells), targets)]
+        tensors = [tensor.to(device) for tensor in (tokens, *positions.T, *answer_ids(cells))]
         yield Batch(index, {name: torch.from_numpy(mask).to(device) for name, mask in masks.items()}, *tensors)
 
 
@@ -156,16 +153,11 @@ class EditedPairs:
         self.items = items
         self.tokens_per_batch = tokens_per_batch
         self.clean = np.full((len(items), 2), np.nan)  # margins towards each text's own answers, in nats
-        self.losses = np.full((len(items), 2), np.nan)  # -log p of each text's next word, in nats, if it is known
         self.batches = list(_batches(items, tokens_per_batch, model.device))
         self._kept: dict[int, SitePass] = {}
         n_kept = 0  # tokens in layers
         for number, (batch, site_pass) in enumerate(self._passes()):
-            logits = site_pass.logits()
-            self.clean[batch.pairs] = batch.margins(logits)
-            if NO_TOKEN not in batch.targets:
-                losses = F.cross_entropy(logits, batch.targets, reduction="none").cpu()
-                self.losses[batch.pairs] = losses.numpy().reshape(-1, 2)
+            self.clean[batch.pairs] = batch.margins(site_pass.logits())
             n_kept += batch.tokens.numel() * model.n_layer
             if n_kept <= MAX_KEPT:
                 self._kept[number] = site_pass

@@ -27,7 +27,7 @@ from model.observe import HeadEdit, SiteEdit
 from probe.config import ProbeConfig
 from probe.edits import EDIT_ALL, MAX_CANDIDATES, MIN_GAIN, Batch, EditedPairs, all_heads, alone, grown
 from probe.results import Carrier, Feed, Head, Read
-from probe.statistics import estimate_ratios
+from probe.statistics import sample_of
 
 MIN_FEED = 0.05  # share of the answer, the lower end of its interval; our convention, as the number of feeders
 MAX_FEEDS = 3
@@ -59,17 +59,16 @@ def find_carrier(
 
     # What all of them carry and keep together, and what each carries
     others = [head for head in heads if head not in chosen]
-    lost, total = tested.exchanged([chosen, others, *alone(chosen)], "carries")
-    shares = {"carries": lost[:, 0], "keeps": total - lost[:, 1]}
-    shares |= dict(zip(map(str, chosen), lost[:, 2:].T, strict=True))
-    values = estimate_ratios(shares, total, tested.items, config)
-    each = [values.pop(str(head)) for head in chosen]
+    moved, total = tested.exchanged([chosen, others, *alone(chosen)], "carries")
+    moved[:, 1] = total - moved[:, 1]  # what the others do not move is kept
+    carries, keeps, *each = sample_of(tested.items, moved).ratios(total, config)
+    values = {"carries": carries, "keeps": keeps}
 
     # Pairs whose answers no other pair of their batch has are left out of the control.
     moved, _ = tested.exchanged([chosen], "same_answer")
     known = np.flatnonzero(np.isfinite(moved[:, 0]))
     if known.size:
-        values |= estimate_ratios({"same_answer": moved[known, 0]}, total[known], tested.items.take(known), config)
+        [values["same_answer"]] = sample_of(tested.items.take(known), moved[known]).ratios(total[known], config)
     some = tested.some(N_READ_PAIRS)
     reads = [words_read(some, head, decode) for head in chosen]
     return Carrier(heads=chosen, values=values, each=each, reads=reads, feeds=_feeds(dev, tested, chosen, config))
@@ -115,11 +114,9 @@ def _feeds(dev: EditedPairs, tested: EditedPairs, chosen: Sequence[Head], config
     largest = np.argsort(-lost, kind="stable")[:MAX_FEEDS]
     largest_places = [places[i] for i in largest]
     of_tested = _lost_by_feeders(tested, largest_places, chosen)
-    names = [" ".join(map(str, place)) for place in largest_places]
-    total = tested.clean.sum(axis=1)
-    shares = estimate_ratios(dict(zip(names, of_tested.T, strict=True)), total, tested.items, config)
+    shares = sample_of(tested.items, of_tested).ratios(tested.clean.sum(axis=1), config)
     feeds = []
-    for (head, place), share in zip(largest_places, shares.values(), strict=True):
+    for (head, place), share in zip(largest_places, shares, strict=True):
         if (share.low or 0.0) > MIN_FEED:
             feeds.append(Feed(head, place, share))
     return feeds

@@ -30,7 +30,7 @@ from probe.batches import length_batches, pad_rows, progress_bar
 from probe.config import ProbeConfig
 from probe.questions import MIN_SHARE
 from probe.results import Curve, Head
-from probe.statistics import estimate_ratios
+from probe.statistics import sample_of
 
 Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
@@ -377,5 +377,5 @@ def curve_of(steps: Sequence[tuple[Head, float]], swapped: Swapped, items: Items
     if not heads:
         return []
     moved, total = swapped([heads[: n + 1] for n in range(len(heads))])
-    shares = estimate_ratios(dict(zip(map(str, heads), moved.T, strict=True)), total, items, config)
-    return [(*step, share) for step, share in zip(steps, shares.values(), strict=True)]
+    shares = sample_of(items, moved).ratios(total, config)
+    return [(*step, share) for step, share in zip(steps, shares, strict=True)]

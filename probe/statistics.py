@@ -202,13 +202,23 @@ class Sample:
         return known, values[:, known] - centre
 
     def means(self, config: ProbeConfig) -> list[Estimate]:
-        """Return the mean of each column of values [N, C] with its interval; all columns are resampled together."""
-        ones = np.ones(len(self.values))
-        intervals = ratio_interval(self.values, ones, self.designs, config.n_bootstrap, config.seed)
-        return list(map(Estimate, self.values.mean(axis=0).tolist(), *intervals.tolist()))
+        """Return the mean of each column of values [N, C], or of values [N], with its interval."""
+        return self.ratios(np.ones(len(self.values)), config)
 
     def mean(self, config: ProbeConfig) -> Estimate:
-        return Sample(self.values[:, None], self.clusterings, self.designs).means(config)[0]
+        return self.means(config)[0]
+
+    def ratios(self, denominator: np.ndarray, config: ProbeConfig) -> list[Estimate]:
+        """Return the mean of each column over that of the denominator [N]; nan if this is 0 everywhere.
+
+        All columns are resampled together.
+        """
+        columns = self.values.reshape(len(denominator), -1)
+        if not denominator.any():
+            return [NOT_KNOWN] * columns.shape[1]
+        intervals = ratio_interval(columns, denominator, self.designs, config.n_bootstrap, config.seed)
+        ratios = columns.sum(axis=0) / denominator.sum()
+        return list(map(Estimate, ratios.tolist(), *intervals.tolist()))
 
 
 def sample_of(items: Items, values: np.ndarray) -> Sample:
@@ -220,13 +230,8 @@ def estimate_ratios(
     numerators: Mapping[str, np.ndarray], denominator: np.ndarray, items: Items, config: ProbeConfig
 ) -> Values:
     """Return the ratio of the means of values of the pairs, each [N]; nan if the denominator is 0 everywhere."""
-    if not denominator.any():
-        return dict.fromkeys(numerators, NOT_KNOWN)
     columns = np.stack(list(numerators.values()), axis=1)
-    designs = items.designs(len(columns))
-    intervals = ratio_interval(columns, denominator, designs, config.n_bootstrap, config.seed)
-    ratios = columns.sum(axis=0) / denominator.sum()
-    return dict(zip(numerators, map(Estimate, ratios.tolist(), *intervals.tolist()), strict=True))
+    return dict(zip(numerators, sample_of(items, columns).ratios(denominator, config), strict=True))
 
 
 def mean_and_range(values: Sequence[float]) -> Estimate:

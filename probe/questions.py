@@ -7,7 +7,7 @@ heads was added after seeds 121 to 140, in which two heads shared the work in se
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from probe.results import MIN_CARRIED, NOT_ESTABLISHED
 
@@ -67,12 +67,6 @@ class Question:
     @property
     def criteria(self) -> list[str]:
         return list(dict.fromkeys(bar.criterion for bar in self.bars))
-
-    @property
-    def words_of_findings(self) -> dict[str, Any]:
-        """The fields about this question in every finding."""
-        names = ("description", "link", "outcome", "file")
-        return {"question": self.name} | {name: getattr(self, name) for name in names}
 
 
 ABOUT_ANSWER = {"carries", "answer"}  # criteria that say nothing about where a head looks

@@ -84,9 +84,19 @@ def answer(case: Case) -> Finding:
     elif len(added) > 1 and (case.tests_every_set or head.verdict != SUPPORTED):
         together = judged(added, case.measure(added), case.question)
     about = _judged(head, together, curve, case.least_swap)
-    unit = "set" if about is together else "head"
-    words = case.question.words_of_findings
-    return Finding(**words, unit=unit, head=head, set=together, curve=curve, **case.facts(about))
+    question = case.question
+    return Finding(
+        question=question.name,
+        description=question.description,
+        link=question.link,
+        outcome=question.outcome,
+        unit="set" if about is together else "head",
+        head=head,
+        set=together,
+        curve=curve,
+        file=question.file,
+        **case.facts(about),
+    )
 
 
 def _judged(head: Tested, together: Tested | None, curve: Curve, least_swap: float) -> Tested:

@@ -70,7 +70,8 @@ def finding(name: str, **changes: Any) -> Finding:
         exchanged=[("She", 0.23), ("He", 0.55)],
     )  # fmt: skip
     facts: dict[str, Any] = {
-        **question.words_of_findings, "unit": "head", "head": tested, "n": 920, "smallest_p": 0.0005,
+        "question": question.name, "description": question.description, "link": question.link,
+        "outcome": question.outcome, "unit": "head", "head": tested, "n": 920, "smallest_p": 0.0005,
         "curve": [(LINK_HEAD, 0.98, Estimate(0.99, 0.9, 1.0))], "clusters": {"frames": 28, "one": 60, "two": 80},
         "rules": {"nearest": 0.5}, "untrained": {"accuracy": Estimate(0.4766, 0.4388, 0.519)},
         "grids": dict.fromkeys(names, grid.tolist()), "examples": [passage] if question.outcome == "edge" else [],

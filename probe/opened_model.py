@@ -169,14 +169,12 @@ class OpenedModel:
         T is len(encode(text)), and token 0 is the start token. Raises UserError for texts that the model cannot read.
         """
         rows = self._encode_all(texts)
-        shape = (self.model.n_layer, self.model.n_head)
-        maps = [np.full((*shape, len(row), len(row)), np.nan, np.float32) for row in rows]
+        maps = [np.empty(0)] * len(rows)
         for members, places, tokens, _ in text_batches(rows, BATCH_TOKENS):
-            records = self.model.record(tokens.to(self.model.device))
-            for layer, record in zip(self.model.attention_layers, records, strict=True):
-                weights = record.weights().cpu().numpy()  # [B, H, T, T]
-                for i, place in zip(members, places, strict=True):
-                    maps[i][layer] = weights[place, :, : len(rows[i]), : len(rows[i])]
+            weights = self.model.attention_weights(tokens.to(self.model.device)).cpu().numpy()  # [L, B, H, T, T]
+            for i, place in zip(members, places, strict=True):
+                length = len(rows[i])
+                maps[i] = weights[:, place, :, :length, :length].copy()
         return maps
 
     @torch.no_grad()

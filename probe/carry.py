@@ -80,11 +80,10 @@ def words_read(pairs: EditedPairs, head: Head, decode: Callable[[int], str]) -> 
 
     Weight alone does not say it: a head that carries the answer from a noun can have more weight on every "the".
     """
-    layer = list(pairs.model.attention_layers).index(head.layer)
     of_mentions = np.zeros(2)
     of_words = torch.zeros(pairs.model.vocab_size, dtype=torch.double)
-    for batch in pairs.batches:
-        row = pairs.model.record(batch.tokens, batch.query[:, None])[layer].weights()[:, head.head, 0]  # [B, T]
+    for batch, site_pass in pairs.passes():
+        row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
         of_mentions += [row[batch.masks[name]].sum().item() for name in ("meant", "other")]
         rest = ~(batch.masks["meant"] | batch.masks["other"])
         of_words += torch.bincount(batch.tokens[rest], row[rest].double(), len(of_words)).cpu()

@@ -156,7 +156,7 @@ class EditedPairs:
         self.batches = list(_batches(items, tokens_per_batch, model.device))
         self._kept: dict[int, SitePass] = {}
         n_kept = 0  # tokens in layers
-        for number, (batch, site_pass) in enumerate(self._passes()):
+        for number, (batch, site_pass) in enumerate(self.passes()):
             self.clean[batch.pairs] = batch.margins(site_pass.logits())
             n_kept += batch.tokens.numel() * model.n_layer
             if n_kept <= MAX_KEPT:
@@ -167,7 +167,7 @@ class EditedPairs:
         step = len(self.items) // most | 1
         return EditedPairs(self.model, self.items.take(range(0, len(self.items), step)), self.tokens_per_batch)
 
-    def _passes(self) -> Iterator[tuple[Batch, SitePass]]:
+    def passes(self) -> Iterator[tuple[Batch, SitePass]]:
         """Yield every batch with the unedited pass over it."""
         for number, batch in enumerate(self.batches):
             if number in self._kept:
@@ -202,7 +202,7 @@ class EditedPairs:
         """Return the margins [E, N, 2] with each of E lists of edits at the query; `lists_of` makes them of a batch."""
         found = []
         with progress_bar(len(self.items), "pair") as bar:
-            for batch, site_pass in self._passes():
+            for batch, site_pass in self.passes():
                 of_lists = margins_at_site(site_pass, lists_of(batch), batch.answers, batch.foils)
                 found.append(of_lists.reshape(len(of_lists), -1, 2))
                 bar.update(len(batch.pairs))
@@ -223,7 +223,7 @@ class EditedPairs:
     def log_odds(self, head: Head) -> np.ndarray:
         """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
         found = np.full(len(self.items), np.nan)
-        for batch, site_pass in self._passes():
+        for batch, site_pass in self.passes():
             logs = batch.on_both(site_pass, head).clamp(min=1e-9).log()
             found[batch.pairs] = (logs[0] - logs[1]).cpu().numpy().reshape(-1, 2).mean(axis=1)
         return found
@@ -257,7 +257,7 @@ class EditedPairs:
         model = self.model
         effects = np.full((len(self.items), 2, model.n_layer, model.n_head), np.nan)
         unembedding = model.unembedding().float()
-        for batch, site_pass in self._passes():
+        for batch, site_pass in self.passes():
             direction = unembedding[batch.answers[:, 0]] - unembedding[batch.foils[:, 0]]  # raises the margin, [B, D]
             pulled = model.final_norm_pullback(direction, site_pass.final_stream().float())
             for layer, record in site_pass.records().items():
@@ -277,7 +277,7 @@ class EditedPairs:
         """
         weights = np.empty((len(self.items), 2))
         probabilities = np.empty((len(self.items), 2, 2))
-        for batch, site_pass in self._passes():
+        for batch, site_pass in self.passes():
             weights[batch.pairs] = batch.on_both(site_pass, head)[:, ::2].T.cpu().numpy()
             logits = site_pass.edited_logits([[], batch.site_edits("swap", heads)])  # [2, B, V]
             words = torch.stack([batch.answers[:, 0], batch.foils[:, 0]], dim=1)

@@ -448,11 +448,6 @@ class CachedSitePass(SitePass):
         self._joined = {layer: at_positions(each, site) for layer, each in current.joined.items()}
 
     @torch.no_grad()
-    def both_ways(self) -> tuple[Tensor, Tensor]:
-        """Return the unedited logits [B, V] from the site alone, and from the whole pass."""
-        return self.run([[]])[0], self._clean
-
-    @torch.no_grad()
     def edited_logits(self, edit_lists: EditLists, words: Tensor | None = None) -> Tensor:
         # The lists with the same lowest edited layer together: nothing below it changes.
         members: dict[int, list[int]] = {}

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.transformer import Attention, Transformer
+from model.transformer import Transformer
 from settings.errors import UserError
 
 Change = Callable[[Tensor], Tensor]  # the result has the shape of the argument
@@ -511,15 +511,11 @@ class TransformerView(ObservedModel):
         is_visible = torch.ones(2 * tokens.shape[1:], dtype=torch.bool, device=x.device).tril()[None, None]
         for layer, block in enumerate(self.model.layers()[current.first :], current.first):
             current.keep(x)
-            normalised = block.norm_1(x)
             # A pass without logits ends with the last attention, and the layers of a new model write nothing.
             is_last = layer == self.n_layer - 1 and not current.keeps_streams
             writes = bool(block.attention.output.weight.any() or block.mlp.down.weight.any())
             is_read = writes and (current.has_logits or not is_last)
-            if not is_read and current.query_positions is not None:
-                current.records[layer] = _recorded_rows(block.attention, normalised, current.query_positions)
-                continue
-            projected = block.attention.project(normalised, None if places is None else places[:, None])
+            projected = block.attention.project(block.norm_1(x), None if places is None else places[:, None])
             heads = Heads(*projected, block.attention.scored, is_visible)
             usual = partial(block.attention.weighted_values, *projected)
             if not is_read:
@@ -550,14 +546,6 @@ class TransformerView(ObservedModel):
     def final_norm_pullback(self, direction: Tensor, stream: Tensor) -> Tensor | None:
         norm = self.model.final_norm
         return direction * norm.gain / (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
-
-
-def _recorded_rows(attention: Attention, x: Tensor, rows: Tensor) -> LayerRecord:
-    """Return the record of a layer that nothing reads, with queries at `rows` [B, Tq] only: half of the time."""
-    query = attention.queries(at_positions(x, rows), rows[:, None])
-    is_visible = torch.arange(x.shape[1], device=x.device) <= rows[:, None, :, None]  # [B, 1, Tq, T]
-    heads = Heads(query, *attention.keys_and_values(x), attention.scored, is_visible)
-    return LayerRecord(heads.scores(), heads.values, lambda: attention.weighted_values(*attention.project(x)))
 
 
 def of_words(logits: Tensor, words: Tensor | None) -> Tensor:

@@ -168,15 +168,9 @@ class Attention(nn.Module):
         `positions` [T], or [B, 1, T] if they differ between the texts, default to 0 to T - 1; all are below
         context_length.
         """
-        return self.queries(x, positions), *self.keys_and_values(x, positions)
-
-    def queries(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return the queries of `project` alone."""
-        return self._rotated(self.query(x), positions)
-
-    def keys_and_values(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of `project` alone."""
-        return self._rotated(self.key(x), positions), self._by_head(self.value(x))
+        query = self._rotated(self.query(x), positions)
+        key = self._rotated(self.key(x), positions)
+        return query, key, self._by_head(self.value(x))
 
     def _rotated(self, projected: Tensor, positions: Tensor | None) -> Tensor:
         heads = self._by_head(projected)

@@ -157,24 +157,26 @@ def reduce_scores(scores: Tensor, mentions: Candidates, value_norms: Tensor | No
 
     # Weights are exp(score - total), with the softmax's denominator exp(total).
     # A bystander is a distractor of the accuracy; the contrast is that of the two mentions that the texts mean.
-    right, wrong = _sides(word_scores, mentions)
-    margin = right.amax(-1) - wrong.amax(-1)
-    wrong = wrong.masked_fill(mentions.bystander[:, None], -torch.inf)
-    log_ratio = right.logsumexp(-1) - wrong.logsumexp(-1)
+    margin = _only(word_scores, mentions.gold).amax(-1) - _only(word_scores, ~mentions.gold).amax(-1)
+    log_ratio = _log_ratio(word_scores, mentions)
     mass = (word_scores.logsumexp(-1) - scores.logsumexp(-1)).exp()
 
     value_log_ratio = torch.full_like(log_ratio, torch.nan)
     if value_norms is not None:
-        of_right, of_wrong = _sides((token_scores + value_norms.log()).logsumexp(-1), mentions)
-        of_wrong = of_wrong.masked_fill(mentions.bystander[:, None], -torch.inf)
-        value_log_ratio = of_right.logsumexp(-1) - of_wrong.logsumexp(-1)  # nan where all norms are 0
+        # nan where all norms are 0
+        value_log_ratio = _log_ratio((token_scores + value_norms.log()).logsumexp(-1), mentions)
     return torch.stack([log_ratio, value_log_ratio, margin, mass])
 
 
-def _sides(word_scores: Tensor, mentions: Candidates) -> tuple[Tensor, Tensor]:
-    """Return the scores [N, H, W] with those of distractors, and with those of antecedents, set to -inf."""
-    gold = mentions.gold[:, None]  # [N, 1, W]
-    return word_scores.masked_fill(~gold, -torch.inf), word_scores.masked_fill(gold, -torch.inf)
+def _log_ratio(word_scores: Tensor, mentions: Candidates) -> Tensor:
+    """Return the log of the weight on antecedents over that on distractors that a text means, [N, H]."""
+    distractors = ~(mentions.gold | mentions.bystander)
+    return _only(word_scores, mentions.gold).logsumexp(-1) - _only(word_scores, distractors).logsumexp(-1)
+
+
+def _only(word_scores: Tensor, words: Tensor) -> Tensor:
+    """Return the scores [N, H, W] with those of all but the `words` [N, W] set to -inf."""
+    return word_scores.masked_fill(~words[:, None], -torch.inf)
 
 
 @dataclass(frozen=True)

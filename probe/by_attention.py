@@ -333,9 +333,17 @@ class _AttentionCase(Case):
     def grow(self, head: Tested) -> Curve:
         if head.verdict == SUPPORTED and head.value("swap") >= MIN_SHARE:
             return []
-        curve, of_all = _curve(self.dev, self.dev_pairs, self.pairs, self.config)
-        self.least_swap = MIN_SHARE_OF_ALL * of_all
-        return curve
+        if not self.dev_pairs.items.pairs or not self.pairs.items.pairs:
+            return []
+        heads = screened(self.dev.rows.weight_difference(), above=EDIT_ALL, most=MAX_EDITED)
+
+        # Later heads can repair the loss of one, so sets are edited.
+        steps = grown(self.dev_pairs.exchanged, heads, least_gain=MIN_GAIN, most=MAX_CANDIDATES)
+        if not steps:
+            return []
+        moved, total = self.dev_pairs.exchanged([heads])
+        self.least_swap = MIN_SHARE_OF_ALL * float(moved.mean() / total.mean())
+        return curve_of(steps, self.pairs.exchanged, self.pairs.items, self.config)
 
     def facts(self, judged: Tested) -> dict[str, Any]:
         for name, part in self.parts.items():
@@ -457,21 +465,6 @@ def _p_values(scores: Scores, items: Items, config: ProbeConfig) -> tuple[dict[s
     contrasts = sample_of(items, scores.contrast).test(config)
     p_values = {"p_pair_accuracy": pairs.p, "p_contrast": contrasts.p, "p": np.maximum(pairs.p, contrasts.p)}
     return p_values, max(pairs.smallest_p, contrasts.smallest_p)
-
-
-def _curve(dev: HeadScores, dev_pairs: EditedPairs, pairs: EditedPairs, config: ProbeConfig) -> tuple[Curve, float]:
-    """Return heads that were added one by one, with their joint swap on dev and tested, and the swap of all on dev."""
-    if not dev_pairs.items.pairs or not pairs.items.pairs:
-        return [], 0.0
-    heads = screened(dev.rows.weight_difference(), above=EDIT_ALL, most=MAX_EDITED)
-
-    # Later heads can repair the loss of one, so sets are edited.
-    steps = grown(dev_pairs.exchanged, heads, least_gain=MIN_GAIN, most=MAX_CANDIDATES)
-    if not steps:
-        return [], 0.0
-    moved, total = dev_pairs.exchanged([heads])
-    of_all = float(moved.mean() / total.mean())
-    return curve_of(steps, pairs.exchanged, pairs.items, config), of_all
 
 
 def _median_block(tested: HeadScores, head: Head) -> list[Shown]:

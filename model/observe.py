@@ -267,13 +267,18 @@ class Heads(NamedTuple):
     sinks: Tensor | None = None  # [H], see `LayerRecord`
 
     @property
+    def keys(self) -> Tensor:
+        """The key of each head, [B, H, T, K] float32."""
+        return self._for_each_head(self.key)
+
+    @property
     def values(self) -> Tensor:
         """The value of each head, [B, H, T, K] float32."""
         return self._for_each_head(self.value)
 
     def scores(self) -> Tensor:
         """Return the scores [B, H, T, T] float32, -inf where a query may not attend."""
-        products = self.query.float() @ self._for_each_head(self.key).mT
+        products = self.query.float() @ self.keys.mT
         return self.scored(products).masked_fill(~self.is_visible, float("-inf"))
 
     def at(self, rows: Tensor | None) -> "Heads":
@@ -357,30 +362,27 @@ class Pass:
     def _attend_at_site(self, layer: int, heads: Heads) -> Tensor:
         """Return the head outputs [E * B, H, 1, K] at the site alone, from kept keys and values, with E lists of edits.
 
-        `heads` are the site's own: query [E * B, H, 1, K], key and value [E * B, G, 1, K]; R = H / G queries share a
-        key.
+        `heads` are the site's own: query [E * B, H, 1, K], key and value [E * B, G, 1, K].
         """
         assert self.site is not None and self.edit_lists is not None
         kept = self.kept[layer]
-        n_texts, n_groups = kept.key.shape[:2]
-        lists = (len(self.edit_lists), n_texts)
-        rows = torch.arange(n_texts, device=self.site.device)
-        own_key, own_value = (own[:, :, 0].float().unflatten(0, lists) for own in (heads.key, heads.value))
-        queries = heads.query[:, :, 0].float().unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, K]
+        lists = (len(self.edit_lists), len(self.site))
+        rows = torch.arange(len(self.site), device=self.site.device)
+        own = (heads.query.float(), heads.keys, heads.values)
+        query, own_key, own_value = (each[:, :, 0].unflatten(0, lists) for each in own)  # each [E, B, H, K]
 
-        # The lists and the query heads of a group are rows of one product: keys are not copied.
-        scores = torch.einsum("ebgrk,bgtk->ebgrt", queries, kept.key.float())
-        scores[:, rows, :, :, self.site] = (queries * own_key[:, :, :, None]).sum(-1).transpose(0, 1)
-        scores = kept.scored(scores).masked_fill(~kept.is_visible, float("-inf"))
-        weights = softmax(scores.flatten(2, 3).flatten(0, 1)[:, :, None], kept.sinks)[:, :, 0]  # [E * B, H, T]
+        # The lists are rows of one product: their keys are not copied.
+        scores = torch.einsum("ebhk,bhtk->ebht", query, kept.keys)
+        scores[:, rows, :, self.site] = (query * own_key).sum(-1).transpose(0, 1)
+        scores = kept.scored(scores).masked_fill(~kept.is_visible[:, :, 0], float("-inf"))
+        weights = softmax(scores.flatten(0, 1)[:, :, None], kept.sinks)[:, :, 0]  # [E * B, H, T]
         apply_edits(weights, layer, self.edit_lists, "weights")
 
-        grouped: Tensor = weights.unflatten(0, lists).unflatten(2, (n_groups, -1))  # [E, B, G, R, T]
-        output = torch.einsum("ebgrt,bgtk->ebgrk", grouped, kept.value.float())
-        on_itself = grouped[:, rows, :, :, self.site].transpose(0, 1)  # [E, B, G, R]
-        changed = own_value - kept.value[rows, :, self.site].float()  # [E, B, G, K]
-        of_all: Tensor = output + on_itself[..., None] * changed[:, :, :, None]
-        output = of_all.flatten(2, 3).flatten(0, 1)  # [E * B, H, K]
+        by_list: Tensor = weights.unflatten(0, lists)  # [E, B, H, T]
+        on_itself = by_list[:, rows, :, self.site].transpose(0, 1)  # [E, B, H]
+        changed = own_value - kept.values[rows, :, self.site]  # [E, B, H, K]
+        output: Tensor = torch.einsum("ebht,bhtk->ebhk", by_list, kept.values) + on_itself[..., None] * changed
+        output = output.flatten(0, 1)  # [E * B, H, K]
         apply_edits(output, layer, self.edit_lists, "output")
         return output[:, :, None]
 

@@ -80,24 +80,26 @@ def words_read(pairs: EditedPairs, head: Head, decode: Callable[[int], str]) -> 
 
     Weight alone does not say it: a head that carries the answer from a noun can have more weight on every "the".
     """
-    of_mentions = np.zeros(2)
-    of_words = torch.zeros(pairs.model.vocab_size, dtype=torch.double)
+    meant = pairs.model.vocab_size  # mentions have the numbers after those of all tokens
+    other = meant + 1
+
+    def words_of(batch: Batch) -> Tensor:
+        return batch.tokens.masked_fill(batch.masks["meant"], meant).masked_fill(batch.masks["other"], other)
+
+    of_words = torch.zeros(other + 1, dtype=torch.double)
     for batch, site_pass in pairs.passes():
-        row = site_pass.records()[head.layer].weights[:, head.head]  # [B, T]
-        of_mentions += [row[batch.masks[name]].sum().item() for name in ("meant", "other")]
-        rest = ~(batch.masks["meant"] | batch.masks["other"])
-        of_words += torch.bincount(batch.tokens[rest], row[rest].double(), len(of_words)).cpu()
-    largest = of_words.topk(min(N_WORDS, len(of_words)))
-    words = largest.indices.tolist()
-    weights = np.array([*of_mentions, *largest.values]) / (2 * len(pairs.items))
+        row = site_pass.records()[head.layer].weights[:, head.head].double()  # [B, T]
+        of_words += torch.bincount(words_of(batch).flatten(), row.flatten(), len(of_words)).cpu()
+    largest = of_words[:meant].topk(min(N_WORDS, meant)).indices.tolist()
+    words = [meant, other, *largest]
+    weights = of_words[words] / (2 * len(pairs.items))
 
     def cuts(batch: Batch) -> list[list[SiteEdit]]:
-        meant, other = batch.masks["meant"], batch.masks["other"]
-        masks = [meant, other, *((batch.tokens == word) & ~(meant | other) for word in words)]
+        masks = [words_of(batch) == word for word in words]
         return [[SiteEdit(*head, weights=partial(cut_weights, mask=mask))] for mask in masks]
 
     lost = (pairs.clean - pairs.edited(cuts)).mean((1, 2)) / pairs.clean.sum(axis=1).mean()
-    labels = ["the antecedent", "the other mention", *(f"“{decode(word)}”" for word in words)]
+    labels = ["the antecedent", "the other mention", *(f"“{decode(word)}”" for word in largest)]
     reads = map(Read, labels, weights.tolist(), lost.tolist())
     return sorted(reads, key=lambda read: -read.lost)
 

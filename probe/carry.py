@@ -15,7 +15,7 @@ head can read "by", which holds the first noun by then, and carry the whole answ
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, product, repeat
+from itertools import product
 
 import numpy as np
 import torch
@@ -146,16 +146,13 @@ def _lost_by_feeders(pairs: EditedPairs, places: Sequence[tuple[Head, str]], cho
 
 def _place_masks(cells: Sequence[Cell], tokens: Tensor) -> dict[str, Tensor]:
     """Return the tokens [B, T] of each of PLACES; every token before the query but the start token is of one."""
-    masks = {name: np.zeros(tokens.shape, dtype=bool) for name in PLACES}
+    places = np.full(tokens.shape, "", dtype=object)
     for row, cell in enumerate(cells):
         counterpart = cells[row ^ 1].tokens
-        of_mentions = set[int]()
+        for place in range(1, cell.query):
+            places[row, place] = _REST if cell.tokens[place] in counterpart else _DIFFER
         mentions = [*sorted(cell.meant + cell.other), *cell.bystanders]
-        for name, word in zip(chain(_MENTIONS, repeat(_MENTIONS[2])), mentions, strict=False):
-            masks[name][row, list(word)] = True
-            of_mentions.update(word)
-        for place in set(range(1, cell.query)) - of_mentions:
-            name = _REST if cell.tokens[place] in counterpart else _DIFFER
-            masks[name][row, place] = True
-        masks[_QUERY][row, cell.query] = True
-    return {name: torch.from_numpy(mask).to(tokens.device) for name, mask in masks.items()}
+        for number, word in enumerate(mentions):
+            places[row, list(word)] = _MENTIONS[min(number, 2)]
+        places[row, cell.query] = _QUERY
+    return {name: torch.from_numpy(places == name).to(tokens.device) for name in PLACES}

@@ -169,14 +169,14 @@ def check_tokens(tokens: Tensor, longest: int, vocab_size: int, positions: Tenso
         raise UserError("tokens: must be a tensor of token ids (integers) [texts, tokens]")
     if not 1 <= tokens.shape[1] <= longest:
         raise UserError(f"tokens: the model reads 1 to {longest:,} tokens; found {tokens.shape[1]:,}")
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
+    if ((tokens < 0) | (tokens >= vocab_size)).any():
         found = f"found {int(tokens.min())} to {int(tokens.max())}"
         raise UserError(f"tokens: the model has the tokens 0 to {vocab_size - 1:,}; {found}")
     if positions is None:
         return
     if not _are_whole(positions) or positions.ndim not in (1, 2) or len(positions) != len(tokens):
         raise UserError(f"positions: must be integers [texts] or [texts, n] for {len(tokens)} texts")
-    if positions.numel() and not 0 <= int(positions.min()) <= int(positions.max()) < tokens.shape[1]:
+    if ((positions < 0) | (positions >= tokens.shape[1])).any():
         raise UserError(f"positions: must be from 0 to {tokens.shape[1] - 1}, the last token of the longest text")
 
 

@@ -154,6 +154,10 @@ class Items:
     def take(self, index: Iterable[int] | np.ndarray) -> "Items":
         return Items([self.pairs[i] for i in index], self.left_out)
 
+    def some(self, about: int) -> "Items":
+        """Return about so many pairs, evenly spaced, or all; the step is odd, so both pairs of a block alike."""
+        return self.take(range(0, len(self), len(self) // about | 1))
+
     def take_blocks(self, numbers: np.ndarray) -> "Items":
         """Return the two pairs of each of these blocks, numbered from 0; only for items in blocks."""
         return self.take(two_of_each(numbers))

@@ -54,7 +54,7 @@ from probe.weights import head_types
 from training.metrics import HeadPoint
 
 MAX_EDITED = 32  # of more than EDIT_ALL heads only those with the largest difference of attention weights are edited,
-N_DEV_PAIRS_MANY = 16  # on so many pairs of dev, at most twice as many
+N_DEV_PAIRS_MANY = 16  # on about so many pairs of dev
 N_DEV_PAIRS = 64  # the same of fewer heads
 MIN_SHARE_OF_ALL = 0.8  # swap of a set on dev, as a share of that of all edited heads together
 MAX_COMPARED = 8  # heads of each of two models whose effects are compared, if it has more than EDIT_ALL
@@ -286,8 +286,7 @@ class _AttentionCase(Case):
         """Pairs of dev, evenly spaced, on which heads are added to sets."""
         items = self.dev.items.comparable()
         n_pairs = N_DEV_PAIRS if len(all_heads(self.model)) <= EDIT_ALL else N_DEV_PAIRS_MANY
-        items = items.take(range(0, len(items), max(1, len(items) // n_pairs)))
-        return EditedPairs(self.model, items, self.config.tokens_per_batch)
+        return EditedPairs(self.model, items.some(n_pairs), self.config.tokens_per_batch)
 
     @cached_property
     def parts(self) -> dict[str, Part]:

@@ -69,7 +69,7 @@ def find_carrier(
     known = np.flatnonzero(np.isfinite(moved[:, 0]))
     if known.size:
         [values["same_answer"]] = sample_of(tested.items.take(known), moved[known]).ratios(total[known], config)
-    some = tested.some(N_READ_PAIRS)
+    some = EditedPairs(tested.model, tested.items.some(N_READ_PAIRS), tested.tokens_per_batch)
     reads = [words_read(some, head, decode) for head in chosen]
     return Carrier(heads=chosen, values=values, each=each, reads=reads, feeds=_feeds(dev, tested, chosen, config))
 

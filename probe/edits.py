@@ -162,11 +162,6 @@ class EditedPairs:
             if n_kept <= MAX_KEPT:
                 self._kept[number] = site_pass
 
-    def some(self, most: int) -> "EditedPairs":
-        """Return about `most` of the pairs, evenly spaced; of every order, since the step is odd."""
-        step = len(self.items) // most | 1
-        return EditedPairs(self.model, self.items.take(range(0, len(self.items), step)), self.tokens_per_batch)
-
     def passes(self) -> Iterator[tuple[Batch, SitePass]]:
         """Yield every batch with the unedited pass over it."""
         for number, batch in enumerate(self.batches):

@@ -118,6 +118,15 @@ def test_pairs_whose_answers_cannot_be_compared_are_left_out():
             assert not replace(items.pairs[0], cells=cells).is_comparable, changes
 
 
+@pytest.mark.parametrize("about", [1, 3, 5, 8, 11, 1000])
+def test_some_pairs_have_both_pairs_of_a_block_alike(about):
+    items = made.story_pairs("test")
+    some = items.some(about)
+    n_first = sum(pair is items.pairs[2 * pair.block] for pair in some.pairs)
+    assert 0 <= 2 * n_first - len(some) <= 1
+    assert about * 2 / 3 <= len(some) <= 2 * about or len(some) == len(items) < about
+
+
 def test_a_set_has_only_heads_that_add():
     view = made.pair_view()
     pairs = EditedPairs(view, made.random_pairs(), 4096)

@@ -226,7 +226,11 @@ def probe_source(opened: OpenedModel, source: Source, config: ProbeConfig, cache
     warnings = [*opened.began, *source.warnings]
     if _is_slow(opened):
         warnings.append(f"Untrained models, on a CPU with a model of this size: at most {MAX_UNTRAINED_LARGE}.")
-    findings = [_seen_elsewhere(opened, _with_examples(opened, each), source, config) for each in studied.findings]
+    findings = []
+    with stages("examples, and what heads do elsewhere", log) as show:
+        for number, finding in enumerate(studied.findings):
+            show(finding.question, number / len(studied.findings))
+            findings.append(_seen_elsewhere(opened, _with_examples(opened, finding), source, config))
     studied = replace(studied, findings=findings)
     return ProbedModel(opened, _results(opened, source, config, warnings=warnings, **vars(studied)), cache_dir)
 

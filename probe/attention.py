@@ -15,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from data.pairs import Cell, Items, two_of_each
 from model.observe import LayerRecord, ObservableModel, with_sinks
-from probe.batches import pad_rows, text_batches
+from probe.batches import text_batches
 from probe.results import Head
 
 SET = Head(0, -1)  # the place of a set of heads, see `HeadScores.with_set`
@@ -105,19 +104,24 @@ class Candidates(NamedTuple):
     positions: Tensor  # [N, W, P], 0 where there is no token
     present: Tensor  # [N, W, P] True where there is a token
     gold: Tensor  # [N, W] True for antecedents
-    bystander: Tensor  # [N, W] True for mentions that neither text of the pair means, and where there is none
+    bystander: Tensor  # [N, W] True for mentions that neither text of the pair means
 
 
 def candidates(cells: Sequence[Cell], device: torch.device) -> Candidates:
     """Return the mentions of texts, antecedents first."""
     # As many words, and tokens of a word, as the largest item has; -1 where there is none
     mentions = [cell.meant + cell.other + cell.bystanders for cell in cells]
-    of_texts = pad_rows(list(chain(*mentions)), -1).split(list(map(len, mentions)))
-    positions = pad_sequence(of_texts, batch_first=True, padding_value=-1).to(device)
-    n_meant = torch.tensor([[len(cell.meant)] for cell in cells], device=device)
-    n_other = torch.tensor([[len(cell.other)] for cell in cells], device=device)
-    number = torch.arange(positions.shape[1], device=device)
-    return Candidates(positions.clamp(min=0), positions >= 0, number < n_meant, number >= n_meant + n_other)
+    n_words = max(map(len, mentions))
+    n_tokens = max(map(len, chain(*mentions)))
+    positions = np.full((len(cells), n_words, n_tokens), -1)
+    gold, bystander = np.zeros((2, len(cells), n_words), dtype=bool)
+    for i, words in enumerate(mentions):
+        gold[i, : len(cells[i].meant)] = True
+        bystander[i, len(words) - len(cells[i].bystanders) : len(words)] = True
+        for j, word in enumerate(words):
+            positions[i, j, : len(word)] = word
+    places, *masks = [torch.from_numpy(values).to(device) for values in (positions, gold, bystander)]
+    return Candidates(places.clamp(min=0), places >= 0, *masks)
 
 
 def output_norms(output_weight: Tensor, record: LayerRecord, rows: Tensor, query: Tensor, positions: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 Progress = Callable[[str, float], None]  # called with the stage and its finished share
@@ -55,5 +55,7 @@ def text_batches(
 
 def pad_rows(rows: Sequence[Sequence[int]], padding: int = 0) -> Tensor:
     """Return rows of token ids as one tensor [B, T], padded on the right."""
-    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-    return pad_sequence(tensors, batch_first=True, padding_value=padding)
+    padded = np.full((len(rows), max(map(len, rows))), padding)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return torch.from_numpy(padded)

@@ -449,6 +449,7 @@ class CachedSitePass(SitePass):
         self._kept = current.kept
         self._joined = {layer: at_positions(each, site) for layer, each in current.joined.items()}
 
+    @torch.no_grad()
     def edited_logits(self, edit_lists: EditLists, words: Tensor | None = None) -> Tensor:
         # The lists with the same lowest edited layer together: nothing below it changes.
         members: dict[int, list[int]] = {}
@@ -461,7 +462,6 @@ class CachedSitePass(SitePass):
             logits[indices] = self.run([edit_lists[i] for i in indices], words, first)
         return logits
 
-    @torch.no_grad()
     def run(self, edit_lists: EditLists, words: Tensor | None = None, first: int = 0) -> Tensor:
         """Return the logits of `edited_logits` by a pass over the tokens at the site, from the layer `first` on."""
         n = len(edit_lists)

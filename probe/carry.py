@@ -74,6 +74,7 @@ def find_carrier(
     return Carrier(heads=chosen, values=values, each=each, reads=reads, feeds=_feeds(dev, tested, chosen, config))
 
 
+@torch.no_grad()
 def words_read(pairs: EditedPairs, head: Head, decode: Callable[[int], str]) -> list[Read]:
     """Return what a head reads at the query: both mentions and the words of most weight, by what a cut takes away.
 
@@ -122,6 +123,7 @@ def _feeds(dev: EditedPairs, tested: EditedPairs, chosen: Sequence[Head], config
     return feeds
 
 
+@torch.no_grad()
 def _lost_by_feeders(pairs: EditedPairs, places: Sequence[tuple[Head, str]], chosen: Sequence[Head]) -> np.ndarray:
     """Return what each earlier head at one place feeds into the margin through the `chosen` heads, [N, places]."""
 

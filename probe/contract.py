@@ -42,6 +42,7 @@ def check_contract(model: ObservableModel, cells: Sequence[Cell], n_cells: int =
     return check_observed(model, tokens, torch.tensor([[cell.query] for cell in sample]))
 
 
+@torch.no_grad()
 def check_observed(model: ObservableModel, tokens: Tensor, query: Tensor) -> dict[str, float]:
     """Return the largest violation of each of LIMITS on `tokens` [B, T] with the queries `query` [B, 1].
 

@@ -75,6 +75,7 @@ class Deciding:
         return f"{found}; together {self.pair[0]} and {self.pair[1]} take {self.pair_lost:.2f}."
 
 
+@torch.no_grad()
 def deciding(model: ObservableModel, text: TokenizedText, name_of: Callable[[int], str]) -> Deciding:
     """Return what the most probable next token loses if each line of the last token is cut.
 

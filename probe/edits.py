@@ -214,6 +214,7 @@ class EditedPairs:
         margins = self.margins(sets, [edit])
         return margins.lost(edit), margins.total
 
+    @torch.no_grad()
     def log_odds(self, head: Head) -> np.ndarray:
         """Return the log of a head's weight on the antecedent over that on the other, the mean of both texts, [N]."""
         found = np.full(len(self.items), np.nan)
@@ -263,6 +264,7 @@ class EditedPairs:
                 effects[batch.pairs, :, layer] = written.cpu().numpy().reshape(-1, 2, model.n_head)
         return np.asarray(effects.mean(axis=1) * np.sign(self.clean.sum(axis=1))[:, None, None])
 
+    @torch.no_grad()
     def shown(self, head: Head, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
         """Return a head's weights on antecedent and other mention in the first text of each pair, [N, 2].
 

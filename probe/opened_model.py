@@ -161,6 +161,7 @@ class OpenedModel:
         shape = f"{self.model.n_layer} layers of {self.model.n_head} heads{only_layers(self.model)}"
         return f"<{self.name[:80]}: {shape}, {self.n_parameters:,} weights, reads {self.model.context_length:,} tokens>"
 
+    @torch.no_grad()
     def attention(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the attention weights of all heads, for each text one array [L, H, T, T] of float32.
 
@@ -176,6 +177,7 @@ class OpenedModel:
                 maps[i] = weights[:, place, :, :length, :length].copy()
         return maps
 
+    @torch.no_grad()
     def log_probs(
         self,
         texts: Sequence[str],
@@ -282,6 +284,7 @@ class OpenedModel:
         assert self.view is not None  # open_model sets it
         return self.view(self, text)
 
+    @torch.no_grad()
     def _effects_of(self, batch: _Batch, heads: Sequence[Head], at: str) -> np.ndarray:
         """Return the effects of `heads` in a batch with one answer and one foil for each text, [heads, texts]."""
         removals = [[], *([SiteEdit(*head, output=torch.zeros_like)] for head in heads)]

@@ -40,6 +40,7 @@ class Sampling:
         return logits.div(self.temperature).softmax(-1)
 
 
+@torch.no_grad()
 def write_on(
     model: ObservableModel,
     tokenizer: Tokenizer,

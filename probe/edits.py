@@ -36,7 +36,7 @@ Sets = Sequence[Sequence[Head]]  # the heads of each set are edited together
 NO_TOKEN = -1  # pads rows of token ids
 PASS_ERROR = 1e-5  # nats; margins of two float32 passes that should agree differ by up to this
 MAX_ROWS = 512  # texts that are edited at once at the site: up to 0.2 MB of logits each
-MAX_KEPT = 2**21  # tokens in layers whose passes are kept: two gigabytes in a model of width 576
+MAX_KEPT = 2**21  # tokens in layers whose passes are kept: three gigabytes of keys and values in SmolLM2-135M
 MAX_HEADS = 6  # a set has no more
 MAX_CANDIDATES = 16  # for a set: those that move dev most alone
 MIN_GAIN = 0.02  # a head that adds less to what a set moves does not share the work
@@ -159,7 +159,7 @@ class EditedPairs:
         for number, (batch, site_pass) in enumerate(self.passes()):
             self.clean[batch.pairs] = batch.margins(site_pass.logits())
             n_kept += batch.tokens.numel() * model.n_layer
-            if n_kept <= MAX_KEPT:
+            if n_kept <= MAX_KEPT and torch.equal(batch.query, batch.payoff):  # other passes hold whole streams
                 self._kept[number] = site_pass
 
     def passes(self) -> Iterator[tuple[Batch, SitePass]]:

@@ -213,7 +213,7 @@ class Sample:
 
         All columns are resampled together.
         """
-        columns = self.values.reshape(len(denominator), -1)
+        columns = self.values[:, None] if self.values.ndim == 1 else self.values
         if not denominator.any():
             return [NOT_KNOWN] * columns.shape[1]
         intervals = ratio_interval(columns, denominator, self.designs, config.n_bootstrap, config.seed)

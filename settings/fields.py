@@ -39,6 +39,7 @@ def setting(
     meaning: str, *, default: Any = MISSING, affects_result: bool = True, orders_batches: bool = False, **limits: float
 ) -> Any:
     """Return the field of a setting, for a dataclass; the arguments are as in `SettingInfo`."""
+    assert limits.keys() <= _LIMITS.keys()
     info = SettingInfo(meaning, limits, affects_result, orders_batches)
     return field(default=default, metadata={"setting": info})
 

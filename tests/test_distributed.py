@@ -61,8 +61,14 @@ def train_with_one_loss_not_finite(rank, port):
     """Every rank has other rows, and only rank 1 computes a loss that is not finite."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with process_group(use_cuda=False) as distributed:
-        while TASKS.exists() and len(threads := threads_of_collectives()) < 2:
-            time.sleep(0.01)  # a thread gets its name when it runs
+        threads = set()
+        for _ in range(1000):  # a thread gets its name when it runs
+            threads = threads_of_collectives()
+            if len(threads) == 2 or not TASKS.exists():
+                break
+            time.sleep(0.01)
+        else:
+            raise AssertionError("no threads of collectives")
         for optim in ("muon", "adamw"):
             trainer = small_trainer("tokens_per_batch=512", f"optim={optim}", distributed=distributed)
             train_step(trainer)

@@ -70,7 +70,7 @@ class Derivation:
         places: dict[str, list[Span]] = defaultdict(list)
         for slot, first, stop in self.uses:
             places[slot].append((words[first][0], words[stop - 1][1]))
-        return places
+        return dict(places)
 
 
 def derive(rules: Rules, rng: Random, start: Symbols, bindings: Bindings) -> Derivation:

@@ -52,14 +52,15 @@ function update(changes) {
   Object.assign(state, changes);
   if (!isChanged) return;
   for (const draw of views) draw();
+  if (!below.length) return;
   clearTimeout(belowTimer);
-  document.body.ariaBusy = true;
+  part("cards").ariaBusy = true;
   belowTimer = setTimeout(drawBelow);
 }
 
 function drawBelow() {
+  part("cards").ariaBusy = false;
   below.forEach((draw) => draw());
-  document.body.ariaBusy = false;
 }
 
 // A head of the file: there it is [layer, number].
@@ -83,8 +84,8 @@ function chosenWord() {
   return state.query ?? state.sentence.query ?? state.sentence.words.length - 1;
 }
 
-// The weights [words] of the chosen word on every word, of the chosen head or another place {layer, head}. The stored ones of a head are one row after the other, row r up to
-// word r.
+// The weights [words] of the chosen word on every word, of the chosen head or another place {layer, head}. The stored ones
+// of a head are one row after the other, row r up to word r.
 function attentionRow(place = state) {
   const row = chosenWord();
   if (live) return wordRow(passOf(), row, place);

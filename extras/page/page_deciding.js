@@ -137,7 +137,8 @@ function lineName(line) {
 function decidingTexts() {
   const { answer, chance, lines, decides, pair } = decided();
   const next = `“${label(nextName(answer))}”`;
-  const pick = (line) => button(lineName(line), () => update(choiceOf(line)), "line", { class: "line-name" });
+  const nameOf = (line) => `line-${headName(line)}-${line.target}`; // each keeps its own focus
+  const pick = (line) => button(lineName(line), () => update(choiceOf(line)), nameOf(line), { class: "line-name" });
   if (!lines.length) return [`The next word is ${next}.`];
   const [first, ...others] = lines;
   if (decides) {

@@ -130,6 +130,7 @@ def test_a_ratio_is_one_of_means_and_unknown_if_nothing_is_divided_or_with_one_c
     ratio = estimate_ratios({"swap": 2 * values}, values, noun_pairs(), CONFIG)["swap"]
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
     assert np.isnan(estimate_ratios({"swap": values}, 0 * values, noun_pairs(), CONFIG)["swap"].value)
+    assert np.isnan(estimate_ratios({"swap": values[:0]}, values[:0], Items([]), CONFIG)["swap"].value)
     assert np.isnan(mean_interval(values, [(np.arange(8), np.zeros(8))], 200, seed=0)).all()
     assert mean_and_range([3.0, 1.0, 5.0]) == Estimate(3.0, 1.0, 5.0)
 

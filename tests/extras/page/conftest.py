@@ -28,7 +28,7 @@ class Opened:
 
     def find(self, selector):
         """Return where these elements are, once all parts show the state."""
-        self.page.wait_for_selector("body:not([aria-busy=true])")
+        self.page.wait_for_selector("body:not(:has(#cards[aria-busy=true]))")
         return self.page.locator(selector)
 
     def said(self, selector):

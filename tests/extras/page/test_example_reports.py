@@ -592,6 +592,17 @@ def test_each_card_of_the_published_page_leads_back_to_its_section(browser, page
     page.close()
 
 
+def test_the_names_of_two_lines_that_decide_together_keep_their_own_focus(view):
+    view.type("The dog and the cat slept because")
+    view.searched()
+    assert "Two together" in view.said("#invitation")
+    second = view.find("#invitation .line-name").nth(1)
+    name = second.inner_text()
+    second.press("Enter")
+    view.searched()
+    assert view.page.evaluate("document.activeElement.textContent") == name
+
+
 def test_the_answers_of_the_cards_are_what_torch_computes(view):
     report = written("stories")
     text = report.read(view.text())

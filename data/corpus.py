@@ -97,7 +97,7 @@ def load_stories(corpus: Corpus, split: str) -> list[LinkedText]:
     # What is there has been checked. (Files of earlier versions, SPLIT.json, had not.)
     path = corpus.folder / f"{split}_stories.json"
     if path.exists():
-        rows = json.loads(path.read_text())
+        rows = json.loads(path.read_text())  # fields in the order of the dataclasses; other ones need a new _FORMAT
         return [LinkedText(text, Link(*_tuples(link)), *cell) for text, link, *cell in rows]
     stories = generate_split(config, split)
     _encode_documents([story.text for story in stories], split, config, corpus.tokenizer)

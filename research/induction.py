@@ -120,9 +120,9 @@ class InductionResults:
             for each in self.models
         ]  # fmt: skip
         return [
-            f"Seeds {', '.join(map(str, self.seeds))}, none of which was used while the recipe was made; "
-            "medians and ranges, of the supported the 95 % interval; heads in the order of the seeds. Previous: the "
-            "largest weight of a head on the previous token, of random tokens. CPU-seconds: of train.py.",
+            f"Seeds {', '.join(map(str, self.seeds))}, heads in their order; the recipe was made with seeds 1 to 5. "
+            "Medians and ranges; for the supported runs the 95 % interval. Previous: the largest weight of a head on "
+            "the previous token, in random tokens. CPU-seconds: of train.py.",
             "",
             *markdown_table(columns, [row.cells() for row in self.rows]),
             "",

@@ -87,7 +87,7 @@ class RunSettings:
     validation_tokens: int = setting("read by each evaluation except the last, which reads the whole split", low=1)
     probe_sequences: int = _presentation("sentences of the probe during training; 0: no probe", low=0)
     items: str | None = _presentation(
-        "FILE.jsonl: a question of your own that is watched (docs/probe.md); eval.py asks it but of stories",
+        "FILE.jsonl: a question of your own to watch; eval.py asks it too, unless the data are stories",
         default=None,
     )
     cache_dir: str = _presentation("folder for tokenized corpora")

@@ -129,7 +129,7 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
     if world_size == 1:
         yield SINGLE_PROCESS
         return
-    # Functions of this module take the default group of the time of their import as a default argument, and keep it.
+    # Imported before there is a group: the default arguments of its functions would refer to the group to the end.
     import_module("torch.distributed.nn.functional")
     if use_cuda and torch.cuda.is_available():
         # Each machine numbers its devices from 0.
@@ -143,9 +143,10 @@ def process_group(*, use_cuda: bool) -> Iterator[Distributed]:
 def average_gradients(model: nn.Module, device: torch.device) -> DistributedDataParallel:
     """Return `model` with gradients that are the mean over the processes, after each backward pass.
 
-    They have a group of their own, as PyTorch never releases the group of DistributedDataParallel. The threads of that
-    which carries Python objects must end before the interpreter does: a thread that frees a tensor after it ends the
-    process with "terminate called without an active exception" (2 of 90 runs on a loaded machine, PyTorch 2.13).
+    They have a process group of their own. The trainer keeps it for longer than `process_group`, and the threads of a
+    group end only when nothing refers to it. Those of the default group, which sends Python objects, must end before
+    the interpreter: a thread that frees a tensor of Python later aborts the process with "terminate called without an
+    active exception" (2 of 90 runs on a loaded machine, PyTorch 2.13).
     """
     group = dist.new_group(timeout=TIMEOUT, backend="nccl" if device.type == "cuda" else "gloo")
     return DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)  # no copy of the gradients

@@ -185,12 +185,12 @@ def _pronouns(form: Callable[[str], str]) -> _Rule:
     return options
 
 
-def _draw_meant(meant: str | None, *texts_of: list[str]) -> list[Option]:
-    """Draw a text, a single symbol, of the mention that is meant; until there is one, a coin decides."""
+def _draw_meant(meant: str | None, of_a: list[str], of_b: list[str]) -> list[Option]:
+    """Draw a text, a single symbol, of the mention that is meant; if neither is yet, each with probability 1/2."""
     slots = meant or "AB"
     options = []
     for slot in slots:
-        texts = texts_of["AB".index(slot)]
+        texts = of_a if slot == "A" else of_b
         for text in texts:
             options.append(Option(1 / len(texts) / len(slots), (text,), (("MEANT", slot),)))
     return options
@@ -280,7 +280,8 @@ def _caused(language: Language, meant: str | None) -> list[Option]:
 
 @_depends_on("MEANT", "A", "B")
 def _state(language: Language, meant: str | None, a: str, b: str) -> list[Option]:
-    return _draw_meant(meant, *(frames.TEXTS[f"{REFERENTS[word].kind.upper()}_STATE"] for word in (a, b)))
+    of_a, of_b = (frames.TEXTS[f"{REFERENTS[word].kind.upper()}_STATE"] for word in (a, b))
+    return _draw_meant(meant, of_a, of_b)
 
 
 @_depends_on("PLOT")

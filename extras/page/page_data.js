@@ -54,7 +54,7 @@ function update(changes) {
   for (const draw of views) draw();
   if (!below.length) return;
   clearTimeout(belowTimer);
-  part("cards").ariaBusy = true;
+  part("cards").ariaBusy = true; // not of the body: in a busy one some screen readers skip what live regions say
   belowTimer = setTimeout(drawBelow);
 }
 

@@ -267,7 +267,7 @@ async function openTrained(file) {
     const { config, tokenizer, step, n_stories: nStories, losses, heads, above, watchedAt, seconds } = JSON.parse(JSON.parse(text).__metadata__.antecedent);
     const own = await unzipped(live.training.file).json();
     const values = new Float32Array(bytes.slice(8 + length));
-    const shape = config.model;
+    const shape = { ...ownShape, ...config.model };
     const isPossible = switches().every(([name, , options]) => name === "n_stories" || options.some(([value]) => value === shape[name]));
     const isTraining = config.data_fingerprint === own.config.data_fingerprint && config.run.max_steps === own.config.run.max_steps;
     const isSame = isTraining && tokenizer === own.tokenizer && ["d_model", "d_mlp", "context_length"].every((name) => shape[name] === live.shape[name]);
